@@ -118,7 +118,7 @@ CALL = ToolCall("DOUBLE", "moon", 0)
 def test_a_tool_that_raises_has_answered_with_the_exception_in_one_line():
     own = source(changed((RESULT, "raise ValueError('no\\nmoon' * 100); return str("))).make()
     said = own.execute(own.task(0, "train"), CALL)
-    assert said.startswith("ERROR: ValueError: no moon") and "\n" not in said and len(said) == 200
+    assert said.startswith("ERROR: ValueError: no moon") and "\n" not in said and len(said) == 219
 
 
 def test_a_tool_that_is_late_has_timed_out_and_does_not_hold_up_the_next_one():
@@ -174,15 +174,20 @@ LAST = [
     ("return Task(", "self.last = number\n        return Task("),
     (RESULT, "return str(getattr(self, 'last', 0)) or str("),
 ]
-FAULTS = {
-    "same tasks": changed((NUMBER, COUNT)),
-    "splits": changed(("{split}:", ""), (' + (split == "train")', "")),
-    "answers": changed(("2 * number, 1", "number % 2, 1")),
-    "tools": changed(*LAST),
-    "right answers": GOOD + "\n    def find_answer(self, text):\n        return None\n",
-    "wrong answers": GOOD + SCORE,
-}
-"""For each check a fault that it, and no other check, should find."""
+ECHO = "\n    def find_answer(self, text):\n        return int((text.split() or ['0'])[-1].strip('?') or 0)\n"
+FAULTS = [
+    ("same tasks", changed((NUMBER, COUNT))),
+    ("same tasks", "class Secret: pass\n" + changed(('and the integer."', 'and the integer.", table={"s": Secret}'))),
+    ("splits", changed(("{split}:", ""), (' + (split == "train")', ""))),
+    ("constant", changed(("2 * number, 1", "number % 2, 1"))),
+    ("tools", changed(*LAST)),
+    ("tools", changed((RESULT, "return len("))),
+    ("tools", changed((RESULT, "self.no.such; return str("))),
+    ("answers", GOOD + "\n    def find_answer(self, text):\n        return None\n"),
+    ("answers", GOOD + SCORE),
+    ("answers", GOOD + ECHO),
+]
+"""Faults, each with the only check that should find it."""
 
 
 @pytest.fixture
@@ -200,30 +205,16 @@ def env_check(tmp_path, capsys):
 
 def test_the_task_of_the_documentation_passes_every_check_but_the_embedded_policy_cannot_call_its_tool(env_check):
     code, found = env_check(GOOD)
-    assert set(found) == {*FAULTS, "policy"}
+    assert set(found) == {*dict(FAULTS), "policy"}
     assert code == 1 and [name for name, line in found.items() if line.startswith("no")] == ["policy"]
     assert "none of 64 episodes called a tool" in found["policy"]
 
 
-@pytest.mark.parametrize("check", FAULTS)
-def test_each_check_finds_its_fault_and_the_other_checks_do_not(check, env_check):
-    code, found = env_check(FAULTS[check])
-    assert code == 1
-    assert [name for name, line in found.items() if line.startswith("no")] == [check]
-
-
-@pytest.mark.parametrize(
-    ("code", "check"),
-    [
-        (GOOD + "\n    def find_answer(self, text):\n        return int((text.split() or [0])[-1].strip('?') or 0)\n", "wrong answers"),
-        (changed((RESULT, "return len(")), "tools"),
-        (changed((RESULT, "self.no.such; return str(")), "tools"),
-        ("class Secret: pass\n" + changed(("and the integer.\"", 'and the integer.", table={"s": Secret}')), "same tasks"),
-    ],
-)  # fmt: skip
-def test_more_faults(code, check, env_check):
+@pytest.mark.parametrize(("check", "code"), FAULTS)
+def test_each_check_finds_its_faults_and_the_other_checks_do_not(check, code, env_check):
     exit_code, found = env_check(code)
-    assert exit_code == 1 and found[check].startswith("no")
+    assert exit_code == 1
+    assert [name for name, line in found.items() if line.startswith("no")] == [check]
 
 
 def test_an_example_that_the_embedded_policy_can_learn_passes_every_check(capsys):

@@ -4,6 +4,7 @@ ok     splits         none of 200 held-out tasks is among 200 training tasks
 no     policy         'embedded' finds no reward: none of 64 episodes called a tool; …
 """
 
+from collections import defaultdict
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Literal
@@ -30,25 +31,18 @@ class Env(Command):
     """FILE.py:CLASS, or FILE.py if it has one such class."""
     task_data: str | None = None
     """The text file that the task reads."""
-    seed: int = 0
-    """Seed that the class is made with."""
     policy: str = "embedded"
     """The policy that is to learn it: embedded, the folder of a model, or a hub id."""
-    max_tokens: int = Config.max_tokens
-    """Longest response in tokens."""
 
 
 def check_environment(command: Env) -> int:
     """Print a line for each check. Returns the exit code: 1 if one failed."""
-    config = Config(task=command.task, task_data=command.task_data, seed=command.seed, max_tokens=command.max_tokens)
-    config.check()
+    config = Config(task=command.task, task_data=command.task_data)
     if not config.is_own_task:
         raise ConfigError(f"{command.task!r} comes with the package; give the file of a task of your own")
     sample = Sample(EnvironmentSource.of(config))
     wrong: list[str] = []
-    for about, check in (
-        CHECKS | {"policy": partial(try_policy, name=command.policy, max_tokens=command.max_tokens)}
-    ).items():
+    for about, check in (CHECKS | {"policy": partial(try_policy, name=command.policy)}).items():
         if about == "policy" and wrong:
             break
         try:
@@ -62,30 +56,23 @@ def check_environment(command: Env) -> int:
     return 1 if wrong else 0
 
 
-def try_policy(sample: Sample, name: str, max_tokens: int) -> str:
+def try_policy(sample: Sample, name: str) -> str:
     """Have the policy answer tasks, several times each, and compare rewards as a run does."""
     from zorplex_rl.learning.learning_signal import why_no_reward_varies
     from zorplex_rl.policy.history import group_requests
     from zorplex_rl.policy.load import load_policy
-    from zorplex_rl.policy.rollout import Sampling, rollout
+    from zorplex_rl.policy.rollout import rollout
 
-    environment = sample.environment
+    environment, rewards = sample.environment, defaultdict[int, set[float]](set)
     requests = group_requests(enumerate(sample.tasks["train"][:TRIED]), TRIED, run_seed=0)
-    sampling = Sampling(max_tokens=max_tokens, slots=len(requests))
-    episodes = rollout(load_policy(name), requests, environment.execute, sampling, environment=environment)
-    rewards: dict[int, set[float]] = {}
+    episodes = rollout(load_policy(name), requests, environment.execute, environment=environment)
     for episode in episodes:
         episode.score = environment.score(*episode.attempt)
-        rewards.setdefault(episode.group, set()).add(episode.score.reward)
+        rewards[episode.group].add(episode.score.reward)
     varied = sum(len(found) > 1 for found in rewards.values())
     if not varied:
-        raise Broken(
-            f"{name!r} cannot learn it: no reward varies within {TRIED} groups of {TRIED} episodes, as "
-            f"{why_no_reward_varies(episodes)}; try another one with --policy"
-        )
+        raise Broken(f"{name!r} finds no reward: {why_no_reward_varies(episodes)}; try another one with --policy")
     calling = sum(episode.tool_calls > 0 for episode in episodes)
     right = sum(episode.scored.outcome == "success" for episode in episodes)
-    return (
-        f"{name!r} calls a tool in {calling} of {len(episodes)} episodes and is right in {right}; rewards vary within "
-        f"{varied} of {TRIED} groups"
-    )
+    found = f"{name!r} calls a tool in {calling} of {len(episodes)} episodes and is right in {right}"
+    return f"{found}; rewards vary within {varied} of {TRIED} groups"

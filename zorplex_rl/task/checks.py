@@ -1,7 +1,7 @@
 """Check a user's task against what a run relies on, on a sample of its tasks: a line a check.
 
-ok   splits         none of 200 held-out tasks is among 200 training tasks
-no   right answers  '[ANSWER] 8' answers 'Double 4?', but scores wrong_format; …
+ok   splits      none of 200 held-out tasks is among 200 training tasks
+no   answers     '[ANSWER] 8' is right for 'Double 4?', but scores wrong_format, 0
 """
 
 import pickle
@@ -13,7 +13,7 @@ from itertools import product
 from typing import get_args
 
 from zorplex_rl.errors import ConfigError
-from zorplex_rl.task.episode import Score, Task
+from zorplex_rl.task.episode import Task
 from zorplex_rl.task.own_task import MODULE, EnvironmentSource
 from zorplex_rl.task.parser import ToolCall
 from zorplex_rl.task.specs import Split
@@ -40,49 +40,40 @@ class Sample:
         }
         self.few = self.tasks["held_out"][:FEW]
 
-    def score(self, task: Task, text: str) -> Score:
-        """Score ``text`` after as many calls as a perfect solver makes."""
-        calls = task.min_tool_calls
-        return self.environment.score(task, [""] * calls + [text], calls, "eos")
 
-
-Check = Callable[[Sample], str]
-"""Returns what holds. Raises ConfigError for what does not."""
-
-
-def _draw_again(sample: Sample) -> str:
+def draw_again(sample: Sample) -> str:
+    """Draw the tasks from a new environment, in the reverse order."""
     fresh = sample.source.make()
     for split, index in product(sample.tasks, reversed(range(SAMPLE))):
-        task, again = sample.tasks[split][index], fresh.task(index, split)
+        task, again, name = sample.tasks[split][index], fresh.task(index, split), f"task({index}, {split!r})"
         if task != again:
-            raise Broken(
-                f"task({index}, {split!r}) is {task.question!r:.40}, and {again.question!r:.40} when others come first; "
-                "draw it from seed, split and index alone"
-            )
+            said = f"{name} is {task.question!r:.40}, and {again.question!r:.40} when others come first"
+            raise Broken(f"{said}; draw it from seed, split and index alone")
         if MODULE.encode() in pickle.dumps(task):
-            raise Broken(
-                f"task({index}, {split!r}) holds an object of a class in the file; use numbers, texts, lists, dicts"
-            )
+            raise Broken(f"{name} holds an object of a class in the file; use numbers, texts, lists and dicts")
     return "the same from a new environment, in the reverse order"
 
 
-def _compare_splits(sample: Sample) -> str:
+def compare_splits(sample: Sample) -> str:
+    """Look for held-out tasks that are in training, too."""
     training, held_out = ([repr(asdict(replace(t, split=""))) for t in tasks] for tasks in sample.tasks.values())
     if both := {*training} & {*held_out}:
         raise Broken(f"{len(both)} of {SAMPLE} held-out tasks are in training, such as {both.pop():.200}")
     return f"none of {SAMPLE} held-out tasks is among {SAMPLE} training tasks"
 
 
-def _answer_constantly(sample: Sample) -> str:
+def answer_constantly(sample: Sample) -> str:
+    """Count how often the most frequent answer is right."""
     ((answer, count),) = Counter(task.answer for task in sample.tasks["held_out"]).most_common(1)
-    said = f"the constant answer {answer!r:.40} is right in {count / SAMPLE:.1%}"
+    said = f"the best constant answer, {answer!r:.40}, is right in {count / SAMPLE:.1%}"
     if count > CONSTANT_LIMIT * SAMPLE:
-        raise Broken(f"{said}, so a policy may say only that; at most {CONSTANT_LIMIT:.0%} are allowed")
+        raise Broken(f"{said} of the held-out tasks; at most {CONSTANT_LIMIT:.0%} are allowed")
     return said
 
 
-def _call_tools(sample: Sample) -> str:
-    fresh, calls, raised = sample.source.make(), 0, []
+def call_tools(sample: Sample) -> str:
+    """Call the tools with odd arguments and the question's words, also where no task was drawn."""
+    fresh, answers = sample.source.make(), []
     for task, name in product(sample.few, sample.environment.tools):
         for argument in (*ODD_ARGUMENTS, *task.question.split()):
             call = ToolCall(name, argument, 0)
@@ -92,43 +83,35 @@ def _call_tools(sample: Sample) -> str:
                 raise Broken(f"{shown}; expected text, at once")
             if said != elsewhere:
                 raise Broken(f"{shown}, and {elsewhere!r:.60} where no task was drawn; put what it needs into the task")
-            calls += 1
-            raised += [shown] if re.match(r"ERROR: \w+: ", said) else []
-    if calls and len(raised) == calls:
-        raise Broken(f"each of {calls} calls raises an exception: {raised[-1]}")
-    return f"text for each of {calls} calls" + (f"; {len(raised)} raise, as {raised[-1]}" if raised else "")
+            answers.append(said)
+    raised = [said for said in answers if re.match(r"ERROR: \w+: ", said)]
+    if answers and len(raised) == len(answers):
+        raise Broken(f"every call raises an exception, such as {raised[0]!r:.100}")
+    return f"text for each of {len(answers)} calls; {len(raised)} raise an exception"
 
 
-def _score_right(sample: Sample) -> str:
-    for task in sample.few:
-        text = sample.environment.reference(task)
-        found = sample.score(task, text)
-        if found.outcome != "success" or found.correct != 1:
-            raise Broken(f"{text!r:.60} answers {task.question!r:.40}, but scores {found.outcome}, {found.reward:g}")
-    return f"{sample.environment.reference(sample.few[0])!r:.40} and {FEW - 1} more are right"
-
-
-def _score_wrong(sample: Sample) -> str:
+def score_answers(sample: Sample) -> str:
+    """Score right answers, and what is wrong or has no answer."""
     for task in sample.few:
         right, answer = sample.environment.reference(task), str(task.answer)
         many = " ".join([answer, *map(str, range(30))])
         wrong = ["", "\n", task.question, "9" * 5000, many, right.replace(answer, many)]
         if isinstance(task.answer, int):
             wrong += [right.replace(answer, f"{answer}{more}") for more in ("1", ".5", " or 7")]
-        for text in wrong:
-            found = sample.score(task, text)
-            if found.outcome == "success" or not found.correct < 1:
-                raise Broken(
-                    f"{text!r:.60} does not answer {task.question!r:.40}, but scores {found.outcome}, {found.reward:g}"
-                )
-    return "wrong and meaningless texts are not right"
+        for text in (right, *wrong):
+            is_right, turns = text == right, [""] * task.min_tool_calls + [text]
+            found = sample.environment.score(task, turns, task.min_tool_calls, "eos")
+            if (found.outcome == "success", found.correct >= 1) != (is_right, is_right):
+                said = f"{text!r:.60} is {'right' if is_right else 'no answer'} for {task.question!r:.40}"
+                raise Broken(f"{said}, but scores {found.outcome}, {found.correct:g}")
+    return f"{right!r:.40} is right, and wrong and meaningless texts are not"
 
 
-CHECKS: dict[str, Check] = {
-    "same tasks": _draw_again,
-    "splits": _compare_splits,
-    "answers": _answer_constantly,
-    "tools": _call_tools,
-    "right answers": _score_right,
-    "wrong answers": _score_wrong,
+CHECKS: dict[str, Callable[[Sample], str]] = {
+    "same tasks": draw_again,
+    "splits": compare_splits,
+    "constant": answer_constantly,
+    "tools": call_tools,
+    "answers": score_answers,
 }
+"""Each returns what it has found. Raises Broken, or TaskError."""

@@ -1,11 +1,8 @@
 """What a run learns: an environment draws tasks, runs their tools, and scores the policy.
 
-Every process of a run makes its own environment and asks it in its own order. So an environment
-keeps nothing about a task: what a tool has to know is in the task. For a task of your own write
-such a class in a file (``own_task.py``, docs/OWN_TASK.md).
-
->>> Zorplex(seed=0, kinds=("simple:easy", "recursive:easy")).task(index=1).kind
-'recursive'
+Every process of a run makes its own and asks it in its own order, so an environment keeps nothing
+about a task: what a tool has to know is in the task. One of your own is such a class in a file
+(``own_task.py``, docs/OWN_TASK.md).
 """
 
 from zorplex_rl.task.episode import Finish, Score, Task

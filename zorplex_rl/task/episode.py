@@ -27,9 +27,8 @@ class Task:
     """One question with its one right answer; a perfect solver makes ``min_tool_calls``.
 
     Only the tools know ``table``, ``keys`` and ``redirects``: the value of each word, its key, and
-    the word that it points to. A task of your own needs the first five, and ``table`` for its
-    tools. Tasks with the same ``words``, or else the same question, count as one trial in a
-    confidence interval.
+    the word that it points to. A task of your own needs the first five fields, and ``table`` for
+    its tools. Tasks with the same ``words`` count as one trial in a confidence interval.
     """
 
     kind: str
@@ -48,12 +47,9 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One stretch of sampled text, up to and including a tool call or the end of the episode.
-
-    ``start`` and ``end`` index ``Episode.token_ids``. Without a tool's call ``call`` and ``result``
-    are None; ``result`` is, too, where the turn limit came before the tool ran. ``version`` is the
-    policy's at the last token.
-    """
+    """One stretch of sampled text, up to a tool call or the end of the episode. ``start`` and ``end``
+    index ``Episode.token_ids``; ``version`` is the policy's at the last token. ``result`` is None
+    if the turn limit came before the tool ran."""
 
     text: str
     start: int
@@ -141,12 +137,8 @@ class Episode:
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """An episode up to the end of a turn, from which another generator can go on: its next random
-    draw follows from the number of its sampled tokens.
-
-    It may end with a call whose result is missing: the tool is then asked again. ``finish`` is what
-    has ended the episode, None if nothing has.
-    """
+    """An episode up to the end of a turn, from which another generator can go on; if a call's result
+    is missing, the tool is asked again. ``finish`` is what has ended the episode, if anything."""
 
     episode: Episode
     finish: Finish | None = None

@@ -2,9 +2,8 @@
 
     --task, --task-data ──of──► EnvironmentSource ──sent──► an actor ──make──► OwnTask(the user's class)
 
-The hosts of a run do not have the file. So the controller reads it once, and every actor that needs
-the environment gets its text. The file must stand alone: it may import what is installed, and gets
-other data as the text of ``--task-data``. It is trusted as any program is that one starts.
+The hosts of a run do not have the file. So the controller reads it once, and sends its text to
+every actor that needs the environment. It is trusted as any program is that one starts.
 
     a tool raises, or is late       it has answered ``ERROR: …``: the policy reads that, the episode goes on
     anything else raises            TaskError, which ends the run: the call, the exception, the line
@@ -30,8 +29,6 @@ from zorplex_rl.task.specs import Split
 
 MODULE = "own_task_file"
 """The name of the user's file as a module."""
-ERROR_CHARACTERS = 200
-"""How much the policy reads of a tool's exception."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +58,7 @@ class EnvironmentSource:
 
 
 class OwnTask(Environment):
-    """The user's environment. Its code runs in one thread at a time, late tools aside."""
+    """The user's environment. One thread at a time runs its code, late tools aside."""
 
     def __init__(self, source: EnvironmentSource) -> None:
         super().__init__(source.seed, source.data)
@@ -86,8 +83,8 @@ class OwnTask(Environment):
             try:
                 answers.append(self._own.execute(task, call))
             except Exception as error:
-                said = " ".join(f"ERROR: {type(error).__name__}: {error}".split())
-                answers.append(said[:ERROR_CHARACTERS])
+                said = " ".join(str(error).split())
+                answers.append(f"ERROR: {type(error).__name__}: {said:.200}")
 
         thread = threading.Thread(target=answer, daemon=True)
         with self._in_turn:
@@ -111,11 +108,7 @@ class OwnTask(Environment):
 
 
 def split_name(task: str) -> tuple[str, str]:
-    """Return the file and the class of ``--task task``. Raises TaskError if it is neither.
-
-    >>> split_name("tasks.py:Sums"), split_name("tasks.py")
-    (('tasks.py', 'Sums'), ('tasks.py', ''))
-    """
+    """Return FILE.py and CLASS, which may be "", of ``--task task``. Raises TaskError."""
     file, _, name = task.partition(":")
     if not file.endswith(".py"):
         raise TaskError(f"--task is {task!r:.60}; expected one of {', '.join(get_args(TaskName))}, or FILE.py:CLASS")
@@ -131,17 +124,13 @@ def class_of(task: str, code: str) -> type[Environment]:
     sys.modules[MODULE] = module
     with _told(f"{file!r} cannot be run", file):
         exec(compile(code, file, "exec"), module.__dict__)
-    of_file = [found for found in vars(module).values() if isinstance(found, type) and found.__module__ == MODULE]
-    environments = {
-        found.__name__: found
-        for found in of_file
-        if issubclass(found, Environment) and found.task is not Environment.task
-    }
-    chosen = [found for known, found in environments.items() if name in ("", known)]
+    classes = [found for found in vars(module).values() if isinstance(found, type) and issubclass(found, Environment)]
+    own = [found for found in classes if found.__module__ == MODULE and found.task is not Environment.task]
+    chosen = [found for found in own if name in ("", found.__name__)]
     if len(chosen) != 1:
         raise TaskError(
-            f"--task is {task!r}; expected one class that inherits from Environment and has a method task; "
-            f"{file} has {', '.join(environments) or 'none'} (choose with FILE.py:CLASS)"
+            f"--task is {task!r}; expected one class that inherits from Environment and has a method task; {file} has "
+            f"{', '.join(found.__name__ for found in own) or 'none'} (choose with FILE.py:CLASS)"
         )
     return chosen[0]
 
@@ -151,8 +140,6 @@ def _told(what: str, file: str) -> Iterator[None]:
     """Turn what the user's code raises into a TaskError: ``what``, the exception, the line."""
     try:
         yield
-    except TaskError:
-        raise
     except Exception as error:
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
         where = f", in line {lines[-1]} of {file}" if lines else ""

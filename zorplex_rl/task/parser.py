@@ -63,36 +63,22 @@ def find_call(text: str, tools: tuple[str, ...] = TOOL_NAMES) -> ToolCall | None
 
 
 def find_answer(text: str, tag: str = ANSWER_TAG) -> int | None:
-    """Return the integer of the last ``[ANSWER] <integer>`` (or ``tag``) in ``text``, or None.
-
-    >>> [find_answer(t) for t in ("[ANSWER] 42.5", "[ANSWER] 4 apples", "[ANSWER] 12 or 13", "[ANSWER]: 4")]
-    [None, 4, None, None]
-    >>> find_answer("3 * 4 = 12\\n#### 12", "####")
-    12
-    """
-    answers = [digits for digits, rest in _answer(tag).findall(text) if _stands_alone(rest)]
+    """Return the integer of the last ``[ANSWER] <integer>`` (or ``tag``) in ``text``, or None."""
+    # An answer has no other number on its line nor, before the first letter, a percent sign.
+    answers = [
+        digits
+        for digits, rest in _answer(tag).findall(text)
+        if not _SHARE.match(rest) and not any(map(str.isnumeric, rest))
+    ]
     # Python refuses to convert absurdly long digit strings; values here have few.
     return int(answers[-1]) if answers and len(answers[-1]) <= 1000 else None
 
 
-def _stands_alone(rest: str) -> bool:
-    """Return whether ``rest`` has no number nor, before its first letter, a percent sign."""
-    return not _SHARE.match(rest) and not any(character.isnumeric() for character in rest)
-
-
 def answer_is_complete(line: str, find: Callable[[str], Answer | None] = find_answer) -> bool:
-    """Return whether ``line`` has an answer that ``find`` finds, and has ended.
-
-    >>> answer_is_complete("[ANSWER] 4"), answer_is_complete("[ANSWER] 42\\n")
-    (False, True)
-    """
+    """Return whether ``line`` has an answer that ``find`` finds, and has ended."""
     return "\n" in line and find(line) is not None
 
 
 def format_result(result: str) -> str:
-    """Return a tool's result as it is injected after the call.
-
-    >>> "LOOKUP[blip]" + format_result("17")
-    'LOOKUP[blip] -> 17\\n'
-    """
+    """Return a tool's result as it is injected after the call: LOOKUP[blip]`` -> 17⏎``."""
     return f" -> {result}\n"
