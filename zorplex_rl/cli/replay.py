@@ -101,14 +101,13 @@ def replay(command: Replay, given: Sequence[str]) -> int:
 
     if command.out:
         check_writable("--out", command.out)
-    earlier = read_config(command.run, "the run")
     device = assign_devices(command.device, ["policy"])["policy"]
-    prepare(device, earlier.threads)
+    prepare(device, read_config(command.run, "the run").threads)
     recording = read_recording(command.run, device, command.task, command.task_data)
-    config = earlier.changed(
+    config = recording.config.changed(
         max_lag=command.max_lag, order=command.order, temperature=command.temperature, **vars(command.learner)
     )
-    config = what_if.with_own_knobs(config, earlier)
+    config = what_if.with_own_knobs(config, recording.config)
     console = plain_console()
     if not CHANGES & {argument.partition("=")[0].replace("_", "-") for argument in given}:
         return _unchanged(recording, console)

@@ -115,9 +115,11 @@ def _continue(command: Train, path: Path) -> int:
     folder, earlier = RunFolder.reopen(path)
     config = command.config
     expect_task_named(path, earlier, config.task)
-    # How many processes and machines a run goes on with, and how long it waits, may be others; also
-    # where the file of a task is.
-    names = ("steps", "tool_timeout") + (("task", "task_data") if config.is_own_task and earlier.is_own_task else ())
+    # How many processes and machines a run goes on with, and how long it waits, may be others.
+    names = ["steps", "tool_timeout"]
+    if config.is_own_task and earlier.is_own_task:
+        # The file may be elsewhere now.
+        names += ["task", "task_data"]
     free = {name: getattr(config, name) for name in names} | asdict(config.cluster)
     free["trainer_processes"] = config.services.trainer_processes
     if difference := earlier.changed(**free).difference(config):
