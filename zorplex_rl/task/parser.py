@@ -53,11 +53,7 @@ def _answer(tag: str) -> re.Pattern[str]:
 
 
 def find_call(text: str, tools: tuple[str, ...] = TOOL_NAMES) -> ToolCall | None:
-    """Return the first complete call of one of ``tools`` in ``text``, or None.
-
-    >>> find_call("first LOOKUP[blip], then")
-    ToolCall(name='LOOKUP', argument='blip', end=18)
-    """
+    """Return the first complete call of one of ``tools`` in ``text``, or None."""
     match = _call(tools).search(text) if tools else None
     return ToolCall(match[1], match[2].strip(), match.end()) if match else None
 
