@@ -27,6 +27,7 @@ import torch
 import tyro
 from log import Report, append_report, print_report
 from torch import Tensor
+from zorplex_rl.services.worker import HOST_ADDRESS
 
 from zorplex_rl.config import LearnerConfig
 from zorplex_rl.learning.advantages import group_relative
@@ -35,9 +36,7 @@ from zorplex_rl.learning.train_simple import play
 from zorplex_rl.policy.load import load_policy
 from zorplex_rl.services.replica import Replica, spawn
 from zorplex_rl.services.runtime import Actor, concurrent_endpoint
-from zorplex_rl.services.worker import HOST_ADDRESS
-from zorplex_rl.task.curriculum import tier_of
-from zorplex_rl.task.environment import Zorplex
+from zorplex_rl.task.environment import Zorplex, kinds_of
 from zorplex_rl.training.transports import Publisher, WeightSource, subscribe
 from zorplex_rl.weights.delta import HEAD, apply, encode, expected_bytes, expected_share, word_of
 from zorplex_rl.weights.layout import Layout, named_weights
@@ -185,7 +184,7 @@ def measure(rate: float, options: Options) -> Measured:
     before = flat(policy.model).clone()
     for number in range(options.steps):
         share = None if step is None else expected_share(before, step)
-        tasks = environment.tasks(tier_of("compositional"), options.prompts, start=number * options.prompts)
+        tasks = environment.tasks(kinds_of("compositional"), options.prompts, start=number * options.prompts)
         episodes = play(
             policy, environment, [task for task in tasks for _ in range(6)], 1000 * options.seed + 36 * number
         )

@@ -40,11 +40,11 @@ sys.path.insert(0, str(HERE.parent / "tests"))
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(HERE), os.environ.get("PYTHONPATH"))))
 
 from namespaced_hosts import Host, Network, namespaced_hosts, wait_for, why_not  # noqa: E402
+from zorplex_rl.services.certificates import make_certificates  # noqa: E402
+from zorplex_rl.services.tls import TLS  # noqa: E402
 
 from zorplex_rl.config import Config  # noqa: E402
 from zorplex_rl.course.namespaces import Namespace  # noqa: E402
-from zorplex_rl.services.certificates import make_certificates  # noqa: E402
-from zorplex_rl.services.tls import TLS  # noqa: E402
 
 ASKED = (
     "How many bytes per second of weights does each transport carry between two hosts, compared with a plain TCP socket "
@@ -168,8 +168,9 @@ async def time_reads(
 
 
 async def measure(network: Network, options: Options, keys: Path | None, asked: str) -> Report:
-    from zorplex_rl.services.runtime import ActorError, ReplicaDied
     from zorplex_rl.training.hosts.openers import open_hosts
+
+    from zorplex_rl.services.runtime import ActorError, ReplicaDied
 
     a, b = network["a"], network["b"]
     scheme = "tls" if keys else "tcp"
@@ -247,7 +248,6 @@ async def measure_changes(
     scheme: str, network: Network, asked: str, versions: dict[float, list[Any]], options: Options
 ) -> list[list[str]]:
     from delta import read_in_turns, repeated, row_of
-
     from zorplex_rl.training.hosts.openers import open_hosts
 
     rows = []

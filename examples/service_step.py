@@ -36,8 +36,7 @@ from zorplex_rl.policy.rollout import Sampling, rollout
 from zorplex_rl.services.registry import register_service, unregister_service
 from zorplex_rl.services.replica import ServiceError, ServiceOptions, replicas_of
 from zorplex_rl.services.service import Service
-from zorplex_rl.task.curriculum import tier_of
-from zorplex_rl.task.environment import Zorplex
+from zorplex_rl.task.environment import Zorplex, kinds_of
 from zorplex_rl.training import actors
 from zorplex_rl.training.generator import GeneratorActor
 from zorplex_rl.training.trainer import TrainerActor
@@ -62,7 +61,7 @@ def starts_of(run, device, services):
 
     return {
         "trainer": replicas_of(TrainerActor, run, device, named=True),
-        "dataset": replicas_of(actors.DatasetActor, run, tier_of(run.task)),
+        "dataset": replicas_of(actors.DatasetActor, run),
         "policy": start_policy,
         "tools": replicas_of(actors.ToolActor, run, named=True),
         "reward": replicas_of(actors.RewardActor, named=True),
@@ -150,7 +149,7 @@ def alone(run):
     """Return the episodes of the same step, written in this process."""
     torch.set_num_threads(run.threads)
     zorplex = Zorplex(run.seed, run.hints)
-    tasks = zorplex.tasks(tier_of(run.task), run.prompts_per_step)
+    tasks = zorplex.tasks(kinds_of(run.task), run.prompts_per_step)
     requests = group_requests(enumerate(tasks), run.group_size, run.seed)
     sampling = Sampling(run.temperature, run.max_tokens, run.max_turns, run.slots)
     return rollout(load_policy(run.policy, "cpu"), requests, zorplex.execute, sampling)

@@ -198,7 +198,7 @@ def _(Sampling, config, load_policy):
     # Of these only the first two concern you: `max_turns` bounds the calls of an episode, and `slots`
     # says how many the package's engine decodes side by side.
     sampling = Sampling(temperature=1.0, max_tokens=96, max_turns=96, slots=64)
-    task = environment.task(("compositional",), 0)
+    (task,) = environment.tasks(("compositional",), 1)
     print(policy.tokenizer.decode(encode_prompt(policy.tokenizer, task)), dict(task.table))
     return environment, policy, sampling, task
 

@@ -37,8 +37,7 @@ with app.setup(hide_code=True):
     from zorplex_rl.policy.rollout import Sampling
     from zorplex_rl.run.timeline import Span, Timeline
     from zorplex_rl.services.runtime import run_together, start_monarch, this_host
-    from zorplex_rl.task.curriculum import tier_of
-    from zorplex_rl.task.environment import Zorplex
+    from zorplex_rl.task.environment import Zorplex, kinds_of
     from zorplex_rl.training.actors import DatasetActor, RewardActor
     from zorplex_rl.training.generator import GeneratorActor
     from zorplex_rl.training.trainer import TrainerActor
@@ -138,7 +137,7 @@ def start(actor_class, *arguments):
 async def bring_up(run, device):
     """Start all actors, and give the generator its first weights."""
     actors = SimpleNamespace(
-        dataset=start(DatasetActor, run, tier_of(run.task)),  # the kinds of task to draw
+        dataset=start(DatasetActor, run),  # which task has which number
         generator=start(GeneratorActor, "generator_0", run, device),
         reward=start(RewardActor, "reward"),
         trainer=start(TrainerActor, "trainer", run, device),
@@ -542,7 +541,7 @@ async def _(both_curve, config, loop, rule, start_both):
 
 @app.cell
 def _(both, config, environment, policy):
-    _tasks = environment.tasks(tier_of("compositional"), config.held_out, "held_out")
+    _tasks = environment.tasks(kinds_of("compositional"), config.held_out, "held_out")
     _sampling = Sampling(max_tokens=config.max_tokens)
 
     def _share(who):

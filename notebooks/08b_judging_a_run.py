@@ -30,8 +30,7 @@ with app.setup(hide_code=True):
     from zorplex_rl.policy.evaluate import evaluate
     from zorplex_rl.policy.load import load_policy
     from zorplex_rl.policy.rollout import Sampling
-    from zorplex_rl.task.curriculum import tier_of
-    from zorplex_rl.task.environment import Zorplex
+    from zorplex_rl.task.environment import Zorplex, kinds_of
     from zorplex_rl.task.rewards import accuracy
 
 
@@ -192,7 +191,7 @@ def _():
 
 @app.cell
 def _(config, environment, learned, policy, sampling):
-    _tasks = environment.tasks(tier_of("compositional"), config.held_out, "held_out")
+    _tasks = environment.tasks(kinds_of("compositional"), config.held_out, "held_out")
     old, new = (
         evaluate(who, name, _tasks, environment.execute, sampling, seed=1)
         for name, who in (("before", policy), ("after", learned))
@@ -287,7 +286,7 @@ def _(whose_paired):
 def _(config, environment, learned, paired, policy, sampling):
     kinds = {}
     for _kind in ("simple", "multi_step", "recursive"):
-        _tasks = environment.tasks(tier_of(_kind), config.kind_tasks, "held_out")
+        _tasks = environment.tasks(kinds_of(_kind), config.kind_tasks, "held_out")
         _right = []
         for _who in (policy, learned):
             _, _episodes = evaluate(
@@ -391,8 +390,8 @@ def _(config):
 @app.cell
 def _(config, environment, learned, policy, sampling, start_pass):
     lesson.wait_for(start_pass)
-    _tier = tier_of("compositional", config.pass_difficulty)
-    _tasks = environment.tasks(_tier, config.pass_tasks, "held_out")
+    _kinds = kinds_of("compositional", config.pass_difficulty)
+    _tasks = environment.tasks(_kinds, config.pass_tasks, "held_out")
     right = {"before": [], "after": []}
     for _counts, _who in zip(right.values(), (policy, learned), strict=True):
         for _number, _task in enumerate(_tasks):

@@ -27,6 +27,7 @@ with app.setup(hide_code=True):
 
     import marimo as mo
     import torch
+    from zorplex_rl.services.host import MARGIN_SECONDS
 
     from zorplex_rl.course import nb10, nb10_hosts
     from zorplex_rl.course.figures import bars, drawing_of, spans
@@ -35,7 +36,6 @@ with app.setup(hide_code=True):
     from zorplex_rl.course.nb10_hosts import HostProcess
     from zorplex_rl.course.widgets import LiveCurve, WhatIf
     from zorplex_rl.course.widgets.what_if import Knob
-    from zorplex_rl.services.host import MARGIN_SECONDS
     from zorplex_rl.sizing.allocation import H100, MEMORY_SHARE, MODELS
     from zorplex_rl.sizing.measured_size import Case
     from zorplex_rl.sizing.memory import generator_memory, trainer_memory

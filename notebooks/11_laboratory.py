@@ -37,8 +37,7 @@ with app.setup(hide_code=True):
     from zorplex_rl.policy.tool_loop import RolloutRequest
     from zorplex_rl.simulation.replay import read_recording, replay
     from zorplex_rl.simulation.what_if import what_if
-    from zorplex_rl.task.curriculum import tier_of
-    from zorplex_rl.task.environment import Zorplex
+    from zorplex_rl.task.environment import Zorplex, kinds_of
 
 
 @app.cell(hide_code=True)
@@ -261,7 +260,7 @@ def _(conditions, config, curve, environment, start_teacher):
 def _(config, environment, then, versions):
     moved = load_policy(config.policy)
     moved.model.load_state_dict(versions[config.age])
-    _tasks = environment.tasks(tier_of("compositional"), 32, "held_out")
+    _tasks = environment.tasks(kinds_of("compositional"), 32, "held_out")
     requests = [RolloutRequest(task, seed) for seed, task in enumerate(_tasks)]
     seen, sizes, apart = {}, {}, 0.0
     for dtype in ("float32", "float16", "bfloat16"):

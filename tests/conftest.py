@@ -81,13 +81,6 @@ def _fonts_listed():
     import matplotlib.font_manager  # noqa: F401
 
 
-@pytest.fixture(autouse=True, scope="session")
-def _nothing_remembered(tmp_path_factory):
-    """What the package remembers of a user's tasks (``task/known_code.py``) is not what the tests'
-    own runs leave there."""
-    os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
-
-
 # What tends to follow what when a babbler speaks: tokens and their odds, after "\n", "LOOKUP", and
 # so on.
 _HABITS: dict[str, dict[str, float]] = {

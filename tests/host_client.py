@@ -12,11 +12,12 @@ import asyncio
 import subprocess
 import sys
 
+from zorplex_rl.training.hosts.openers import open_hosts
+
 from zorplex_rl.config import Config
 from zorplex_rl.errors import HostError
 from zorplex_rl.services import host, replica
 from zorplex_rl.services.runtime import Actor, concurrent_endpoint
-from zorplex_rl.training.hosts.openers import open_hosts
 
 HIDES = """
 import os

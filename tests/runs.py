@@ -21,7 +21,6 @@ from safetensors.torch import load_file
 from zorplex_rl.config import Config, ServicesConfig
 from zorplex_rl.learning.replay import Counters
 from zorplex_rl.run.folder import RunFolder
-from zorplex_rl.task.curriculum import tiers_of
 
 SMALL = Config(
     task="simple", max_lag=0, steps=4, prompts_per_step=2, group_size=4, eval_tasks=2, eval_every=100, checkpoint_every=2,
@@ -55,7 +54,7 @@ def undisturbed_weights(config: Config) -> dict[str, torch.Tensor]:
     from zorplex_rl.policy.load import load_policy
     from zorplex_rl.simulation.execute import Execution
     from zorplex_rl.simulation.schedule import Part, Schedule
-    from zorplex_rl.task.source import EnvironmentSource
+    from zorplex_rl.task.own_task import EnvironmentSource
 
     name, size, events, batches = "generator_0", config.prompts_per_step, [], {}
     for step in range(config.steps):
@@ -85,8 +84,7 @@ def state_at(step: int, config: Config = SMALL, **changed) -> dict:
     replay = {"version": step, "next_group": groups, "again": [], "counters": asdict(Counters(trained=groups))}
     written = {"metrics.jsonl": 0, "episodes.jsonl": 0}
     return {
-        "step": step, "episodes": 64 * step, "tier": 0, "next_evaluation": 20, "replay": replay, "stages": [[0, list(tiers_of(config)[0])]],
-        "seconds": 1.5, "timeline_seconds": 1.5, "written": written,
+        "step": step, "episodes": 64 * step, "next_evaluation": 20, "replay": replay, "seconds": 1.5, "timeline_seconds": 1.5, "written": written,
     } | changed  # fmt: skip
 
 

@@ -12,7 +12,7 @@ import pytest
 from zorplex_rl.config import (
     LOSS_KNOBS,
     LOSSES_WITHOUT_GROUPS,
-    TASKS_WITH_TIERS,
+    TASKS_WITH_DIFFICULTY,
     Config,
     Difficulty,
     HostsConfig,
@@ -27,7 +27,7 @@ from zorplex_rl.errors import ConfigError
 from zorplex_rl.learning.advantages import ADVANTAGES, batch_baseline
 from zorplex_rl.learning.losses import LOSSES
 from zorplex_rl.learning.replay import ORDERS
-from zorplex_rl.task.curriculum import ladder_of
+from zorplex_rl.task.environment import kinds_of
 from zorplex_rl.task.specs import DIFFICULTIES, TASK_SPECS
 from zorplex_rl.training.transports import READERS
 
@@ -41,8 +41,10 @@ def test_every_task_difficulty_loss_and_transport_that_there_is_can_be_chosen_an
     assert {loss for losses in LOSS_KNOBS.values() for loss in losses} <= set(LOSSES)
 
 
-def test_the_tasks_with_tiers_and_the_losses_without_groups_are_named():
-    assert [task for task in get_args(TaskName) if len(ladder_of(task)) > 1] == list(TASKS_WITH_TIERS)
+def test_the_tasks_with_difficulties_and_the_losses_without_groups_are_named():
+    assert [task for task in get_args(TaskName) if kinds_of(task, "hard") != kinds_of(task)] == list(
+        TASKS_WITH_DIFFICULTY
+    )
     assert [loss for loss in LOSSES if ADVANTAGES[loss] is batch_baseline] == list(LOSSES_WITHOUT_GROUPS)
 
 

@@ -16,7 +16,9 @@ from zorplex_rl.simulation.simulate import compare
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
-TEXTS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/ARCHITECTURE.md")]
+TEXTS = [
+    ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/ARCHITECTURE.md", "docs/OWN_TASK.md")
+]
 
 
 def side_by_side():

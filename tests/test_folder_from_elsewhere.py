@@ -3,7 +3,6 @@ it is read or written."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import pickle
@@ -19,11 +18,10 @@ from test_checkpoint import Runs
 
 from zorplex_rl.cli.commands import main
 from zorplex_rl.config import Config, HostsConfig
-from zorplex_rl.errors import ConfigError, TaskError
+from zorplex_rl.errors import ConfigError
 from zorplex_rl.policy.model_folder import EMBEDDED_PATH
 from zorplex_rl.run.folder import RunFolder, expect_plain, seal
 from zorplex_rl.run.timeline import Span, Timeline
-from zorplex_rl.task.source import EnvironmentSource
 
 TASK = """
 open({ran!r}, "w").close()
@@ -69,65 +67,15 @@ def refused(capsys, *arguments: object) -> str:
     return said
 
 
-def own_task(folder: Path, ran: Path) -> EnvironmentSource:
-    """The source of a task that the user does not have, kept in ``folder`` with a checksum that is
-    right."""
-    source = EnvironmentSource("nowhere/tasks.py", SMALL.seed, code=TASK.format(ran=str(ran)))
-    (folder / "environment.json").write_text(source.to_json())
-    return source
-
-
-def test_code_that_came_with_a_folder_does_not_run_when_the_run_is_continued(tmp_path, ran, capsys):
-    path = make_run(tmp_path / "run", SMALL.changed(task="nowhere/tasks.py"))
-    own_task(path, ran)
-    said = refused(capsys, "train", "--resume", path)
-    assert str(path / "environment.json") in said and "--trust-task" in said
-    assert not ran.exists()
-    assert main(["train", "--resume", str(path), "--trust-task"]) == 2
-    assert ran.exists(), "now the user has said so"
-
-
-def test_nor_does_a_file_that_the_folder_only_names(tmp_path, ran, capsys):
-    path = tmp_path / "run"
+def test_no_command_runs_the_code_of_a_task_that_the_folder_names_or_brings(tmp_path, ran, capsys):
     (tmp_path / "tasks.py").write_text(TASK.format(ran=str(ran)))
-    make_run(path, SMALL.changed(task=str(tmp_path / "tasks.py")))
-    assert "--trust-task" in refused(capsys, "train", "--resume", path)
-    assert not ran.exists() and not (path / "environment.json").exists()
-
-
-def test_no_other_command_runs_it_either(tmp_path, ran, capsys):
-    path = make_run(tmp_path / "run", SMALL.changed(task="nowhere/tasks.py"))
-    own_task(path, ran)
+    path = make_run(tmp_path / "run", SMALL.changed(task=str(tmp_path / "tasks.py")))
+    shutil.copyfile(tmp_path / "tasks.py", path / "task.py")
     assert main(["status", str(path)]) == 1
     assert main(["export", str(path), "--to", str(tmp_path / "model")]) == 0
-    assert main(["size", "--policy", str(path / "policy"), "--no-time"]) == 0
-    assert main(["eval", "--policy", str(path / "policy"), "--tasks", "1", "--task", "simple"]) == 0
-    assert "--trust-task" in refused(capsys, "replay", path)
+    for command in ("train --resume", "replay"):
+        assert f"--task {tmp_path / 'tasks.py'}" in refused(capsys, *command.split(), path)
     assert not ran.exists()
-
-
-def test_a_run_with_a_task_of_ones_own_is_continued_without_a_word_also_when_its_file_is_gone(tmp_path):
-    file = tmp_path / "tasks.py"
-    file.write_text("# nothing yet")
-    config = SMALL.changed(task=str(file))
-    begun = RunFolder.create(tmp_path / "run", config)
-    file.unlink()
-    # In another process it is another object.
-    assert RunFolder(begun.path).environment(config) == begun.environment(config)
-
-
-@pytest.mark.parametrize(
-    ("entry", "value"), [("code", ["x"]), ("data", 3), ("seed", "0"), ("task", "other.py"), ("task", 5), ("more", 1)]
-)
-def test_a_copy_of_a_task_that_is_none_is_refused(tmp_path, ran, entry, value):
-    config = SMALL.changed(task="nowhere/tasks.py")
-    path = make_run(tmp_path / "run", config)
-    values = json.loads(own_task(path, ran).to_json()) | {entry: value}
-    text = json.dumps([values["task"], values["code"], values["data"], ""])
-    values["sha256"] = hashlib.sha256(text.encode()).hexdigest()
-    (path / "environment.json").write_text(json.dumps(values))
-    with pytest.raises(TaskError, match="the copy of the task"):
-        RunFolder(path).environment(config)
 
 
 def test_a_run_that_was_on_other_machines_goes_on_there_only_if_they_are_named_again(tmp_path, capsys):
@@ -140,7 +88,7 @@ def test_a_run_that_was_on_other_machines_goes_on_there_only_if_they_are_named_a
 
 
 LINKED = ["config.json", "metrics.jsonl", "episodes.jsonl", "journal.jsonl", "timeline.json", "curve.svg", "telemetry.json", ".lock",
-          "environment.json", "checkpoints/step_000002/controller.json", "policy/model.safetensors", "policy"]  # fmt: skip
+          "task.py", "checkpoints/step_000002/controller.json", "policy/model.safetensors", "policy"]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", LINKED)
@@ -163,7 +111,7 @@ def test_a_link_out_of_the_folder_is_neither_read_nor_written_through(run, tmp_p
     assert not (tmp_path / "model").exists()
 
 
-@pytest.mark.parametrize("name", ["metrics.jsonl", "telemetry.json", "environment.json"])
+@pytest.mark.parametrize("name", ["metrics.jsonl", "telemetry.json", "task.py"])
 def test_a_pipe_in_the_folder_keeps_nobody_waiting(run, capsys, name):
     (run / name).unlink(missing_ok=True)
     os.mkfifo(run / name)
@@ -188,8 +136,8 @@ def test_a_configuration_that_is_none_is_refused(run, capsys, text, tmp_path):
 
 @pytest.mark.parametrize(
     "change",
-    [{"step": -1}, {"step": "2"}, {"seconds": float("nan")}, {"written": {"../config.json": 0}}, {"stages": [[0]]},
-     {"replay": []}, {"episodes": 10**40}, {"tier": True}, {"more": 1}],
+    [{"step": -1}, {"step": "2"}, {"seconds": float("nan")}, {"written": {"../config.json": 0}},
+     {"replay": []}, {"episodes": 10**40}, {"more": 1}],
 )  # fmt: skip
 def test_a_state_that_no_controller_wrote_is_refused_whatever_its_checksum_says(run, capsys, change):
     newest = run / "checkpoints" / "step_000002"

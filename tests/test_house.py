@@ -44,7 +44,7 @@ LINES = {
     "learning": 3_593,
     "policy": 2_829,
     "services": 3_960,
-    "task": 1_961,
+    "task": 857,
     "weights": 1_742,
     ".": 1_563,
 }

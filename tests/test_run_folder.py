@@ -20,7 +20,7 @@ from zorplex_rl.run.timeline import Timeline
 from zorplex_rl.task.environment import Zorplex
 from zorplex_rl.task.episode import Episode
 
-EPISODE = Episode(Zorplex().task(("simple",), 0), [], [], [], [], [], "answer")
+EPISODE = Episode(Zorplex().task(0), [], [], [], [], [], "answer")
 
 
 def step_row(step: int) -> dict:

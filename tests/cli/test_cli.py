@@ -16,9 +16,9 @@ from typing import get_args
 import pytest
 import torch
 from runs import SMALL, as_flags, state_at
+from zorplex_rl.cli.flags import parse_command
 
 from zorplex_rl.cli.commands import Commands, main
-from zorplex_rl.cli.flags import parse_command
 from zorplex_rl.config import Config, TaskName
 from zorplex_rl.policy.load import load_policy
 from zorplex_rl.policy.model_folder import EMBEDDED_PATH
@@ -66,7 +66,6 @@ CANNOT_WORK = """
 --temperature 1e-9
 --tool-latency 1e9
 --tool-latency-variation 1e200
---curriculum-threshold 1.5
 --max-tokens 1
 --max-tokens 1000
 --max-turns 1
@@ -95,7 +94,6 @@ stray
 --loss grpo --group-size 1
 --loss dapo --group-size 1
 --generators 9
---curriculum --task simple
 --policy no/such/folder/here
 """.strip().splitlines()
 TOO_MUCH = [
@@ -300,9 +298,7 @@ def test_limits_that_shut_out_a_part_of_the_tasks_are_said(capsys, tmp_path):
     )
 
 
-@pytest.mark.parametrize(
-    "flags", [["--task", task] for task in get_args(TaskName)] + [["--task", "mix", "--curriculum"]]
-)
+@pytest.mark.parametrize("flags", [["--task", task] for task in get_args(TaskName)])
 def test_the_default_limits_are_enough_for_every_task(capsys, tmp_path, flags):
     # What is refused comes after the limits have been looked at.
     (tmp_path / "run").mkdir()

@@ -12,32 +12,59 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hostile_task import __file__ as HOSTILE_TASK
 from runs import SMALL, as_flags, command, eventually
+from zorplex_rl.cli.failures import in_plain_words, is_out_of_memory, role_of, sentence_of
 
 from zorplex_rl.cli import eval as eval_command
 from zorplex_rl.cli import train as train_command
 from zorplex_rl.cli.commands import main
-from zorplex_rl.cli.failures import in_plain_words, is_out_of_memory, role_of, sentence_of
 from zorplex_rl.run.folder import RunFolder
 
-TASK = SMALL.changed(task=HOSTILE_TASK, steps=2, eval_tasks=4, prompts_per_step=1)
+TASK = """
+import os, resource, signal, sys
+from pathlib import Path
+from zorplex_rl.task.environment import Zorplex
+
+HARM, DONE = {harm!r}, Path({done!r})
+IN_ACTOR = getattr(sys.modules["__main__"].__spec__, "name", "").startswith("monarch.")
+
+class Harmed(Zorplex):
+    def __init__(self, seed, data):
+        super().__init__(seed, kinds=("simple",))
+        if HARM == "memory" and IN_ACTOR and "torch" in sys.modules:
+            # Enough for a model; a cache of 10,000 slots takes twice as much.
+            limit = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize() + (1500 << 20)
+            resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+    def task(self, index, split):
+        if HARM == "dataset" and IN_ACTOR and split == "train":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().task(index, split)
+
+    def execute(self, task, call):
+        if HARM == "generator" and IN_ACTOR and not DONE.exists():
+            DONE.touch()
+            print("a word of the task", flush=True)
+            os.kill(os.getpid(), signal.SIGKILL)
+        return Zorplex.execute(task, call)
+"""
+CONFIG = SMALL.changed(steps=2, eval_tasks=4, prompts_per_step=1)
 
 
-def train_with(monkeypatch, harm, path, *flags, **settings):
-    """(exit code, lines on the terminal, text of the log) of a real run whose task does ``harm``;
-    no process is left."""
-    monkeypatch.setenv("HOSTILE", harm)
-    monkeypatch.setenv("HOSTILE_MARKER", str(path.with_name("done")))
-    with command("train", *as_flags(TASK.changed(**settings)), "--out", str(path), *flags) as running:
+def train_with(harm, path, *flags, **settings):
+    """(exit code, lines on the terminal, text of the log) of a real run that ``harm`` befalls; no
+    process is left."""
+    task = path.with_name("harmed.py")
+    task.write_text(TASK.format(harm=harm, done=str(path.with_name("done"))))
+    with command("train", *as_flags(CONFIG.changed(task=str(task), **settings)), "--out", str(path), *flags) as running:
         code, output = running.finish()
         assert running.all_gone()
     logs = [log for log in (path / "log.txt", path.with_name(f"{path.name}.log.txt")) if log.exists()]
     return code, output.splitlines(), "".join(log.read_text() for log in logs)
 
 
-def test_an_actor_without_memory_is_one_sentence_with_what_to_lower(monkeypatch, tmp_path):
-    code, lines, log = train_with(monkeypatch, "memory", tmp_path / "run", slots=10_000)
+def test_an_actor_without_memory_is_one_sentence_with_what_to_lower(tmp_path):
+    code, lines, log = train_with("memory", tmp_path / "run", slots=10_000)
     assert code == 1
     assert len(lines) == 2, lines
     assert lines[1].startswith("zorplex-rl: the generator ran out of memory (")
@@ -47,8 +74,8 @@ def test_an_actor_without_memory_is_one_sentence_with_what_to_lower(monkeypatch,
     assert "Traceback" in log and not (tmp_path / "run").exists()
 
 
-def test_a_role_that_is_lost_for_good_is_one_sentence(monkeypatch, tmp_path):
-    code, lines, log = train_with(monkeypatch, "dataset", tmp_path / "run")
+def test_a_role_that_is_lost_for_good_is_one_sentence(tmp_path):
+    code, lines, log = train_with("dataset", tmp_path / "run")
     assert code == 1
     said = [line for line in lines if line.startswith("zorplex-rl: ")]
     assert len(said) == 1 and "dataset" in said[0] and "signal 9" in said[0], lines
@@ -59,7 +86,7 @@ def test_a_role_that_is_lost_for_good_is_one_sentence(monkeypatch, tmp_path):
 
 def test_a_loss_is_told_in_two_lines_and_whatever_an_output_cannot_encode_in_ascii(monkeypatch, tmp_path):
     monkeypatch.setenv("PYTHONIOENCODING", "ascii")
-    code, lines, log = train_with(monkeypatch, "generator", tmp_path / "run")
+    code, lines, log = train_with("generator", tmp_path / "run")
     assert code == 0, lines
     assert all(line.isascii() for line in lines)
     assert any(line.startswith("What is ") and " | expected " in line for line in lines)

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 from pages import launched
+from zorplex_rl.cli.course_files import PARTS, copy_course
 
 from zorplex_rl.cli.commands import main
-from zorplex_rl.cli.course_files import PARTS, copy_course
 from zorplex_rl.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]

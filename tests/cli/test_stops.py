@@ -23,10 +23,10 @@ from types import SimpleNamespace
 
 import pytest
 from runs import PROGRAM, SMALL, as_flags, command, eventually, final_weights, rows, same_weights, state_at, train_here
-
-from zorplex_rl.cli.commands import main
 from zorplex_rl.cli.output import Output
 from zorplex_rl.cli.stop_wish import SAME_WISH_SECONDS, StopWish
+
+from zorplex_rl.cli.commands import main
 from zorplex_rl.cli.train import _how_to_go_on
 from zorplex_rl.errors import CheckpointError
 from zorplex_rl.run.folder import RunFolder, step_of
@@ -68,17 +68,13 @@ def test_a_finished_run_is_left_alone_and_can_be_made_longer(tmp_path, capsys, s
 
 
 @pytest.mark.long
-def test_a_run_that_goes_on_from_its_older_checkpoint_climbs_the_curriculum_when_the_uninterrupted_one_does(tmp_path):
+def test_a_run_that_goes_on_from_its_older_checkpoint_has_the_rows_and_weights_of_the_uninterrupted_one(tmp_path):
     from zorplex_rl.training.controller import StopRequest
     from zorplex_rl.training.loop import run_training
 
-    # Any success is enough to climb, and the checkpoints lie between two evaluations.
-    config = SMALL.changed(
-        task="compositional", curriculum=True, curriculum_threshold=0.01, eval_every=3, eval_tasks=32,
-        checkpoint_every=1,
-    )  # fmt: skip
+    # The checkpoints lie between two evaluations.
+    config = SMALL.changed(eval_every=3, checkpoint_every=1)
     straight = train_here(config, tmp_path / "straight")
-    assert [row["step"] for row in rows(straight.path, "tier")] == [0, 3]
 
     controllers = []
 

@@ -11,6 +11,7 @@ from typing import get_args
 import pytest
 from pages import launched
 from prose import too_long
+from zorplex_rl.training.hosts.spec import parse_hosts
 
 from zorplex_rl import __version__
 from zorplex_rl.config import Config, LossName, TransportName
@@ -18,7 +19,6 @@ from zorplex_rl.course import stacks
 from zorplex_rl.course.site import reference
 from zorplex_rl.course.site.frame import stacks_page
 from zorplex_rl.course.stacks import AXES, KNOBS, LAUNCHES, NOT_FOUND, STACKS
-from zorplex_rl.training.hosts.spec import parse_hosts
 
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "10_scaling_out.py"
 OURS = STACKS[0]

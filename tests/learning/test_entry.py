@@ -289,7 +289,6 @@ def test_a_task_that_pretends_to_be_a_given_one_is_refused(is_own_run, tmp_path,
     (tmp_path / TASKS).write_text(json.dumps([asdict(get_spec("simple").task(0))]))
     tasks = given_tasks(tmp_path)
     other = replace(tasks[0], question="What is 3 + 4?")
-    monkeypatch.setattr(Task, "key", tasks[0].key)
     monkeypatch.setattr(Task, "__eq__", lambda *_: True)
     run = Run(embedded, tmp_path, [other] if is_own_run else tasks, 0, torch.zeros(1, 1), None)
     assert len(run.sample(tasks, 1)) == 1

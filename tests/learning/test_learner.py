@@ -397,7 +397,7 @@ def test_training_a_few_steps_on_policy_raises_the_reward():
     learner = Learner(policy, LearnerConfig(learning_rate=6e-4))
     rewards = []
     for step in range(9):
-        tasks = [zorplex.task(("simple:easy",), 4 * step + g, "train") for g in range(4)]
+        tasks = zorplex.tasks(("simple:easy",), 4, start=4 * step)
         requests = [RolloutRequest(task, 1000 * step + 8 * g + i, g) for g, task in enumerate(tasks) for i in range(8)]
         found = rollout(policy, requests, zorplex.execute, Sampling())
         groups = []

@@ -10,16 +10,15 @@ from zorplex_rl.learning.advantages import group_relative
 from zorplex_rl.learning.learner import Learner
 from zorplex_rl.learning.train_simple import GREEDY, accuracy, compare, play, policy_gradient, train
 from zorplex_rl.policy.load import Policy, load_policy
-from zorplex_rl.task.curriculum import tier_of
-from zorplex_rl.task.environment import Zorplex
+from zorplex_rl.task.environment import Zorplex, kinds_of
 
-ENV, TIER = Zorplex(seed=0), tier_of("compositional")
+ENV, KINDS = Zorplex(seed=0), kinds_of("compositional")
 
 
 def test_it_goes_from_half_right_at_most_to_95_percent_on_held_out_tasks():
-    policy, held_out = load_policy(), ENV.tasks(TIER, 100, "held_out")
+    policy, held_out = load_policy(), ENV.tasks(KINDS, 100, "held_out")
     assert accuracy(play(policy, ENV, held_out, seed=0, sampling=GREEDY)) <= 0.50
-    steps = list(train(policy, ENV, TIER, steps=6, prompts=4))
+    steps = list(train(policy, ENV, KINDS, steps=6, prompts=4))
     assert [step.number for step in steps] == list(range(1, 7))
     assert accuracy(play(policy, ENV, held_out, seed=0, sampling=GREEDY)) >= 0.95
 
@@ -31,7 +30,7 @@ def test_advantages_are_those_of_the_package():
 
 def test_the_gradient_is_that_of_the_learner_on_the_same_episodes():
     policy = load_policy()
-    tasks = [task for task in ENV.tasks(TIER, 4) for _ in range(4)]
+    tasks = [task for task in ENV.tasks(KINDS, 4) for _ in range(4)]
     episodes = play(policy, ENV, tasks, seed=0)
     rewards = [episode.score.reward for episode in episodes]
     advantages = [a for start in range(0, 16, 4) for a in compare(rewards[start : start + 4])]

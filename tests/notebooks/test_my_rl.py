@@ -92,7 +92,7 @@ def test_its_tasks_are_those_of_the_course_and_held_out_words_stay_out(embedded)
         )
         assert task.answer == eval(f"{task.table[one]} {sign} {task.table[other]}")
         assert len(set(task.table.values())) == len(task.table)
-    theirs = Zorplex(seed=0).task(("compositional",), 0)
+    theirs = Zorplex(seed=0, kinds=("compositional",)).task(0)
     prompt = mine.encode_prompt(embedded.tokenizer, mine.Record(question=theirs.question))
     assert prompt == encode_prompt(embedded.tokenizer, theirs)
 

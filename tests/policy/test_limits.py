@@ -9,8 +9,7 @@ from zorplex_rl.policy.limits import check_limits, needs
 from zorplex_rl.policy.model_folder import EMBEDDED_PATH, fast_tokenizer, positions_of
 from zorplex_rl.policy.rollout import Sampling
 from zorplex_rl.policy.tool_loop import encode_text
-from zorplex_rl.task.curriculum import tier_of
-from zorplex_rl.task.environment import Zorplex
+from zorplex_rl.task.environment import Zorplex, kinds_of
 
 
 def words(text: str) -> int:
@@ -26,13 +25,13 @@ def test_the_shortest_answer_is_its_calls_their_results_and_the_tag():
 
 def test_tokens_are_counted_as_the_policy_counts_them(embedded):
     tokenizer = fast_tokenizer(str(EMBEDDED_PATH))
-    for text in ("LOOKUP[blip]", " -> 17\n", "[ANSWER] -4", Zorplex(0).task(("recursive",), 0).system):
+    for text in ("LOOKUP[blip]", " -> 17\n", "[ANSWER] -4", Zorplex(kinds=("recursive",)).task(0).system):
         assert tokenizer.encode(text, add_special_tokens=False).ids == encode_text(embedded.tokenizer, text)
 
 
 def test_a_kind_that_fits_says_nothing_and_one_that_does_not_is_named():
-    assert check_limits(Zorplex(0), tier_of("mix"), 100, 5, words) == []
-    (said,) = check_limits(Zorplex(0), tier_of("mix"), 100, 2, words)[:1]
+    assert check_limits(Zorplex(0), kinds_of("mix"), 100, 5, words) == []
+    (said,) = check_limits(Zorplex(0), kinds_of("mix"), 100, 2, words)[:1]
     assert "100% of the compositional:easy tasks cannot be answered within --max-tokens 100 and --max-turns 2" in said
 
 
@@ -72,7 +71,7 @@ def test_a_policy_that_cannot_read_a_prompt_and_its_answer_is_what_has_to_be_cha
 
 def test_the_limits_of_sampling_are_enough_for_everything():
     sampling = Sampling()
-    names = [*tier_of("mix"), "compositional:medium", "compositional:hard"]
+    names = [*kinds_of("mix"), "compositional:medium", "compositional:hard"]
     tokenizer = fast_tokenizer(str(EMBEDDED_PATH))
     count = lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids)  # noqa: E731
     assert check_limits(Zorplex(0), names, sampling.max_tokens, sampling.max_turns, count) == []

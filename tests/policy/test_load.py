@@ -18,8 +18,7 @@ from zorplex_rl.policy.model_folder import EMBEDDED_PATH
 from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
 from zorplex_rl.policy.tool_loop import encode_prompt, prompt_of
 from zorplex_rl.policy.warmstart import build_tokenizer, save_policy
-from zorplex_rl.task.curriculum import tier_of
-from zorplex_rl.task.environment import Zorplex
+from zorplex_rl.task.environment import Zorplex, kinds_of
 
 ENV = Zorplex(seed=0)
 
@@ -111,9 +110,9 @@ def test_the_embedded_policy_loads_ready_to_act(embedded):
     assert embedded.model.device == torch.device("cpu")
     assert embedded.name == "embedded"
     assert embedded.tokenizer.eos_token_id in embedded.eos_ids
-    prompt = embedded.tokenizer.decode(encode_prompt(embedded.tokenizer, ENV.task(("simple",), 0)))
+    prompt = embedded.tokenizer.decode(encode_prompt(embedded.tokenizer, ENV.tasks(("simple",), 1)[0]))
     assert prompt.endswith("<|im_start|>assistant\n")
-    assert ENV.task(("simple",), 0).question in prompt
+    assert ENV.tasks(("simple",), 1)[0].question in prompt
 
 
 def test_the_embedded_policy_is_small_enough_to_ship(embedded):
@@ -131,7 +130,7 @@ def test_a_checkpoint_shaped_like_qwen_loads_from_a_path_and_rolls_out(qwen_fold
     policy = load_policy(str(qwen_folder), dtype=dtype)
     assert policy.model.lm_head.weight.data_ptr() != policy.model.model.embed_tokens.weight.data_ptr()
     assert {parameter.dtype for parameter in policy.model.parameters()} == {getattr(torch, dtype)}
-    requests = [RolloutRequest(task, seed) for seed, task in enumerate(ENV.tasks(tier_of("mix"), 16))]
+    requests = [RolloutRequest(task, seed) for seed, task in enumerate(ENV.tasks(kinds_of("mix"), 16))]
     episodes = rollout(policy, requests, ENV.execute, Sampling(max_tokens=40, slots=6))
     assert sum(episode.tool_calls for episode in episodes) > 5
 
@@ -144,14 +143,14 @@ def test_both_end_tokens_of_a_qwen_checkpoint_end_a_text(qwen_folder):
 
 def test_the_tasks_system_prompt_takes_the_place_of_the_templates_own(qwen_folder):
     policy = load_policy(str(qwen_folder))
-    task = Zorplex(hints=True).task(("compositional",), 0)
+    task = Zorplex(hints=True, kinds=("compositional",)).task(0)
     assert policy.tokenizer.decode(encode_prompt(policy.tokenizer, task)) == (
         f"<|im_start|>system\n{task.system}<|im_end|>\n<|im_start|>user\n{task.question}<|im_end|>\n<|im_start|>assistant\n"
     )
 
 
 def test_a_prompt_is_the_chat_templates_own_tokenization(qwen_folder):
-    policy, task = load_policy(str(qwen_folder)), ENV.task(("recursive",), 3)
+    policy, task = load_policy(str(qwen_folder)), ENV.tasks(("recursive",), 1, start=3)[0]
     messages = [{"role": "system", "content": task.system}, {"role": "user", "content": task.question}]
     direct = policy.tokenizer.apply_chat_template(
         messages, add_generation_prompt=True, tokenize=True, return_dict=True

@@ -49,7 +49,7 @@ def test_the_embedded_policy_is_loaded_and_sampled_without_importing_transformer
     program = (
         "import sys; from zorplex_rl.policy.load import load_policy; from zorplex_rl.policy.rollout import *; "
         "from zorplex_rl.task.environment import Zorplex; world = Zorplex(0); "
-        "rollout(load_policy(), [RolloutRequest(world.task(('simple',), 0))], world.execute, Sampling()); "
+        "rollout(load_policy(), [RolloutRequest(world.tasks(('simple',), 1)[0])], world.execute, Sampling()); "
         "print({'transformers', 'scipy'} & sys.modules.keys())"
     )
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout == "set()\n"
@@ -93,7 +93,7 @@ def test_gradients_and_a_training_step_are_the_same(both):
     world, found = Zorplex(3), []
     for policy in both:
         policy = Policy(copy.deepcopy(policy.model), policy.tokenizer, policy.name, policy.eos_ids)
-        tasks = [world.task(("compositional",), index // 4) for index in range(12)]
+        tasks = [task for task in world.tasks(("compositional",), 3) for _ in range(4)]
         requests = [RolloutRequest(task, seed=index) for index, task in enumerate(tasks)]
         episodes = rollout(policy, requests, world.execute, Sampling(max_tokens=48))
         learner = Learner(policy, LearnerConfig(learning_rate=1e-3, updates_per_batch=2, warmup_steps=1), decay_steps=9)

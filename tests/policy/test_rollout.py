@@ -26,14 +26,12 @@ from zorplex_rl.policy.decoder import prefill
 from zorplex_rl.policy.load import Policy
 from zorplex_rl.policy.rollout import RolloutEngine, RolloutRequest, Sampling, rollout
 from zorplex_rl.policy.tool_loop import encode_prompt, encode_text
-from zorplex_rl.task.curriculum import tier_of
 from zorplex_rl.task.environment import Zorplex
 from zorplex_rl.task.episode import Episode, Task
 from zorplex_rl.task.parser import find_answer, find_call, format_result
 from zorplex_rl.task.rewards import final_answer, score
 
 ENV, HINTED = Zorplex(seed=0), Zorplex(seed=0, hints=True)
-MIX = tier_of("mix")
 PATIENCE = 30.0
 """Seconds after which a test that hangs is failed; nothing waits so long when all is well."""
 
@@ -41,9 +39,7 @@ PATIENCE = 30.0
 def mixed_requests(count: int) -> list[RolloutRequest]:
     """Tasks of every kind, every third with a hint, so that prompts of very different length meet
     in a batch."""
-    return [
-        RolloutRequest((HINTED if i % 3 == 2 else ENV).task(MIX, i), seed=100 + i, group=i // 4) for i in range(count)
-    ]
+    return [RolloutRequest((HINTED if i % 3 == 2 else ENV).task(i), seed=100 + i, group=i // 4) for i in range(count)]
 
 
 def tokens_of(episodes: list[Episode]) -> list[tuple]:
@@ -250,7 +246,7 @@ def test_requests_submitted_in_mid_run_get_the_episodes_they_would_get_alone(tok
 
 
 def test_a_seed_gives_the_same_episode_again_and_another_seed_another_one(babbling):
-    task, sampling = ENV.task(MIX, 0), Sampling(max_tokens=32, slots=8)
+    task, sampling = ENV.task(0), Sampling(max_tokens=32, slots=8)
     once, again = (
         rollout(babbling, [RolloutRequest(task, seed) for seed in range(20)], ENV.execute, sampling) for _ in range(2)
     )
@@ -261,7 +257,7 @@ def test_a_seed_gives_the_same_episode_again_and_another_seed_another_one(babbli
 
 
 def test_temperature_zero_ignores_the_seed(babbling):
-    task = ENV.task(MIX, 1)
+    task = ENV.task(1)
     episodes = rollout(
         babbling,
         [RolloutRequest(task, seed) for seed in range(6)],
@@ -490,7 +486,7 @@ def chi_square_p(counts: torch.Tensor, probabilities: torch.Tensor) -> float:
 @pytest.mark.parametrize("temperature", [1.0, 2.0])
 def test_sampling_frequencies_follow_the_softmax_at_the_temperature(tokenizer, temperature):
     policy = babbler(tokenizer)
-    task, count = ENV.task(MIX, 0), 4000
+    task, count = ENV.task(0), 4000
     episodes = rollout(
         policy,
         [RolloutRequest(task, seed) for seed in range(count)],
@@ -736,7 +732,7 @@ def test_a_version_is_that_of_the_weights_which_made_the_logits_not_of_those_the
 def test_an_episode_that_starts_after_new_weights_came_is_sampled_from_them_alone(tokenizer):
     policy, newer = copy.copy(babbler(tokenizer, seed=0)), babbler(tokenizer, seed=1)
     engine = RolloutEngine(policy, ENV.execute, Sampling(max_tokens=24, slots=1))
-    engine.submit([RolloutRequest(ENV.task(MIX, 0), seed) for seed in range(2)])
+    engine.submit([RolloutRequest(ENV.task(0), seed) for seed in range(2)])
     episodes = engine.step()
     policy.model.load_state_dict(newer.model.state_dict())
     engine.version = 1
@@ -824,7 +820,7 @@ def test_weights_that_are_not_finite_are_said_to_be_so_and_sample_nothing(embedd
     policy = replace(embedded, model=copy.deepcopy(embedded.model))
     with torch.no_grad():
         policy.model.model.norm.weight.fill_(value)
-    requests = [RolloutRequest(Zorplex(0).task(("simple",), index)) for index in range(3)]
+    requests = [RolloutRequest(task) for task in Zorplex(0).tasks(("simple",), 3)]
     with pytest.raises(TrainingDiverged, match="the weights of version 7 give logits that are not finite"):
         rollout(policy, requests, Zorplex(0).execute, Sampling(temperature), version=7)
 

@@ -12,15 +12,14 @@ from conftest import babbler
 
 from zorplex_rl.policy.rollout import RolloutEngine, RolloutRequest, Sampling, rollout
 from zorplex_rl.policy.stream import RolloutStream
-from zorplex_rl.task.curriculum import tier_of
-from zorplex_rl.task.environment import Zorplex
+from zorplex_rl.task.environment import Zorplex, kinds_of
 
 ENV = Zorplex(0)
 SAMPLING = Sampling(max_tokens=40, slots=8)
 
 
 def requests_for(count: int, first: int = 0) -> list[RolloutRequest]:
-    tasks = ENV.tasks(tier_of("mix"), first + count, "train")[first:]
+    tasks = ENV.tasks(kinds_of("mix"), first + count, "train")[first:]
     return [RolloutRequest(task, first + i, i) for i, task in enumerate(tasks)]
 
 
@@ -91,7 +90,7 @@ def test_while_all_episodes_of_one_caller_wait_for_tools_another_gets_its_own(to
 
     async def run():
         stream, lock = stream_of(policy, execute)
-        requests = [RolloutRequest(ENV.task(("simple",), 0), seed) for seed in range(64)]
+        requests = [RolloutRequest(ENV.tasks(("simple",), 1)[0], seed) for seed in range(64)]
         plain = rollout(policy, requests, ENV.execute, SAMPLING)
         calling = next(r for r, episode in zip(requests, plain, strict=True) if episode.tool_calls)
         slow = asyncio.create_task(stream.sample([calling]))
@@ -99,7 +98,7 @@ def test_while_all_episodes_of_one_caller_wait_for_tools_another_gets_its_own(to
         # Whoever wants to change the weights is not held up by the tool either.
         async with asyncio.timeout(30), lock:
             pass
-        quick = await stream.sample([RolloutRequest(ENV.task(("recursive",), 0), 0)])
+        quick = await stream.sample([RolloutRequest(ENV.tasks(("recursive",), 1)[0], 0)])
         never.set_result("17")
         return quick, await slow
 

@@ -12,12 +12,11 @@ import torch
 from conftest import babbler
 
 from zorplex_rl.policy.rollout import RolloutEngine, RolloutRequest, Sampling, rollout
-from zorplex_rl.task.curriculum import tier_of
-from zorplex_rl.task.environment import Zorplex
+from zorplex_rl.task.environment import Zorplex, kinds_of
 from zorplex_rl.task.episode import Prefix
 
 ENV = Zorplex(0)
-REQUESTS = [RolloutRequest(task, i, i) for i, task in enumerate(ENV.tasks(tier_of("mix"), 24, "train"))]
+REQUESTS = [RolloutRequest(task, i, i) for i, task in enumerate(ENV.tasks(kinds_of("mix"), 24, "train"))]
 STEPS = 9
 
 

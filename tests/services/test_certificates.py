@@ -22,14 +22,14 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
     load_pem_private_key,
 )
+from zorplex_rl.services.certificates import AUTHORITY_KEY, make_certificates
+from zorplex_rl.services.tls import AUTHORITY, CERTIFICATE, KEY, ask, check_files, client_context, server_context
+from zorplex_rl.training.hosts.checks import check_cluster
 
 from zorplex_rl.cli.commands import main
 from zorplex_rl.config import Config
 from zorplex_rl.errors import ConfigError, HostError
 from zorplex_rl.services import certificates, lifeline, tls
-from zorplex_rl.services.certificates import AUTHORITY_KEY, make_certificates
-from zorplex_rl.services.tls import AUTHORITY, CERTIFICATE, KEY, ask, check_files, client_context, server_context
-from zorplex_rl.training.hosts.checks import check_cluster
 from zorplex_rl.weights import socket_ring
 from zorplex_rl.weights.ring import WeightRing
 from zorplex_rl.weights.socket_ring import SocketRing, serve

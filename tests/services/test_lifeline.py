@@ -14,7 +14,6 @@ from collections.abc import Iterator
 
 import pytest
 from namespaced_hosts import Host, namespaced_hosts, needs_hosts
-
 from zorplex_rl.services.lifeline import MOST_STRANGERS, OPEN_SECONDS, hold, serve
 
 SERVER = """if True:

@@ -23,7 +23,7 @@ from zorplex_rl.services.runtime import Actor, endpoint
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 LISTENING, LISTENING_TCP = "01", "0A"
 SOMEBODY_ELSE = 65534
-WRITTEN_LATER = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "ZORPLEX_CALL_MARKS", "ZORPLEX_SECRET")
+WRITTEN_LATER = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "ZORPLEX_SECRET")
 OF_CUDA = "@cuda-uvmfd-"
 """Where there is a GPU, NVIDIA's driver opens a socket in each process that uses it."""
 
@@ -169,7 +169,7 @@ def test_a_process_in_which_monarch_runs_survives_what_is_written_into_its_envir
 def test_no_function_of_a_process_with_monarch_writes_a_new_name_into_the_environment():
     """torchrun's way, ``setup_torch_elastic_env``, writes eleven. A rank of notebook 07b once ended by signal 11 in it."""
     allowed = {
-        *("SECRET", "MARKS", "'GLOO_SOCKET_IFNAME'", "'NCCL_SOCKET_IFNAME'"),  # there from the start
+        *("SECRET", "'GLOO_SOCKET_IFNAME'", "'NCCL_SOCKET_IFNAME'"),  # there from the start
         *("'PATH'", "'TMPDIR'"),  # a usual name; set before Monarch's client starts
     }
     package = Path(own_folder.__file__).parents[1]
@@ -193,4 +193,4 @@ def test_no_function_of_a_process_with_monarch_writes_a_new_name_into_the_enviro
                     continue
                 if ast.unparse(where) in ("os.environ", "environ", "os"):
                     found.add(ast.unparse(name))
-    assert found <= allowed and "MARKS" in found
+    assert found <= allowed and "SECRET" in found

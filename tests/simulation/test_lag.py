@@ -10,9 +10,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from zorplex_rl.simulation.lag import mean_lag
-from zorplex_rl.simulation.setting import Details, Setting
+from zorplex_rl.simulation.setting import Details, Setting, lognormal
 from zorplex_rl.simulation.simulate import simulate_async
-from zorplex_rl.task.latency import lognormal
 
 quarters = st.integers(1, 16).map(lambda n: n / 4)
 

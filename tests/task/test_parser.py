@@ -7,116 +7,35 @@ from hypothesis import strategies as st
 
 from zorplex_rl.task.parser import TOOL_NAMES, ToolCall, answer_is_complete, find_answer, find_call, format_result
 
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("[ANSWER] 42", 42),
-        ("[ANSWER] -42", -42),
-        ("[ANSWER] +42", 42),
-        ("[ANSWER] 0", 0),
-        ("[ANSWER] 007", 7),
-        ("[ANSWER]42", 42),
-        ("[ANSWER] \t 42", 42),
-        ("so [ANSWER] 42.", 42),
-        ("[ANSWER] 42, as I said", 42),
-        ("[ANSWER] 42\n", 42),
-        ("[ANSWER] 4 apples", 4),
-        ("[ANSWER] 42\n17", 42),
-        ("[ANSWER] 42\n+ 17", 42),
-    ],
-)
-def test_a_tag_followed_by_a_whole_integer_is_an_answer(text, value):
-    assert find_answer(text) == value
+ANSWERS = {
+    "[ANSWER] 42": 42, "[ANSWER] -42": -42, "[ANSWER] +42": 42, "[ANSWER] 0": 0, "[ANSWER] 007": 7, "[ANSWER]42": 42,
+    "[ANSWER] \t 42": 42, "so [ANSWER] 42.": 42, "[ANSWER] 42, as I said": 42, "[ANSWER] 42\n": 42, "[ANSWER] 4 apples": 4,
+    "[ANSWER] 42\n17": 42, "[ANSWER] 42\n+ 17": 42, "[ANSWER] 17 apples, not %": 17,
+    # The last one counts.
+    "[ANSWER] 4 no, [ANSWER] -42": -42, "[ANSWER] 4\n[ANSWER] 5\n": 5, "[ANSWER] 5 [ANSWER] 4 [ANSWER] 5": 5,
+    "[ANSWER] 4 [ANSWER] unknown": 4, "[ANSWER] [ANSWER] 4": 4,
+}  # fmt: skip
+NO_ANSWERS = [
+    "", "42", "the value is 42", "ANSWER 42", "[answer] 42", "[ANSWER ] 42", "[ANSWER]", "[ANSWER] ", "[ANSWER] none", "[ANSWER]: 42",
+    "[ANSWER] = 42", "[ANSWER] [ANSWER]", "[ANSWER]\n42", "[ANSWER] - 42", "[ANSWER] --42", "[ANSWER] +-42", "[ANSWER] x42", "[ANSWER] .5",
+    # Digits and signs are ASCII; Python converts no number of thousands of digits.
+    *(f"[ANSWER] {digits}" for digits in ("４２", "٤٢", "४२", "²", "Ⅷ", "−42", "9" * 5000)),
+]  # fmt: skip
+PARTS = [
+    ".5", ".0", ",000", ":30", " 2", "\t2", "nd", "e5", "x", "_000", "%", "+25", " + 25", "-25", "=42", " = 42", "*2", "/2", "^2",
+    "**2", "--25", "+-25", " == 42", " + -25", "²", "½", "٣", "４", "é", "％", " ﹪", "٪", " ؉", " ‰", "\u200b%", " (%)", " – %",
+]  # fmt: skip
+"""What makes the integer before it a part of something else."""
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "42",
-        "the value is 42",
-        "ANSWER 42",
-        "[answer] 42",
-        "[ANSWER ] 42",
-        "[ANSWER]",
-        "[ANSWER] ",
-        "[ANSWER] none",
-        "[ANSWER]: 42",
-        "[ANSWER] = 42",
-        "[ANSWER] [ANSWER]",
-        "[ANSWER]\n42",
-        "[ANSWER] - 42",
-        "[ANSWER] --42",
-        "[ANSWER] +-42",
-        "[ANSWER] x42",
-        "[ANSWER] .5",
-    ],
-)
-def test_a_tag_without_its_own_integer_is_no_answer(text):
+@pytest.mark.parametrize("text", ANSWERS)
+def test_a_tag_followed_by_a_whole_integer_is_an_answer(text):
+    assert find_answer(text) == ANSWERS[text]
+
+
+@pytest.mark.parametrize("text", [*NO_ANSWERS, *(f"[ANSWER] 17{part}" for part in PARTS)])
+def test_a_tag_without_its_own_integer_alone_is_no_answer(text):
     assert find_answer(text) is None
-
-
-@pytest.mark.parametrize(
-    "rest",
-    [
-        ".5",
-        ".0",
-        ",000",
-        ":30",
-        " 2",
-        "\t2",
-        "nd",
-        "e5",
-        "x",
-        "_000",
-        "%",
-        "+25",
-        " + 25",
-        "-25",
-        "=42",
-        " = 42",
-        "*2",
-        "/2",
-        "^2",
-    ],
-)
-def test_an_integer_that_is_a_part_of_something_else_is_no_answer(rest):
-    assert find_answer(f"[ANSWER] 17{rest}") is None
-
-
-@pytest.mark.parametrize("rest", ["**2", "--25", "+-25", " == 42", " + -25", "²", "½", "٣", "４", "é"])
-def test_doubled_operators_and_digits_of_other_scripts_make_an_integer_a_part_of_something_else(rest):
-    assert find_answer(f"[ANSWER] 17{rest}") is None
-
-
-@pytest.mark.parametrize("rest", ["％", " ﹪", "٪", " ؉", " ‰", "\u200b%", " (%)", " – %"])
-def test_a_percent_sign_of_any_script_makes_an_integer_a_share(rest):
-    assert find_answer(f"[ANSWER] 17{rest}") is None
-    assert find_answer("[ANSWER] 17 apples, not %") == 17
-
-
-@pytest.mark.parametrize("digits", ["４２", "٤٢", "४२", "²", "Ⅷ", "−42"])
-def test_only_ascii_digits_and_signs_are_integers(digits):
-    assert find_answer(f"[ANSWER] {digits}") is None
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("[ANSWER] 4 no, [ANSWER] -42", -42),
-        ("[ANSWER] 4\n[ANSWER] 5\n", 5),
-        ("[ANSWER] 5 [ANSWER] 4 [ANSWER] 5", 5),
-        ("[ANSWER] 4 [ANSWER] unknown", 4),
-        ("[ANSWER] [ANSWER] 4", 4),
-    ],
-)
-def test_the_last_answer_counts(text, value):
-    assert find_answer(text) == value
-
-
-def test_a_number_of_a_thousand_digits_and_more_is_no_answer_and_no_error():
-    assert find_answer("[ANSWER] " + "9" * 5000) is None
 
 
 @given(st.integers(-(10**9), 10**9), st.text(st.characters(blacklist_characters="["), max_size=20))
@@ -136,19 +55,12 @@ def test_two_numbers_joined_by_anything_are_never_read_as_one_of_them(left, righ
 @pytest.mark.parametrize(
     ("text", "name", "argument"),
     [
-        ("LOOKUP[blip]", "LOOKUP", "blip"),
-        ("GETKEY[blip]", "GETKEY", "blip"),
-        ("FETCH[K38]", "FETCH", "K38"),
-        ("first LOOKUP[ blip ], then", "LOOKUP", "blip"),
-        ("LOOKUP[two words]", "LOOKUP", "two words"),
-        ("LOOKUP[]", "LOOKUP", ""),
-        ("LOOKUP[a] LOOKUP[b]", "LOOKUP", "a"),
-        ("LOOKUP[LOOKUP[blip]]", "LOOKUP", "blip"),
-        ("LOOKUP[a LOOKUP[b]", "LOOKUP", "b"),
+        ("LOOKUP[blip]", "LOOKUP", "blip"), ("GETKEY[blip]", "GETKEY", "blip"), ("FETCH[K38]", "FETCH", "K38"), ("LOOKUP[]", "LOOKUP", ""),
+        ("first LOOKUP[ blip ], then", "LOOKUP", "blip"), ("LOOKUP[two words]", "LOOKUP", "two words"), ("(GETKEY[blip])", "GETKEY", "blip"),
+        ("LOOKUP[a] LOOKUP[b]", "LOOKUP", "a"), ("LOOKUP[LOOKUP[blip]]", "LOOKUP", "blip"), ("LOOKUP[a LOOKUP[b]", "LOOKUP", "b"),
         ("[LOOKUP[blip]]", "LOOKUP", "blip"),
-        ("(GETKEY[blip])", "GETKEY", "blip"),
     ],
-)
+)  # fmt: skip
 def test_the_first_complete_call_is_found(text, name, argument):
     call = find_call(text)
     assert (call.name, call.argument) == (name, argument)
@@ -157,24 +69,9 @@ def test_the_first_complete_call_is_found(text, name, argument):
 
 @pytest.mark.parametrize(
     "text",
-    [
-        "",
-        "LOOKUP",
-        "LOOKUP[",
-        "LOOKUP[blip",
-        "LOOKUP [blip]",
-        "LOOKUP(blip)",
-        "lookup[blip]",
-        "SEARCH[blip]",
-        "xLOOKUP[blip]",
-        "_LOOKUP[blip]",
-        "LOOKUPS[blip]",
-        "LOOKUP[bl\nip]",
-        "LOOKUP\n[blip]",
-        "[blip]",
-        "LOOKUP[[blip]",
-    ],
-)
+    ["", "LOOKUP", "LOOKUP[", "LOOKUP[blip", "LOOKUP [blip]", "LOOKUP(blip)", "lookup[blip]", "SEARCH[blip]", "xLOOKUP[blip]",
+     "_LOOKUP[blip]", "LOOKUPS[blip]", "LOOKUP[bl\nip]", "LOOKUP\n[blip]", "[blip]", "LOOKUP[[blip]"],
+)  # fmt: skip
 def test_what_is_not_quite_a_call_is_none(text):
     assert find_call(text) is None
 
@@ -199,23 +96,8 @@ def test_a_result_closes_its_line_so_that_the_next_turn_begins_on_a_new_one():
 
 
 FRAGMENTS = [
-    *TOOL_NAMES,
-    "[",
-    "]",
-    "\n",
-    " ",
-    "[ANSWER]",
-    "-",
-    "4",
-    "2",
-    ".",
-    "blip",
-    "K38",
-    "x",
-    "é",
-    "LOOKUP[blip]",
-    "[ANSWER] 4",
-]
+    *TOOL_NAMES, "[", "]", "\n", " ", "[ANSWER]", "-", "4", "2", ".", "blip", "K38", "x", "é", "LOOKUP[blip]", "[ANSWER] 4"
+]  # fmt: skip
 texts = st.lists(st.sampled_from(FRAGMENTS), max_size=30).map("".join)
 
 

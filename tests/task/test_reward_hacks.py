@@ -100,13 +100,6 @@ def test_a_tool_that_says_answer_earns_the_policy_nothing():
     assert score(episode).outcome == "wrong_format"
 
 
-def test_the_tag_before_a_call_does_not_make_the_tools_number_an_answer():
-    (task,) = tasks_of("simple", count=1)
-    word = task.words[0]
-    turns = [Turn(f"[ANSWER] LOOKUP[{word}]", 0, 1, f"LOOKUP[{word}]", f" -> {task.answer}\n"), Turn("", 2, 3)]
-    assert score(Episode(task, [1], [2], [True], [-1.0], turns, "eos")).reward == 0.0
-
-
 @pytest.mark.parametrize("kind", TASK_SPECS)
 def test_no_tool_says_anything_that_could_be_read_as_an_answer_or_a_call(kind):
     spec = get_spec(kind)

@@ -24,15 +24,8 @@ def test_every_combination_of_answer_and_finish_has_the_first_outcome_that_holds
     for answer, finish in itertools.product((17, -17, 0, None), FINISHES):
         outcome = classify(answer, 17, finish)
         seen.add(outcome)
-        if answer is not None:
-            assert outcome == ("success" if answer == 17 else "wrong_answer")
-        else:
-            assert (
-                outcome
-                == {"turns": "tool_spam", "tokens": "truncated", "eos": "wrong_format", "answer": "wrong_format"}[
-                    finish
-                ]
-            )
+        without = {"turns": "tool_spam", "tokens": "truncated"}.get(finish, "wrong_format")
+        assert outcome == (without if answer is None else "success" if answer == 17 else "wrong_answer")
     assert seen == set(OUTCOMES)
 
 

@@ -5,7 +5,6 @@ import itertools
 import os
 import pickle
 import re
-import signal
 import subprocess
 import sys
 from collections import Counter
@@ -32,7 +31,6 @@ from zorplex_rl.task.specs import (
 
 SPLITS = ("train", "held_out")
 EVERY_SPEC = [(kind, difficulty) for kind in TASK_SPECS for difficulty in DIFFICULTIES]
-SEEDS = range(1000)
 
 
 def solve(question: str, tools: tuple[str, ...], run) -> tuple[int, int]:
@@ -66,16 +64,9 @@ def test_a_perfect_solver_gets_every_answer_in_exactly_the_stated_number_of_call
         for index in range(12):
             task = spec.task(index, split)
             assert solve(task.question, spec.tools, partial(spec.run, task)) == (task.answer, task.min_tool_calls), task
-
-
-def test_the_stated_calls_of_a_solver_all_succeed_and_the_last_gives_a_value():
-    for (kind, difficulty), seed in itertools.product(EVERY_SPEC, range(20)):
-        spec = get_spec(kind, seed, difficulty)
-        task = spec.task(seed)
-        results = [spec.run(task, call) for call in spec.calls_needed(task)]
-        assert len(results) == task.min_tool_calls
-        assert not any(result.startswith("ERROR") for result in results)
-        assert results[-1].isdigit()
+            results = [spec.run(task, call) for call in spec.calls_needed(task)]
+            assert len(results) == task.min_tool_calls and results[-1].isdigit()
+            assert not any(result.startswith("ERROR") for result in results)
 
 
 def test_a_task_is_a_pure_function_of_seed_kind_difficulty_split_and_index():
@@ -89,34 +80,14 @@ def test_a_task_is_a_pure_function_of_seed_kind_difficulty_split_and_index():
         assert all((t.kind, t.difficulty) == (kind, difficulty) for t in forwards)
 
 
-def test_generate_task_walks_through_the_indices():
-    spec = get_spec("compositional", 3)
-    assert [spec.generate_task() for _ in range(5)] == [get_spec("compositional", 3).task(index) for index in range(5)]
-    assert spec.generate_task("held_out").split == "held_out"
-
-
 def test_another_process_with_another_hash_seed_draws_the_same_tasks():
-    drawn = "(t := get_spec(k, 5).task(i, s), t.table, t.keys, t.redirects)"
-    loops = "for k in TASK_SPECS for i in range(5) for s in ('train', 'held_out')"
-    code = f"from zorplex_rl.task.specs import *; print([{drawn} {loops}])"
-    runs = [
-        subprocess.run(
-            [sys.executable, "-c", code],
-            env={**os.environ, "PYTHONHASHSEED": seed},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for seed in ("1", "2")
-    ]
-    assert runs[0] == runs[1]
-    here = [
-        (t := get_spec(kind, 5).task(index, split), t.table, t.keys, t.redirects)
-        for kind in TASK_SPECS
-        for index in range(5)
-        for split in SPLITS
-    ]
-    assert runs[0].strip() == str(here)
+    drawn = "[(t := get_spec(k, 5).task(i, s), t.table, t.keys, t.redirects) for k in TASK_SPECS for i in range(5) for s in SPLITS]"
+    program = f"from zorplex_rl.task.specs import *; SPLITS = {SPLITS}; print({drawn})"
+    for seed in ("1", "2"):
+        done = subprocess.run(
+            [sys.executable, "-c", program], env=os.environ | {"PYTHONHASHSEED": seed}, capture_output=True, text=True
+        )
+        assert done.stdout.strip() == str(eval(drawn))
 
 
 @pytest.mark.parametrize(("kind", "difficulty"), EVERY_SPEC)
@@ -134,13 +105,11 @@ def test_the_two_splits_halve_the_words():
     assert len(TRAINING_WORDS) == len(HELD_OUT_WORDS)
 
 
-@pytest.mark.parametrize("kind", TASK_SPECS)
-def test_two_hundred_tasks_hold_at_least_190_different_pairs_of_question_and_table(kind):
-    for seed, split in itertools.product(range(5), SPLITS):
+def test_two_hundred_tasks_hold_at_least_190_different_pairs_of_question_and_table():
+    for kind, seed, split in itertools.product(TASK_SPECS, range(5), SPLITS):
         tasks = [get_spec(kind, seed).task(index, split) for index in range(200)]
         facts = {(t.question, *map(repr, (t.table, t.keys, t.redirects))) for t in tasks}
-        assert len(facts) >= 190
-        assert len({repr(task.table) for task in tasks}) >= 190
+        assert min(len(facts), len({repr(task.table) for task in tasks})) >= 190
 
 
 @pytest.mark.parametrize("kind", TASK_SPECS)
@@ -166,60 +135,23 @@ def test_the_words_that_redirects_end_in_are_spread_over_all_words():
         assert Counter(len(chain_of(task.words[0], task.redirects)) for task in tasks).keys() == {1, 2, 3, 4}
 
 
-def test_no_word_of_a_task_is_pointed_to_by_two_others():
-    for seed in range(100):
-        assert max(Counter(make_redirects(seed).values()).values()) == 1
-
-
-def test_an_unknown_split_is_refused_instead_of_searched_for_forever():
-    def give_up(*_: object) -> None:
-        raise TimeoutError("task() searched for a split that does not exist")
-
-    previous = signal.signal(signal.SIGALRM, give_up)
-    signal.setitimer(signal.ITIMER_REAL, 2.0)
-    try:
-        with pytest.raises(ValueError, match="split is 'test'; expected one of train, held_out"):
-            get_spec("simple").task(0, "test")
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, previous)
-
-
-def test_every_word_of_a_thousand_seeds_resolves_within_the_redirect_bound():
-    deepest = 0
-    for seed in SEEDS:
+def test_redirects_are_chains_of_every_length_up_to_the_bound_and_tables_and_keys_are_distinct():
+    for seed in range(300):
         redirects = make_redirects(seed)
-        for word in ZORPLEX_WORDS:
-            steps, here = 0, word
-            while here in redirects:
-                here, steps = redirects[here], steps + 1
-                assert steps <= MAX_REDIRECTS, (seed, word)
-            deepest = max(deepest, steps)
-    assert deepest == MAX_REDIRECTS
+        assert max(Counter(redirects.values()).values()) == 1
+        assert {len(chain_of(word, redirects)) for word in ZORPLEX_WORDS} == set(range(1, MAX_REDIRECTS + 2))
+        for made, allowed in ((make_zorplex_table(seed), VALUES), (make_keys(seed), [f"K{n}" for n in range(10, 100)])):
+            assert set(made) == set(ZORPLEX_WORDS) and set(made.values()) <= set(allowed)
+            assert len(set(made.values())) == len(ZORPLEX_WORDS)
 
 
-def test_some_words_redirect_and_some_have_a_value_in_every_task():
-    for index in range(100):
-        task = get_spec("recursive").task(index)
-        assert {len(chain_of(word, task.redirects)) for word in task.table} == set(range(1, MAX_REDIRECTS + 2))
-
-
-def test_tables_and_keys_are_distinct_within_a_seed_and_differ_between_seeds():
-    for make, allowed in ((make_zorplex_table, set(range(1, 100))), (make_keys, {f"K{n}" for n in range(10, 100)})):
-        tables = [make(seed) for seed in range(50)]
-        assert all(set(table) == set(ZORPLEX_WORDS) and set(table.values()) <= allowed for table in tables)
-        assert all(len(set(table.values())) == len(ZORPLEX_WORDS) for table in tables)
-        assert len({tuple(table.items()) for table in tables}) == 50
-        assert make(3) == make(3)
-
-
-def test_every_task_has_a_table_of_distinct_values_of_its_own():
+def test_every_task_has_its_own_table_of_distinct_values_its_own_keys_and_redirects():
     for (kind, difficulty), split in itertools.product(EVERY_SPEC, SPLITS):
         tasks = [get_spec(kind, 9, difficulty).task(index, split) for index in range(20)]
-        assert len({tuple(task.table.items()) for task in tasks}) == 20
+        for name in ("table", "keys", "redirects"):
+            assert len({tuple(getattr(task, name).items()) for task in tasks}) == (20 if getattr(tasks[0], name) else 1)
         for task in tasks:
-            assert len(set(task.table.values())) == len(task.table)
-            assert set(task.table.values()) <= set(VALUES)
+            assert len(set(task.table.values())) == len(task.table) and set(task.table.values()) <= set(VALUES)
 
 
 @pytest.mark.parametrize(
@@ -232,13 +164,6 @@ def test_each_part_of_what_names_a_task_changes_its_table(other):
         return list(get_spec(kind, seed, difficulty).task(index, split).table.values())
 
     assert values(*other) != values(0, "compositional", "easy", "train", 3)
-
-
-@pytest.mark.parametrize(("kind", "drawn"), [("multi_step", "keys"), ("recursive", "redirects")])
-def test_every_task_has_keys_and_redirects_of_its_own(kind, drawn):
-    for split in SPLITS:
-        tasks = [get_spec(kind, 9).task(index, split) for index in range(20)]
-        assert len({tuple(getattr(task, drawn).items()) for task in tasks}) == 20
 
 
 def test_a_task_can_be_sent_to_another_process_and_stands_for_itself_there():
@@ -295,17 +220,12 @@ def test_multi_step_reveals_a_value_only_for_the_words_own_key():
 
 
 def test_the_prompt_names_exactly_the_tools_of_its_kind_and_no_value():
-    for kind in TASK_SPECS:
-        spec = get_spec(kind)
-        prompt = spec.get_system_prompt()
-        assert {name for name in TOOL_NAMES if name in prompt} == set(spec.tools)
-        assert "[ANSWER]" in prompt
-        assert not re.search(r"[0-9]", prompt)
-        assert spec.task(0).system == prompt
-        hinted = get_spec(kind, hints=True)
-        assert hinted.task(0).system.startswith(f"{prompt}\nExample: ")
-        assert hinted.get_system_prompt(True).startswith(f"{prompt}\nExample: ")
-        assert hinted.task(0).question == spec.task(0).question
+    for kind, spec in TASK_SPECS.items():
+        task, hinted = get_spec(kind).task(0), get_spec(kind, hints=True).task(0)
+        assert {name for name in TOOL_NAMES if name in task.system} == set(spec.tools)
+        assert "[ANSWER]" in task.system and not re.search(r"[0-9]", task.system)
+        assert hinted.system.startswith(f"{task.system}\nExample: ")
+        assert hinted.question == task.question
 
 
 def example_lines(task: Task) -> tuple[str, list[tuple[str, str]], int]:
@@ -320,48 +240,14 @@ def example_lines(task: Task) -> tuple[str, list[tuple[str, str]], int]:
 
 
 @pytest.mark.parametrize("kind", TASK_SPECS)
-def test_no_training_prompt_names_a_held_out_word_not_even_in_its_hint(kind):
+def test_a_hint_is_consistent_in_itself_and_no_result_or_answer_in_it_is_right_for_the_task(kind):
     spec = get_spec(kind, 0, hints=True)
-    for index in range(40):
-        task = spec.task(index)
-        assert not set(re.findall(r"[a-z]+", f"{task.system} {task.question}")) & set(HELD_OUT_WORDS)
-
-
-@pytest.mark.parametrize(("kind", "split"), list(itertools.product(TASK_SPECS, SPLITS)))
-def test_no_call_in_a_hint_shows_the_result_that_the_task_gives(kind, split):
-    spec = get_spec(kind, 0, hints=True)
-    for task in (spec.task(index, split) for index in range(500)):
-        for call, result in example_lines(task)[1]:
-            assert spec.run(task, call) != result, (task, call, result)
-
-
-@pytest.mark.parametrize("kind", TASK_SPECS)
-def test_no_answer_in_a_hint_is_the_true_answer_to_its_question(kind):
-    spec = get_spec(kind, 0, hints=True)
-    for task in map(spec.task, range(500)):
-        question, _, answer = example_lines(task)
-        assert answer != solve(question, spec.tools, partial(spec.run, task))[0], task
-
-
-@pytest.mark.parametrize(("kind", "split"), list(itertools.product(TASK_SPECS, SPLITS)))
-def test_the_worked_example_of_a_hint_is_consistent_in_itself(kind, split):
-    spec = get_spec(kind, 0, hints=True)
-    for task in (spec.task(index, split) for index in range(500)):
+    for split, index in itertools.product(SPLITS, range(500)):
+        task = spec.task(index, split)
         question, lines, answer = example_lines(task)
-        value, calls = solve(question, TASK_SPECS[kind].tools, dict(lines).__getitem__)
-        assert (value, calls) == (answer, len(lines))
-        assert all(int(result) in VALUES for _, result in lines if result.isdigit()), task
-
-
-@pytest.mark.parametrize("kind", ["nope", "", "Simple", "mix"])
-def test_an_unknown_task_is_one_sentence_that_names_the_known_ones(kind, wording):
-    with pytest.raises(ValueError, match="task is ") as refused:
-        get_spec(kind)
-    wording(refused.value, f"task '{kind}'")
-
-
-@pytest.mark.parametrize("kind", TASK_SPECS)
-def test_an_unknown_difficulty_is_one_sentence_that_names_the_known_ones(kind, wording):
-    with pytest.raises(ValueError, match="difficulty is ") as refused:
-        get_spec(kind, difficulty="nightmare")
-    wording(refused.value)
+        assert solve(question, spec.tools, dict(lines).__getitem__) == (answer, len(lines))
+        assert all(int(result) in VALUES for _, result in lines if result.isdigit())
+        assert not any(spec.run(task, call) == result for call, result in lines), task
+        if split == "train":
+            assert answer != solve(question, spec.tools, partial(spec.run, task))[0], task
+            assert not set(re.findall(r"[a-z]+", f"{task.system} {task.question}")) & set(HELD_OUT_WORDS)

@@ -126,14 +126,13 @@ def seconds_per_step(limit: float = 10.0) -> float:
 
     from zorplex_rl.learning.train_simple import train
     from zorplex_rl.policy.load import load_policy
-    from zorplex_rl.task.curriculum import tier_of
-    from zorplex_rl.task.environment import Zorplex
+    from zorplex_rl.task.environment import Zorplex, kinds_of
 
     began, threads = time.monotonic(), torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         seconds: list[float] = []
-        for step in train(load_policy(), Zorplex(), tier_of("compositional"), 13, 4, 4):
+        for step in train(load_policy(), Zorplex(), kinds_of("compositional"), 13, 4, 4):
             seconds.append(step.seconds)
             if time.monotonic() - began + max(seconds) > limit:
                 break

@@ -4,7 +4,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +37,6 @@ class Eval(Command):
     """Kind of task; mix is each of them. Or a task of your own, as in train."""
     task_data: str | None = None
     """A text file for a task of your own."""
-    task_timeout: float = Config.task_timeout
-    """Longest time in seconds that one call of a task of your own may take."""
     tool_timeout: float = Config.tool_timeout
     """Seconds after which a tool of it has answered that it timed out, as in train."""
     temperature: float = 0.0
@@ -64,10 +62,7 @@ class Eval(Command):
 def evaluate(command: Eval) -> int:
     from zorplex_rl.policy.model_folder import positions_of
     from zorplex_rl.policy.tool_loop import Sampling, encode_text
-    from zorplex_rl.task.checks import calling_here
-    from zorplex_rl.task.curriculum import tier_of
-    from zorplex_rl.task.environment import Zorplex
-    from zorplex_rl.task.source import EnvironmentSource
+    from zorplex_rl.task.own_task import EnvironmentSource
     from zorplex_rl.training.devices import assign_devices
 
     for name in ("tasks", "max_tokens", "max_turns"):
@@ -75,7 +70,7 @@ def evaluate(command: Eval) -> int:
     check_temperature(command.temperature, greedy=True)
     check_seed(command.seed)
     config = Config(
-        task=command.task, task_data=command.task_data, task_timeout=command.task_timeout, tool_timeout=command.tool_timeout,
+        task=command.task, task_data=command.task_data, tool_timeout=command.tool_timeout,
         difficulty=command.difficulty, hints=command.hints, seed=command.seed, device=command.device, dtype=command.dtype,
     )  # fmt: skip
     config.check()
@@ -85,17 +80,14 @@ def evaluate(command: Eval) -> int:
     # A mistake above is said at once; this imports torch, which takes seconds.
     from zorplex_rl.policy.load import load_policy
 
-    with calling_here(source, command.task_timeout, command.tool_timeout):
-        environment = source.make() if source.is_own else Zorplex(command.seed, command.hints)
-        device = assign_devices(command.device, ["policy"])["policy"]
-        policy = load_policy(command.policy, device, command.dtype)
-        names = tier_of(command.task, command.difficulty)
-        count, positions = lambda text: len(encode_text(policy.tokenizer, text)), positions_of(policy.model.config)
-        check_limits_of(environment, names, command, count, positions)
-        sampling = Sampling(command.temperature, command.max_tokens, command.max_turns)
-        console = plain_console()
-        environments = {name: source.make((name,)) for name in names}
-        reports = accuracy_of(console, policy, environments, command.tasks, sampling, command.seed)
+    environments = {kind: replace(source, kinds=(kind,)).make() for kind in source.kinds}
+    device = assign_devices(command.device, ["policy"])["policy"]
+    policy = load_policy(command.policy, device, command.dtype)
+    count, positions = lambda text: len(encode_text(policy.tokenizer, text)), positions_of(policy.model.config)
+    check_limits_of(source.make(), source.kinds, command, count, positions)
+    sampling = Sampling(command.temperature, command.max_tokens, command.max_turns)
+    console = plain_console()
+    reports = accuracy_of(console, policy, environments, command.tasks, sampling, command.seed)
     title = f"{command.policy}, temperature {command.temperature:g}, {command.tasks} held-out tasks each"
     console.print(accuracy_table(title, reports))
     if command.json:

@@ -106,11 +106,10 @@ def show(command: Show) -> int:
 
     from zorplex_rl.policy.load import load_policy
     from zorplex_rl.policy.rollout import Sampling
-    from zorplex_rl.task.curriculum import tier_of
-    from zorplex_rl.task.environment import Zorplex
+    from zorplex_rl.task.environment import Zorplex, kinds_of
 
     check_range("tasks", command.tasks, 1, MOST_EPISODES)
-    policy, environments = load_policy(command.policy), {name: Zorplex().at((name,)) for name in tier_of("mix")}
+    policy, environments = load_policy(command.policy), {name: Zorplex(kinds=(name,)) for name in kinds_of("mix")}
     config = policy.model.config
     console = plain_console()
     console.print(f"policy        {policy.name}")

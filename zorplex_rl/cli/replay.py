@@ -22,7 +22,6 @@ from zorplex_rl.cli.flags import Command
 from zorplex_rl.cli.output import plain_console
 from zorplex_rl.config import Config, Device, LearnerConfig, OrderName
 from zorplex_rl.run.folder import read_config
-from zorplex_rl.task.checks import calling_here
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -72,8 +71,10 @@ class Replay(Command):
     device: Device = "auto"
     """auto is CUDA where there is one. Bit for bit a replay is the same only on the run's device, a
     CPU, and its machine."""
-    trust_task: bool = False
-    """Run the code of a task that came with the folder."""
+    task: str | None = None
+    """Of a run with a task of your own: its file again."""
+    task_data: str | None = None
+    """Likewise the text file that the task reads."""
 
 
 def defaults_of(command: Replay) -> Replay:
@@ -100,22 +101,20 @@ def replay(command: Replay, given: Sequence[str]) -> int:
 
     if command.out:
         check_writable("--out", command.out)
-    earlier = read_config(command.run, "the run")
     device = assign_devices(command.device, ["policy"])["policy"]
-    prepare(device, earlier.threads)
-    recording = read_recording(command.run, device, command.trust_task)
-    config = earlier.changed(
+    prepare(device, read_config(command.run, "the run").threads)
+    recording = read_recording(command.run, device, command.task, command.task_data)
+    config = recording.config.changed(
         max_lag=command.max_lag, order=command.order, temperature=command.temperature, **vars(command.learner)
     )
-    config = what_if.with_own_knobs(config, earlier)
+    config = what_if.with_own_knobs(config, recording.config)
     console = plain_console()
-    with calling_here(recording.source, earlier.task_timeout, earlier.tool_timeout):
-        if not CHANGES & {argument.partition("=")[0].replace("_", "-") for argument in given}:
-            return _unchanged(recording, console)
-        # What changes nothing is said before the work begins.
-        what_if.expect_change(recording, config, command.without_fault)
-        with _progress(console, 2 * command.seeds * recording.journal.steps) as on_step:
-            found = what_if.what_if(recording, config, command.without_fault, command.seeds, on_step)
+    if not CHANGES & {argument.partition("=")[0].replace("_", "-") for argument in given}:
+        return _unchanged(recording, console)
+    # What changes nothing is said before the work begins.
+    what_if.expect_change(recording, config, command.without_fault)
+    with _progress(console, 2 * command.seeds * recording.journal.steps) as on_step:
+        found = what_if.what_if(recording, config, command.without_fault, command.seeds, on_step)
     _tell(found, console)
     if command.out:
         command.out.write_text(two_runs([curves_of(pair) for pair in found.pairs], found.change, found.why))

@@ -16,8 +16,7 @@ from zorplex_rl.sizing.model_shape import ModelShape
 from zorplex_rl.sizing.presets import PRESETS, PresetName
 from zorplex_rl.sizing.run_time import RunTime
 from zorplex_rl.sizing.workload import Workload
-from zorplex_rl.task.checks import calling_here
-from zorplex_rl.task.source import EnvironmentSource
+from zorplex_rl.task.own_task import EnvironmentSource
 
 TEMPLATE_TOKENS = 16
 """What a chat template adds to the system prompt and the question."""
@@ -44,8 +43,7 @@ def size(command: Size) -> int:
     config = command.config
     config.check()
     shape, stored, source = _shape(config.policy)
-    with calling_here(EnvironmentSource.of(config), config.task_timeout):
-        prompt, shared = _prompts(config, source)
+    prompt, shared = _prompts(config, source)
     work = Workload.of(config, prompt, stored, shared)
     found = processes(shape, work, config)
     console = plain_console()
@@ -179,11 +177,8 @@ def _prompt_tokens(
     config: Config, count_tokens: Callable[[str], int] | None, source: EnvironmentSource | None = None
 ) -> tuple[int, int]:
     """Return the tokens of the longest prompt, and how many all share, or else characters / 4."""
-    from zorplex_rl.task.curriculum import ladder_of, tier_of
-
     count = count_tokens or (lambda text: len(text) // 4)
-    tier = ladder_of(config.task)[-1] if config.curriculum else tier_of(config.task, config.difficulty)
-    environment = (source or EnvironmentSource.of(config)).make(tier)
+    environment = (source or EnvironmentSource.of(config)).make()
     tasks = [environment.task(index, "train") for index in range(PROMPTS_TRIED)]
     systems = {task.system: count(task.system) for task in tasks}
     longest = max(systems[task.system] + count(task.question) for task in tasks) + TEMPLATE_TOKENS

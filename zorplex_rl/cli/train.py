@@ -90,7 +90,7 @@ def check_needs(config: Config) -> int:
     Raises ConfigError."""
     from zorplex_rl.hosts.hosts import check_encryption, parse_hosts
     from zorplex_rl.policy.model_folder import check_policy, weight_bytes
-    from zorplex_rl.task.source import EnvironmentSource
+    from zorplex_rl.task.own_task import EnvironmentSource
     from zorplex_rl.training.devices import devices_of
 
     kind, addresses = parse_hosts(config.hosts)

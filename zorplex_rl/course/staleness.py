@@ -21,8 +21,7 @@ from zorplex_rl.learning.ratios import Diagnostics
 from zorplex_rl.learning.train_simple import play
 from zorplex_rl.policy.load import Policy, load_policy
 from zorplex_rl.policy.rollout import Sampling
-from zorplex_rl.task.curriculum import tier_of
-from zorplex_rl.task.environment import Zorplex
+from zorplex_rl.task.environment import Zorplex, kinds_of
 from zorplex_rl.task.episode import Episode
 from zorplex_rl.task.rewards import accuracy
 
@@ -122,7 +121,7 @@ def sample_batch(
 ) -> list[Episode]:
     """Sample and score the episodes of a step, a prompt's samples side by side."""
     tasks = environment.tasks(
-        tier_of(conditions.task, conditions.difficulty), conditions.prompts, start=step * conditions.prompts
+        kinds_of(conditions.task, conditions.difficulty), conditions.prompts, start=step * conditions.prompts
     )
     copies = [task for task in tasks for _ in range(conditions.samples)]
     first = (seed * 1_009 + step) * len(copies)
@@ -140,5 +139,5 @@ def advantages_of(episodes: list[Episode], samples: int, loss: LossName = "grpo"
 
 def held_out_accuracy(policy: Policy, environment: Zorplex, conditions: Conditions) -> float:
     """Sample one episode of each held-out task. Returns the share of correct ones."""
-    tasks = environment.tasks(tier_of(conditions.task, conditions.difficulty), conditions.held_out_tasks, "held_out")
+    tasks = environment.tasks(kinds_of(conditions.task, conditions.difficulty), conditions.held_out_tasks, "held_out")
     return accuracy(play(policy, environment, tasks, EVALUATION_SEED, Sampling(max_tokens=conditions.max_tokens)))

@@ -14,8 +14,7 @@ import torch
 
 from zorplex_rl.learning.train_simple import train
 from zorplex_rl.policy.load import load_policy
-from zorplex_rl.task.curriculum import tier_of
-from zorplex_rl.task.environment import Zorplex
+from zorplex_rl.task.environment import Zorplex, kinds_of
 
 PROMPTS = GROUP_SIZE = 4
 MOST_STEPS = 12
@@ -27,7 +26,7 @@ def seconds_per_step(limit: float = 10.0) -> float:
     torch.set_num_threads(1)
     try:
         seconds: list[float] = []
-        for step in train(load_policy(), Zorplex(), tier_of("compositional"), 1 + MOST_STEPS, PROMPTS, GROUP_SIZE):
+        for step in train(load_policy(), Zorplex(), kinds_of("compositional"), 1 + MOST_STEPS, PROMPTS, GROUP_SIZE):
             seconds.append(step.seconds)
             if time.monotonic() - began + max(seconds) > limit:
                 break

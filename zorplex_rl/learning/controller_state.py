@@ -2,8 +2,7 @@
 
     controller.json ──read_state──► the state, as the controller writes it in every type, or ConfigError
 
-``manifest.py`` checks that the folder holds only files, ``task/known_code.py`` the task's code, and
-``checkpoint.py`` the tensors.
+``manifest.py`` checks that the folder holds only files, and ``checkpoint.py`` the tensors.
 """
 
 import json
@@ -15,15 +14,12 @@ from typing import Any
 from zorplex_rl.config import Config
 from zorplex_rl.errors import ConfigError
 from zorplex_rl.learning.replay import Counters
-from zorplex_rl.task.curriculum import tiers_of
 
 STATE: dict[str, Any] = {
     "step": 0,
     "episodes": 0,
-    "tier": 0,
     "next_evaluation": 0,
     "replay": {"version": 0, "next_group": 0, "again": [0], "counters": asdict(Counters())},
-    "stages": [[0, ("",)]],
     "seconds": 0.0,
     "timeline_seconds": 0.0,
     "written": {"metrics.jsonl": 0, "episodes.jsonl": 0},
@@ -48,9 +44,8 @@ def read_state(checkpoint: Path, file: str, config: Config | None = None) -> dic
 def _contradiction(state: dict[str, Any], config: Config, step: int) -> str | None:
     """Return what cannot be true of a run of ``config`` after ``step`` steps, or None. Every group
     that was ever started has been trained on, or is to be generated again."""
-    replay, stages, tiers = state["replay"], state["stages"], tiers_of(config)
+    replay = state["replay"]
     trained, again = step * config.prompts_per_step, replay["again"]
-    firsts = [first for first, _ in stages]
     claims = {
         f"step is {state['step']}": state["step"] == step,
         f"replay.version is {replay['version']}": replay["version"] == step,
@@ -58,10 +53,6 @@ def _contradiction(state: dict[str, Any], config: Config, step: int) -> str | No
         f"replay.next_group is {replay['next_group']}": replay["next_group"] == trained + len(again),
         "replay.again has a number twice, or one that no group has": again == sorted({*again})
         and all(number < replay["next_group"] for number in again),
-        f"tier is {state['tier']}": state["tier"] < len(tiers),
-        "stages are not those of its tier": [tuple(tier) for _, tier in stages] == [*tiers[: state["tier"] + 1]]
-        and firsts == sorted(firsts)
-        and firsts[0] == 0,
     }
     false = next((said for said, holds in claims.items() if not holds), None)
     return false and f"{false}, which a run with this config.json does not have after step {step}"

@@ -5,9 +5,9 @@
                      {"event": "batch", "step": 1, "groups": [0, 1], "tokens": "…", …}          what a step was trained on, in order
 
 The seed of an episode follows from the run's seed, its group and its place in the group; its task
-follows from the group's number. Evaluations, faults and the tiers of a curriculum are in
-``metrics.jsonl``. Tokens and log-probabilities are there to be compared with: little-endian int32
-and float32, base64. A batch of 64 episodes takes about 30 kB.
+follows from the group's number. Evaluations and faults are in ``metrics.jsonl``. Tokens and
+log-probabilities are there to be compared with: little-endian int32 and float32, base64. A batch of
+64 episodes takes about 30 kB.
 
 ``read_journal`` trusts nothing in the file. A crash may have cut off its last line. Batches that
 were trained on after the checkpoint from which a run went on are passed over.

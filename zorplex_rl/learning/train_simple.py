@@ -23,8 +23,7 @@ from torch.nn.utils.rnn import pad_sequence
 from zorplex_rl.config import LearnerConfig
 from zorplex_rl.policy.load import Policy, load_policy
 from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
-from zorplex_rl.task.curriculum import Tier, tier_of
-from zorplex_rl.task.environment import Zorplex
+from zorplex_rl.task.environment import Zorplex, kinds_of
 from zorplex_rl.task.episode import Episode, Task
 from zorplex_rl.task.rewards import accuracy, score
 
@@ -45,7 +44,7 @@ class Step:
 def train(
     policy: Policy,
     environment: Zorplex,
-    tier: Tier,
+    kinds: tuple[str, ...],
     steps: int = 20,
     prompts: int = 8,
     group_size: int = 8,
@@ -56,7 +55,7 @@ def train(
     optimizer = torch.optim.AdamW(policy.model.parameters(), learning_rate, betas=(0.9, 0.95), weight_decay=0.0)
     for step in range(steps):
         began = time.monotonic()
-        tasks = environment.tasks(tier, prompts, start=step * prompts)
+        tasks = environment.tasks(kinds, prompts, start=step * prompts)
         copies = [task for task in tasks for _ in range(group_size)]
         episodes = play(policy, environment, copies, seed=seed + step * len(copies))
         rewards = [episode.scored.reward for episode in episodes]
@@ -108,10 +107,10 @@ def policy_gradient(policy: Policy, episodes: list[Episode], advantages: list[fl
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    policy, environment, tier = load_policy(), Zorplex(seed=0), tier_of("compositional")
-    held_out = environment.tasks(tier, 200, "held_out")
+    policy, environment, kinds = load_policy(), Zorplex(seed=0), kinds_of("compositional")
+    held_out = environment.tasks(kinds, 200, "held_out")
     print(f"held out, greedy: {accuracy(play(policy, environment, held_out, 0, GREEDY)):.1%}")
-    for step in train(policy, environment, tier):
+    for step in train(policy, environment, kinds):
         print(
             f"step {step.number:2}   reward {step.reward:5.2f}   accuracy {step.accuracy:6.1%}   {step.seconds:.1f} s"
         )

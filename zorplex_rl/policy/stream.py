@@ -11,7 +11,7 @@ that sampled the token.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -26,7 +26,7 @@ STEPS_AT_ONCE = 16
 class RolloutStream:
     """Runs ``make_engine()`` in a thread for many callers at once. The model runs only while
     ``model_lock`` is held. ``busy()`` returns a context that is open while the model computes; a
-    dictionary in it gets the number of ``tokens``. ``in_thread`` calls a function in a thread.
+    dictionary in it gets the number of ``tokens``.
     ``keep`` is given what is finished of episodes, and those that have ended, as soon as they are.
     """
 
@@ -35,10 +35,9 @@ class RolloutStream:
         make_engine: Callable[[], RolloutEngine],
         model_lock: asyncio.Lock,
         busy: Callable[[], AbstractContextManager[dict[str, Any] | None]] = nullcontext,
-        in_thread: Callable[..., Awaitable[list[tuple[int, Episode]]]] = asyncio.to_thread,
         keep: Callable[[list[Prefix]], None] | None = None,
     ) -> None:
-        self._make_engine, self._model_lock, self._busy, self._in_thread = make_engine, model_lock, busy, in_thread
+        self._make_engine, self._model_lock, self._busy = make_engine, model_lock, busy
         self._keep = keep
         self._engine = make_engine()
         self._inbox: list[tuple[RolloutRequest, asyncio.Future[Episode]]] = []
@@ -74,7 +73,7 @@ class RolloutStream:
                     arrived, self._inbox = self._inbox, []
                     tickets = self._engine.submit(request for request, _ in arrived)
                     self._promised |= dict(zip(tickets, (promise for _, promise in arrived), strict=True))
-                    finished = await self._in_thread(self._advance)
+                    finished = await asyncio.to_thread(self._advance)
                     if self._keep:
                         ended = [Prefix(episode, episode.finish) for _, episode in finished]
                         self._keep(ended + self._engine.finished_turns())

@@ -22,7 +22,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from functools import cache
 from typing import Any
 
 import torch
@@ -37,12 +36,11 @@ from zorplex_rl.policy.load import DTYPES, Policy, load_policy
 from zorplex_rl.policy.rollout import RolloutEngine
 from zorplex_rl.policy.tool_loop import RolloutRequest, Sampling, encode_prompt
 from zorplex_rl.simulation.schedule import Part, Schedule
-from zorplex_rl.task.curriculum import tiers_of
 from zorplex_rl.task.environment import Environment
 from zorplex_rl.task.episode import Episode, Prefix, Task, Turn
+from zorplex_rl.task.own_task import EnvironmentSource
 from zorplex_rl.task.parser import ToolCall, find_call
 from zorplex_rl.task.rewards import accuracy
-from zorplex_rl.task.source import EnvironmentSource
 from zorplex_rl.weights.layout import named_weights
 
 
@@ -79,7 +77,7 @@ class Generator:
         task_of: Callable[[int], Task],
         is_exact: bool,
     ) -> None:
-        self.policy, self.config, self.started = policy, config, 0
+        self.policy, self.config = policy, config
         self._events, self._at, self._ahead = part.histories[name], 0, 0
         self._task_of, self._environment = task_of, source.make()
         self._written, self._kept = part.written, list[int]()
@@ -131,7 +129,6 @@ class Generator:
         self._kept = []
         tickets = self._engine.submit(requests)
         self._tickets |= {n: tickets[i * size : (i + 1) * size] for i, n in enumerate(numbers)}
-        self.started = max([self.started, *(n + 1 for n in numbers)])
 
     def _begun(self, request: RolloutRequest, written: Written, tokens: int, end: int) -> RolloutRequest:
         """Return ``request`` with its first ``tokens`` as the run has written them."""
@@ -195,20 +192,18 @@ class Execution:
     policy: Policy
     train_on: Callable[[int, list[Episode]], list[Episode]] = lambda step, episodes: episodes
     learner: Learner = field(init=False)
-    _climbs: list[tuple[int, int]] = field(init=False)
-    _make: Callable[..., Environment] = field(init=False)
+    _environment: Environment = field(init=False)
 
     def __post_init__(self) -> None:
         self.learner = Learner(
             self._load(self.config.dtype), self.config.learner, self.config.steps, self.config.temperature
         )
-        self._make = cache(self.source.make)
-        self._climbs = list(self.schedule.climbs or [])
+        self._environment = self.source.make()
 
     def __iter__(self) -> Iterator[Evaluated | Trained]:
         if self.policy.model.device.type == "cpu":
             torch.set_num_threads(self.config.threads)
-        config, started = self.config, 0
+        config = self.config
         evaluator = self._load(config.sampled_in)
         for part in self.schedule.parts:
             self.learner.decay_steps = part.decay_steps
@@ -222,13 +217,12 @@ class Execution:
                 self._take_weights(generator.policy)
             for step, batch in sorted(part.batches.items()):
                 if step - 1 in self.schedule.evaluations:
-                    yield self._evaluate(evaluator, started)
+                    yield self._evaluate(evaluator)
                 for generator in generators.values():
                     generator.advance(step - 1, self._take_weights)
-                    started = max(started, generator.started)
                 yield self._train(step, batch, generators)
         if self.schedule.steps in self.schedule.evaluations:
-            yield self._evaluate(evaluator, started)
+            yield self._evaluate(evaluator)
 
     def _train(self, step: int, batch: Sequence[tuple[int, str]], generators: dict[str, Generator]) -> Trained:
         config, groups = self.config, []
@@ -247,36 +241,25 @@ class Execution:
             reference = response_logprobs(self.policy, used, config.temperature, config.learner.token_budget)
         return Trained(step, [n for n, _ in batch], episodes, self.learner.step(used, advantages, reference))
 
-    def _evaluate(self, evaluator: Policy, started: int) -> Evaluated:
-        """Measure the newest weights, and climb the curriculum as the run did, or as it would;
-        ``started`` is the next group's number."""
-        config, version = self.config, self.learner.version
+    def _evaluate(self, evaluator: Policy) -> Evaluated:
+        """Measure the newest weights."""
+        config, environment = self.config, self._environment
         self._take_weights(evaluator)
-        tiers = tiers_of(config)
-        tier = min(sum(climbed < version for climbed, _ in self._climbs), len(tiers) - 1)
-        environment = self._make(tiers[tier])
         requests = held_out_requests([environment.task(index, "held_out") for index in range(config.eval_tasks)])
         found = []
         for temperature in (0.0, config.temperature):
             sampling = Sampling.of(config, temperature)
-            engine = RolloutEngine(evaluator, environment.execute, sampling, self._make())
+            engine = RolloutEngine(evaluator, environment.execute, sampling, environment)
             found.append(engine.run(requests))
             self._score(found[-1])
-        result = Evaluated(version, *map(accuracy, found))
-        may_climb = self.schedule.climbs is None and tier + 1 < len(tiers)
-        if may_climb and result.greedy >= config.curriculum_threshold:
-            self._climbs.append((version, started))
-        return result
+        return Evaluated(self.learner.version, *map(accuracy, found))
 
     def _score(self, episodes: Sequence[Episode]) -> None:
-        scorer = self._make()
         for episode in episodes:
-            episode.score = scorer.score(*episode.attempt)
+            episode.score = self._environment.score(*episode.attempt)
 
     def _task_of(self, number: int) -> Task:
-        tiers = tiers_of(self.config)
-        tier = min(sum(first <= number for _, first in self._climbs), len(tiers) - 1)
-        return self._make(tiers[tier]).task(number, "train")
+        return self._environment.task(number, "train")
 
     def _load(self, dtype: str) -> Policy:
         """Return the policy, loaded as the run's processes loaded it. A copy in memory begins at

@@ -35,11 +35,11 @@ from zorplex_rl.errors import ConfigError
 from zorplex_rl.learning.checkpoint import FILE
 from zorplex_rl.learning.journal import Batch, Journal, Written, machine, read_journal
 from zorplex_rl.policy.load import Policy, load_policy
-from zorplex_rl.run.folder import MetricsRow, RunFolder, read_config, step_of
+from zorplex_rl.run.folder import MetricsRow, RunFolder, expect_task_named, read_config, step_of
 from zorplex_rl.simulation.execute import Evaluated, Execution, Trained
 from zorplex_rl.simulation.schedule import Part, Schedule
 from zorplex_rl.task.episode import Episode
-from zorplex_rl.task.source import EnvironmentSource
+from zorplex_rl.task.own_task import EnvironmentSource
 
 Progress = Callable[[int], None]
 """Called with the number of each step that is done."""
@@ -74,22 +74,23 @@ class Recording:
             found = {g: b.episodes[i * size :][:size] for b in sitting.batches.values() for i, g in enumerate(b.groups)}
             parts.append(Part(sitting.steps, sitting.histories, batches, found if is_exact else {}))
         evaluations = sorted({row["step"] for row in self.events("eval")} & {*range(self.journal.steps + 1)})
-        climbs = [(row["step"], first) for row in self.events("tier") if type(first := row.get("first_group")) is int]
-        return Schedule(parts, evaluations, climbs if is_exact else None, is_exact)
+        return Schedule(parts, evaluations, is_exact)
 
 
-def read_recording(path: Path, device: str = "cpu", trusts_task: bool = False) -> Recording:
-    """Return the run in ``path``, and load its policy. Raises ConfigError if it cannot be replayed,
-    and TaskError if it has a task of its own that the user has not named on this machine."""
+def read_recording(path: Path, device: str = "cpu", task: str | None = None, task_data: str | None = None) -> Recording:
+    """Return the run in ``path``, and load its policy. A run with a task of the user needs its file
+    again, ``task``. Raises ConfigError if it cannot be replayed."""
     config = read_config(path, "the run")
+    expect_task_named(path, config, task)
+    if config.is_own_task:
+        config = config.changed(task=task, task_data=task_data)
     folder = RunFolder(path)
-    folder.trusts_task = trusts_task
     if folder.is_under_way:
         raise ConfigError(f"the run in {str(path)!r} is under way; wait for its end, or stop it first")
     if not folder.journal.is_file():
         # Before the policy is loaded.
         read_journal(folder.journal, config, 1)
-    source = folder.environment(config)
+    source = EnvironmentSource.of(config)
     policy = load_policy(config.policy, device, config.dtype)
     journal = read_journal(folder.journal, config, policy.model.get_input_embeddings().num_embeddings)
     return Recording(folder, config, source, journal, folder.metrics(), policy)

@@ -39,15 +39,11 @@ class Part:
 
 @dataclass(slots=True)
 class Schedule:
-    """All of a run but its numbers.
-
-    ``climbs`` holds the (version, first group) of each tier of a curriculum that was begun; None:
-    the accuracy decides. ``is_exact``: it is executed with the settings that it was recorded with.
-    """
+    """All of a run but its numbers. ``is_exact``: it is executed with the settings that it was
+    recorded with."""
 
     parts: list[Part]
     evaluations: list[int]
-    climbs: list[tuple[int, int]] | None = None
     is_exact: bool = False
 
     @property

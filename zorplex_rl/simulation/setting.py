@@ -16,7 +16,11 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from zorplex_rl.task.latency import lognormal
+
+def lognormal(rng: random.Random, mean: float, variation: float) -> float:
+    """Draw log-normally with mean and variation: σ² = ln(1 + variation²), μ = ln(mean) − σ²/2."""
+    sigma = math.sqrt(math.log1p(variation**2))
+    return mean * math.exp(sigma * rng.gauss(0, 1) - sigma**2 / 2)
 
 
 @dataclass(frozen=True, slots=True)

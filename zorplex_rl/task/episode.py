@@ -24,15 +24,11 @@ OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One question with its one right answer.
+    """One question with its one right answer; a perfect solver makes ``min_tool_calls``.
 
-    ``system`` is the system prompt, ``min_tool_calls`` the number of calls that a perfect solver
-    makes, ``words`` the words in the question. Only the tools know ``table``, ``keys`` and
-    ``redirects``: the value of each word, its key, and the word that it points to.
-
-    An environment of your own needs the first five. What its tools have to know goes into
-    ``table``. Tasks with the same ``words`` count as one trial when a confidence interval is
-    computed; without ``words`` those with the same question do.
+    Only the tools know ``table``, ``keys`` and ``redirects``: the value of each word, its key, and
+    the word that it points to. A task of your own needs the first five fields, and ``table`` for
+    its tools. Tasks with the same ``words`` count as one trial in a confidence interval.
     """
 
     kind: str
@@ -40,6 +36,7 @@ class Task:
     answer: Answer
     min_tool_calls: int
     system: str
+    """The system prompt."""
     words: tuple[str, ...] = ()
     difficulty: str = "easy"
     split: str = "train"
@@ -47,24 +44,12 @@ class Task:
     keys: dict[str, str] = field(default_factory=dict, hash=False, repr=False)
     redirects: dict[str, str] = field(default_factory=dict, hash=False, repr=False)
 
-    @property
-    def key(self) -> tuple[Any, ...]:
-        """What makes a task what it is, the split first: equal if the ``repr`` of the keys is."""
-        return (
-            self.split, self.kind, self.system, self.question, self.answer, self.min_tool_calls, tuple(self.words), self.table, self.keys,
-            self.redirects,
-        )  # fmt: skip
-
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One stretch of sampled text, up to and including a tool call or the end of the episode.
-
-    ``start`` and ``end`` index ``Episode.token_ids`` and cover the sampled tokens only. ``call``
-    and ``result`` are None in a turn that called no tool; ``result`` is also None where the turn
-    limit ended the episode before the tool ran. ``version`` is the policy version that sampled the
-    turn's last token.
-    """
+    """One stretch of sampled text, up to a tool call or the end of the episode. ``start`` and ``end``
+    index ``Episode.token_ids``; ``version`` is the policy's at the last token. ``result`` is None
+    if the turn limit came before the tool ran."""
 
     text: str
     start: int
@@ -91,7 +76,7 @@ class Score:
 
     @property
     def parts(self) -> dict[str, float]:
-        """The parts of the reward by name."""
+        """The parts of the reward, by name."""
         return {"correct": self.correct, "format": self.format, "extra_calls": self.extra_calls}
 
 
@@ -136,12 +121,12 @@ class Episode:
 
     @property
     def sampled_text(self) -> list[str]:
-        """The text that the policy wrote in each turn, without the tools' results."""
+        """What the policy wrote in each turn."""
         return [turn.text for turn in self.turns]
 
     @property
     def attempt(self) -> tuple[Task, list[str], int, Finish]:
-        """What a score is made from: task, sampled text by turn, number of tool calls, finish."""
+        """What a score is made from."""
         return self.task, self.sampled_text, self.tool_calls, self.finish
 
     @property
@@ -152,12 +137,8 @@ class Episode:
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """An episode up to the end of a turn, from which another generator can go on: its next random
-    draw follows from the number of its sampled tokens.
-
-    It may end with a call whose result is missing: the tool is then asked again. ``finish`` is what
-    has ended the episode, None if nothing has.
-    """
+    """An episode up to the end of a turn, from which another generator can go on; if a call's result
+    is missing, the tool is asked again. ``finish`` is what has ended the episode, if anything."""
 
     episode: Episode
     finish: Finish | None = None

@@ -1,29 +1,16 @@
 """Parse what a policy writes: tool calls and the final answer.
 
-Three parts must agree on what the text says: the sampler, which stops sampling when a call is
-complete; the environment, which runs that call; and the scorer, which looks for the answer. All
-three use this file.
+The sampler, which stops when a call is complete, the environment, which runs it, and the score,
+which looks for the answer, must read a text alike: all three use this file. Neither a call nor an
+answer spans a line break, so a sampler looks only at the line that is being written.
 
-    LOOKUP[blip] -> 17          a call (the text after ``]`` was injected, not written by the policy)
-    [ANSWER] -4                 an answer: the tag, then one whole integer, sign included
-
-Neither may span a line break, so a sampler only needs to look at the line that is being written.
-
-The integer must be the only number between its tag and the end of the line (or the next tag), so a
-policy cannot give two answers at once. Words after the integer are ignored. Digits and signs are
-ASCII.
+The answer is the last tag's integer, if that is the only number up to the end of the line: a policy
+cannot give two at once. Words after it are ignored. Digits and signs are ASCII.
 
     [ANSWER] 12.           12              [ANSWER] 12 or 13     no answer: two numbers
     [ANSWER] 12 apples     12              [ANSWER] 12 %         no answer: a share is not an integer
     [ANSWER] -12           -12             [ANSWER] −12      no answer: the Unicode minus is not a sign
     [ANSWER] 12 no, [ANSWER] 13   13       [ANSWER] 12 − 3      no answer: two numbers
-
->>> find_call("first LOOKUP[blip], then")
-ToolCall(name='LOOKUP', argument='blip', end=18)
->>> find_answer("[ANSWER] 4 no, [ANSWER] -42")
--42
->>> find_answer("the value is 42") is None
-True
 """
 
 import re
@@ -32,7 +19,7 @@ from dataclasses import dataclass
 from functools import cache
 
 TOOL_NAMES = ("LOOKUP", "GETKEY", "FETCH")
-"""The names that make a call; ``tools`` in ``specs.py`` says which kind of task answers."""
+"""The names that make a call; which kind of task has which tool, says ``specs.py``."""
 ANSWER_TAG = "[ANSWER]"
 
 Answer = int | str
@@ -60,7 +47,7 @@ def _call(tools: tuple[str, ...]) -> re.Pattern[str]:
 
 @cache
 def _answer(tag: str) -> re.Pattern[str]:
-    """Return the pattern of a tag, its integer, and the rest of the line, up to the next tag."""
+    """Return the pattern of a tag, its integer, and the rest of the line up to the next tag."""
     tag = re.escape(tag)
     return re.compile(rf"{tag}[ \t]*([+-]?[0-9]+)(?!\w)((?:(?!{tag})[^\n])*)")
 
@@ -72,36 +59,22 @@ def find_call(text: str, tools: tuple[str, ...] = TOOL_NAMES) -> ToolCall | None
 
 
 def find_answer(text: str, tag: str = ANSWER_TAG) -> int | None:
-    """Return the integer of the last ``[ANSWER] <integer>`` (or ``tag``) in ``text``, or None.
-
-    >>> [find_answer(t) for t in ("[ANSWER] 42.5", "[ANSWER] 4 apples", "[ANSWER] 12 or 13", "[ANSWER]: 4")]
-    [None, 4, None, None]
-    >>> find_answer("3 * 4 = 12\\n#### 12", "####")
-    12
-    """
-    answers = [digits for digits, rest in _answer(tag).findall(text) if _stands_alone(rest)]
+    """Return the integer of the last ``[ANSWER] <integer>`` (or ``tag``) in ``text``, or None."""
+    # An answer has no other number on its line nor, before the first letter, a percent sign.
+    answers = [
+        digits
+        for digits, rest in _answer(tag).findall(text)
+        if not _SHARE.match(rest) and not any(map(str.isnumeric, rest))
+    ]
     # Python refuses to convert absurdly long digit strings; values here have few.
     return int(answers[-1]) if answers and len(answers[-1]) <= 1000 else None
 
 
-def _stands_alone(rest: str) -> bool:
-    """Return whether ``rest`` has no number nor, before its first letter, a percent sign."""
-    return not _SHARE.match(rest) and not any(character.isnumeric() for character in rest)
-
-
 def answer_is_complete(line: str, find: Callable[[str], Answer | None] = find_answer) -> bool:
-    """Return whether ``line`` has an answer that ``find`` finds, and has ended.
-
-    >>> answer_is_complete("[ANSWER] 4"), answer_is_complete("[ANSWER] 42\\n")
-    (False, True)
-    """
+    """Return whether ``line`` has an answer that ``find`` finds, and has ended."""
     return "\n" in line and find(line) is not None
 
 
 def format_result(result: str) -> str:
-    """Return a tool's result as it is injected after the call.
-
-    >>> "LOOKUP[blip]" + format_result("17")
-    'LOOKUP[blip] -> 17\\n'
-    """
+    """Return a tool's result as it is injected after the call: LOOKUP[blip]`` -> 17⏎``."""
     return f" -> {result}\n"

@@ -21,7 +21,6 @@ FORMAT_REWARD = 0.2
 EXTRA_CALL_PENALTY = 0.1
 
 FindAnswer = Callable[[str], Answer | None]
-"""Finds the answer in a text. Returns None where there is none."""
 
 
 def final_answer(turns: list[str], find: FindAnswer = find_answer) -> Answer | None:
@@ -31,7 +30,7 @@ def final_answer(turns: list[str], find: FindAnswer = find_answer) -> Answer | N
 
 
 def classify(answer: Answer | None, expected: Answer, finish: Finish) -> Outcome:
-    """Return the outcome of an episode, by the rules at the top of this file in their order."""
+    """Return the outcome by the rules at the top of this file."""
     if answer is not None:
         return "success" if answer == expected else "wrong_answer"
     if finish == "turns":

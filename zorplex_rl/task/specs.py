@@ -1,7 +1,5 @@
 """The four kinds of Zorplex tasks: words have hidden values, and only a tool reveals them.
 
-A policy cannot know the values: every *task* draws a secret table. It has to use tools.
-
     kind            tools           a perfect solver writes (injected results after ``->``)
     simple          LOOKUP          LOOKUP[blip] -> 17                          [ANSWER] 17
     compositional   LOOKUP          LOOKUP[blip] -> 17, LOOKUP[zork] -> 25      17+25=42, [ANSWER] 42
@@ -9,22 +7,15 @@ A policy cannot know the values: every *task* draws a secret table. It has to us
     recursive       LOOKUP          LOOKUP[blip] -> SEE: zork, LOOKUP[zork] -> 25   [ANSWER] 25
 
 A task is a pure function of (seed, kind, difficulty, split, index), so a lost one can be drawn
-again. It carries its table, keys and redirects: a tool needs only task and call.
-
-    split      words                              tables
-    train      TRAINING_WORDS                     over these words
-    held_out   HELD_OUT_WORDS, the other half     over these words: training cannot draw them
-
-With one table for a whole run, one constant answer was right in up to 62 % of the held-out
-``recursive`` tasks. Now a constant answer is right in 1 of 40 tasks of the kinds that ask for one
-word (each block of 40 indices asks for every value once), and in fewer of the sums.
+again. It carries its own secret table: a tool needs only task and call. Held-out tasks have the
+other half of the words. Each block of 40 indices asks for every value once, so a constant answer is
+right in 1 of 40 tasks of the kinds that ask for one word, and in fewer of the sums.
 """
 
 import random
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from types import MappingProxyType
-from typing import Literal, get_args
+from typing import Literal
 
 from zorplex_rl.task.episode import Task
 from zorplex_rl.task.parser import ToolCall, find_call
@@ -43,7 +34,6 @@ MAX_REDIRECTS = 3
 
 Split = Literal["train", "held_out"]
 WORDS_OF: dict[str, tuple[str, ...]] = {"train": TRAINING_WORDS, "held_out": HELD_OUT_WORDS}
-_ENDING = "End with [ANSWER] and the integer."
 
 
 def make_zorplex_table(seed: int | str = 0, words: Sequence[str] = ZORPLEX_WORDS) -> dict[str, int]:
@@ -59,52 +49,55 @@ def make_keys(seed: int | str = 0, words: Sequence[str] = ZORPLEX_WORDS) -> dict
 
 
 def make_redirects(seed: int | str = 0, words: Sequence[str] = ZORPLEX_WORDS) -> dict[str, str]:
-    """Draw the redirects for ``recursive``. Returns the word that each redirecting word points to.
-
-    The words are split into chains of at most ``MAX_REDIRECTS + 1``, and each points to the next.
-    So no chain is too long or a circle, and the last word of each has a value.
-    """
+    """Draw the redirects for ``recursive``. Returns the word that each redirecting word points to:
+    chains of at most ``MAX_REDIRECTS + 1`` words, of which the last one has a value."""
     shuffled = random.Random(f"redirects:{seed}").sample(list(words), len(words))
     chains = -(-len(words) // (MAX_REDIRECTS + 1))
     return {word: following for first in range(chains) for word, following in pairwise(shuffled[first::chains])}
 
 
 class TaskSpec:
-    """One kind of task: ``task(index, split)`` is pure; ``generate_task()`` counts."""
+    """One kind of task. A subclass is a row of the table above: it holds what differs."""
 
     kind: str
-    tools: tuple[str, ...] = ("LOOKUP",)
     instructions: str
+    tools: tuple[str, ...] = ("LOOKUP",)
+    is_sum = False
+    """Whether it asks for a sum of as many words as the difficulty says, and not for one word."""
+    has_redirects = False
     phrasings: tuple[str, ...] = ("What is {}?", "Tell the value of {}.", "{} = ?")
+    example = "What is blip?\nLOOKUP[blip] -> {0}\n[ANSWER] {0}"
+    """The worked example of a hint, with two made-up values and their sum: {0}, {1}, {2}."""
 
     def __init__(self, seed: int = 0, difficulty: str = "easy", hints: bool = False) -> None:
         if difficulty not in DIFFICULTIES:
             raise ValueError(f"difficulty is {difficulty!r}; expected one of {', '.join(DIFFICULTIES)}")
         self.seed, self.difficulty, self.hints = seed, difficulty, hints
-        self._index = -1
-
-    def generate_task(self, split: Split = "train") -> Task:
-        """Return the next task of ``split``."""
-        self._index += 1
-        return self.task(self._index, split)
 
     def task(self, index: int, split: Split = "train") -> Task:
-        """Return task ``index`` of ``split``, always the same. Raises ValueError for no split."""
-        if split not in get_args(Split):
-            raise ValueError(f"split is {split!r}; expected one of {', '.join(get_args(Split))}")
-        name = f"{self.kind}:{self.difficulty}:{self.seed}:{split}"
-        rng, known = random.Random(f"{name}:{index}"), WORDS_OF[split]
-        words = rng.sample(known, self._word_count())
-        keys, redirects = self._connect(f"{name}:{index}", known)
-        table = make_zorplex_table(f"{name}:{index}", known)
-        table = _with_value(table, chain_of(words[0], redirects)[-1], _scheduled_value(name, index))
-        expression, answer = self._ask(words, table, redirects, rng)
+        """Return task ``index`` of ``split``, always the same."""
+        stream = f"{self.kind}:{self.difficulty}:{self.seed}:{split}"
+        name, known = f"{stream}:{index}", WORDS_OF[split]
+        rng = random.Random(name)
+        words = rng.sample(known, DIFFICULTIES[self.difficulty] if self.is_sum else 1)
+        keys = make_keys(name, known) if "GETKEY" in self.tools else {}
+        redirects = make_redirects(name, known) if self.has_redirects else {}
+        last = chain_of(words[0], redirects)[-1]
+        table = _scheduled(make_zorplex_table(name, known), last, stream, index)
+        expression, answer = words[0], table[last]
+        for word in words[1:]:
+            sign = rng.choice("+-")
+            expression += f" {sign} {word}"
+            answer += table[word] if sign == "+" else -table[word]
+        system = f"Words have hidden values. {self.instructions} End with [ANSWER] and the integer."
+        if self.hints:
+            system += f"\nExample: {self._example(table, redirects)}"
         return Task(
             kind=self.kind,
             question=rng.choice(self.phrasings).format(expression),
             answer=answer,
-            min_tool_calls=len(self._calls(words, keys, redirects)),
-            system=self.get_system_prompt(self.hints, table, redirects),
+            min_tool_calls=len(_calls(words, keys, redirects)),
+            system=system,
             words=tuple(words),
             difficulty=self.difficulty,
             split=split,
@@ -113,134 +106,53 @@ class TaskSpec:
             redirects=redirects,
         )
 
-    def get_system_prompt(
-        self,
-        with_hint: bool = False,
-        table: Mapping[str, int] = MappingProxyType({}),
-        redirects: Mapping[str, str] = MappingProxyType({}),
-    ) -> str:
-        """Return the system prompt; its hint's example is wrong for ``table``, ``redirects``."""
-        prompt = f"Words have hidden values. {self.instructions} {_ENDING}"
-        return f"{prompt}\nExample: {self._example(table, redirects)}" if with_hint else prompt
-
     def execute(self, task: Task, call: ToolCall) -> str:
-        """Run ``call`` for ``task``. Returns text; ``ERROR …`` for a wrong tool or argument."""
-        if call.name not in self.tools:
-            return f"ERROR: no tool {call.name}"
-        value = self._look_up(task, call)
-        return f"ERROR: unknown {call.argument}" if value is None else str(value)
+        """Run ``call`` for ``task``; see ``run_tool``."""
+        return run_tool(task, call)
 
     def run(self, task: Task, call: str) -> str:
-        """Parse and run ``call`` for ``task``. Returns the result, or a text ``ERROR …``.
-
-        >>> spec = get_spec("simple")
-        >>> spec.run(spec.task(0), "LOOKUP[no such word]")
-        'ERROR: unknown no such word'
-        """
+        """Parse and run ``call``, a text such as ``LOOKUP[blip]``. Returns text."""
         parsed = find_call(call)
-        return self.execute(task, parsed) if parsed else f"ERROR: {call!r} is not a tool call"
+        return run_tool(task, parsed) if parsed else f"ERROR: {call!r} is not a tool call"
 
     def calls_needed(self, task: Task) -> list[str]:
         """Return the tool calls of a perfect solver, in order."""
-        return self._calls(task.words, task.keys, task.redirects)
+        return _calls(task.words, task.keys, task.redirects)
 
-    def _word_count(self) -> int:
-        return 1
-
-    def _connect(self, name: str, words: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
-        """Return the keys and the redirects of the task ``name``, empty where the kind has none."""
-        return {}, {}
-
-    def _calls(self, words: Sequence[str], keys: dict[str, str], redirects: dict[str, str]) -> list[str]:
-        return [f"LOOKUP[{word}]" for word in words]
-
-    def _ask(
-        self, words: list[str], table: dict[str, int], redirects: dict[str, str], rng: random.Random
-    ) -> tuple[str, int]:
-        """Return the expression that is asked for, and the answer."""
-        return words[0], table[chain_of(words[0], redirects)[-1]]
-
-    def _look_up(self, task: Task, call: ToolCall) -> int | str | None:
-        return task.table.get(call.argument)
-
-    def _example(self, table: Mapping[str, int], redirects: Mapping[str, str]) -> str:
-        """Return a made-up worked example: no call or answer in it is right for the task."""
-        raise NotImplementedError
+    def _example(self, table: dict[str, int], redirects: dict[str, str]) -> str:
+        """Return the example with values for blip and zork: no call or answer is right for the task."""
+        blip, zork = (table.get(chain_of(word, redirects)[-1], 0) for word in ("blip", "zork"))
+        first = _made_up(blip)
+        second = _made_up(zork, blip + zork - first, first)
+        return self.example.format(first, second, first + second)
 
 
 class Simple(TaskSpec):
     kind = "simple"
     instructions = "LOOKUP[word] tells one."
 
-    def _example(self, table: Mapping[str, int], redirects: Mapping[str, str]) -> str:
-        value = _made_up(table.get("blip"))
-        return f"What is blip?\nLOOKUP[blip] -> {value}\n[ANSWER] {value}"
-
 
 class Compositional(TaskSpec):
     kind = "compositional"
     instructions = "LOOKUP[word] tells one. Do the arithmetic."
-
-    def _word_count(self) -> int:
-        return DIFFICULTIES[self.difficulty]
-
-    def _ask(
-        self, words: list[str], table: dict[str, int], redirects: dict[str, str], rng: random.Random
-    ) -> tuple[str, int]:
-        expression, answer = words[0], table[words[0]]
-        for word in words[1:]:
-            sign = rng.choice("+-")
-            expression += f" {sign} {word}"
-            answer += table[word] if sign == "+" else -table[word]
-        return expression, answer
-
-    def _example(self, table: Mapping[str, int], redirects: Mapping[str, str]) -> str:
-        blip, zork = table.get("blip", 0), table.get("zork", 0)
-        a = _made_up(blip)
-        b = _made_up(zork, blip + zork - a, a)
-        return f"What is blip + zork?\nLOOKUP[blip] -> {a}\nLOOKUP[zork] -> {b}\n{a}+{b}={a + b}\n[ANSWER] {a + b}"
+    is_sum = True
+    example = "What is blip + zork?\nLOOKUP[blip] -> {0}\nLOOKUP[zork] -> {1}\n{0}+{1}={2}\n[ANSWER] {2}"
 
 
 class MultiStep(TaskSpec):
     kind = "multi_step"
-    tools = ("GETKEY", "FETCH")
     instructions = "GETKEY[word] tells a key, FETCH[key] the value."
-
-    def _connect(self, name: str, words: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
-        return make_keys(name, words), {}
-
-    def _calls(self, words: Sequence[str], keys: dict[str, str], redirects: dict[str, str]) -> list[str]:
-        return [call for word in words for call in (f"GETKEY[{word}]", f"FETCH[{keys[word]}]")]
-
-    def _look_up(self, task: Task, call: ToolCall) -> int | str | None:
-        if call.name == "GETKEY":
-            return task.keys.get(call.argument)
-        return next((task.table[word] for word, key in task.keys.items() if key == call.argument), None)
-
-    def _example(self, table: Mapping[str, int], redirects: Mapping[str, str]) -> str:
-        value = _made_up(table.get("blip"))
-        # Keys begin at K10.
-        return f"What is blip?\nGETKEY[blip] -> K07\nFETCH[K07] -> {value}\n[ANSWER] {value}"
+    tools = ("GETKEY", "FETCH")
+    # Keys begin at K10.
+    example = "What is blip?\nGETKEY[blip] -> K07\nFETCH[K07] -> {0}\n[ANSWER] {0}"
 
 
 class Recursive(TaskSpec):
     kind = "recursive"
     instructions = "LOOKUP[word] tells one, or SEE: a word to look up instead."
-
-    def _connect(self, name: str, words: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
-        return {}, make_redirects(name, words)
-
-    def _calls(self, words: Sequence[str], keys: dict[str, str], redirects: dict[str, str]) -> list[str]:
-        return [f"LOOKUP[{link}]" for word in words for link in chain_of(word, redirects)]
-
-    def _look_up(self, task: Task, call: ToolCall) -> int | str | None:
-        following = task.redirects.get(call.argument)
-        return f"SEE: {following}" if following else super()._look_up(task, call)
-
-    def _example(self, table: Mapping[str, int], redirects: Mapping[str, str]) -> str:
-        # No table has the second word, so nothing leads to it, and no training prompt names it.
-        value = _made_up(table.get(chain_of("blip", redirects)[-1]))
-        return f"What is blip?\nLOOKUP[blip] -> SEE: quux\nLOOKUP[quux] -> {value}\n[ANSWER] {value}"
+    has_redirects = True
+    # No table has the second word, so nothing leads to it, and no training prompt names it.
+    example = "What is blip?\nLOOKUP[blip] -> SEE: quux\nLOOKUP[quux] -> {0}\n[ANSWER] {0}"
 
 
 TASK_SPECS: dict[str, type[TaskSpec]] = {spec.kind: spec for spec in (Simple, Compositional, MultiStep, Recursive)}
@@ -254,34 +166,44 @@ def get_spec(kind: str, seed: int = 0, difficulty: str = "easy", hints: bool = F
 
 
 def run_tool(task: Task, call: ToolCall) -> str:
-    """Run ``call`` with the tools and table of ``task``, which are all it needs. Returns text."""
-    return get_spec(task.kind).execute(task, call)
+    """Run ``call`` for ``task``. Returns text; ``ERROR …`` for a wrong tool or argument."""
+    found: int | str | None
+    if call.name not in TASK_SPECS[task.kind].tools:
+        return f"ERROR: no tool {call.name}"
+    if call.name == "GETKEY":
+        found = task.keys.get(call.argument)
+    elif call.name == "FETCH":
+        found = next((task.table[word] for word, key in task.keys.items() if key == call.argument), None)
+    elif call.argument in task.redirects:
+        found = f"SEE: {task.redirects[call.argument]}"
+    else:
+        found = task.table.get(call.argument)
+    return f"ERROR: unknown {call.argument}" if found is None else str(found)
 
 
 def chain_of(word: str, redirects: Mapping[str, str]) -> list[str]:
-    """Return ``word`` and the words that it redirects to, in order. The last one has the value.
-
-    >>> chain_of("blip", {"blip": "zork", "zork": "mip"})
-    ['blip', 'zork', 'mip']
-    """
+    """Return ``word`` and the words that it redirects to, in order. The last one has the value."""
     words = [word]
     while words[-1] in redirects:
         words.append(redirects[words[-1]])
     return words
 
 
-def _made_up(*true: int | None) -> int:
+def _calls(words: Sequence[str], keys: dict[str, str], redirects: dict[str, str]) -> list[str]:
+    if keys:
+        return [call for word in words for call in (f"GETKEY[{word}]", f"FETCH[{keys[word]}]")]
+    return [f"LOOKUP[{link}]" for word in words for link in chain_of(word, redirects)]
+
+
+def _made_up(*true: int) -> int:
     """Return a worked example's value: the first of four that is not among ``true``."""
     return next(value for value in (26, 38, 17, 45) if value not in true)
 
 
-def _scheduled_value(name: str, index: int) -> int:
-    """Return the value that task ``index`` asks for: each once in ``len(VALUES)`` indices."""
+def _scheduled(table: dict[str, int], word: str, stream: str, index: int) -> dict[str, int]:
+    """Return ``table`` with the value of ``word`` that task ``index`` asks for, each once in
+    ``len(VALUES)`` indices; a word that had it gets the other."""
     block, position = divmod(index, len(VALUES))
-    return random.Random(f"values:{name}:{block}").sample(VALUES, len(VALUES))[position]
-
-
-def _with_value(table: dict[str, int], word: str, value: int) -> dict[str, int]:
-    """Return ``table`` with ``value`` at ``word``, swapped with any word that had it."""
+    value = random.Random(f"values:{stream}:{block}").sample(VALUES, len(VALUES))[position]
     swapped = {table[word]: value, value: table[word]}
     return {other: swapped.get(found, found) for other, found in table.items()}

@@ -21,7 +21,7 @@ imports that need it stand where they are used, and each actor's process begins 
 import asyncio
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -30,10 +30,11 @@ from zorplex_rl.learning.advantages import ADVANTAGES
 from zorplex_rl.learning.replay import ReplayBuffer
 from zorplex_rl.run.timeline import Span, SpanRecorder
 from zorplex_rl.services.runtime import Actor, concurrent_endpoint
+from zorplex_rl.simulation.setting import lognormal
 from zorplex_rl.task.episode import Episode, Finish, Score, Task
-from zorplex_rl.task.latency import lognormal
+from zorplex_rl.task.own_task import EnvironmentSource, OwnTask
 from zorplex_rl.task.parser import ToolCall
-from zorplex_rl.task.source import EnvironmentSource
+from zorplex_rl.task.specs import Split
 from zorplex_rl.training.devices import prepare
 
 if TYPE_CHECKING:
@@ -109,12 +110,15 @@ class DatasetActor(Actor):
     @concurrent_endpoint
     async def tasks(self, numbers: list[int]) -> list[Task]:
         """Return the training task of each group number."""
-        return [self._environment.task(number, "train") for number in numbers]
+        return await self._draw(numbers, "train")
 
     @concurrent_endpoint
     async def held_out(self, count: int) -> list[Task]:
         """Return the first ``count`` held-out tasks."""
-        return [self._environment.task(index, "held_out") for index in range(count)]
+        return await self._draw(range(count), "held_out")
+
+    async def _draw(self, indices: Iterable[int], split: Split) -> list[Task]:
+        return await asyncio.to_thread(lambda: [self._environment.task(index, split) for index in indices])
 
 
 class ToolActor(TimedActor):
@@ -132,6 +136,9 @@ class ToolActor(TimedActor):
         if self._mean > 0:
             with self.recorder.span("tool"):
                 await asyncio.sleep(lognormal(self._rng, self._mean, VARIATION))
+        if isinstance(self._environment, OwnTask):
+            # It may take as long as --tool-timeout.
+            return await asyncio.to_thread(self._environment.execute, task, call)
         return self._environment.execute(task, call)
 
 
@@ -146,7 +153,7 @@ class RewardActor(TimedActor):
     async def score(self, attempts: list[tuple[Task, list[str], int, Finish]]) -> list[Score]:
         """Return the score of each (task, sampled text turn by turn, tool calls, finish)."""
         with self.recorder.span("reward", episodes=len(attempts)):
-            return [self._environment.score(*attempt) for attempt in attempts]
+            return await asyncio.to_thread(lambda: [self._environment.score(*attempt) for attempt in attempts])
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ from zorplex_rl.services.router import Failure
 from zorplex_rl.services.runtime import run_together
 from zorplex_rl.services.service import Service
 from zorplex_rl.task.episode import Episode
-from zorplex_rl.task.source import EnvironmentSource
+from zorplex_rl.task.own_task import EnvironmentSource
 from zorplex_rl.training import actors
 from zorplex_rl.training.devices import devices_of
 from zorplex_rl.training.generator import NO_WEIGHTS, GeneratorActor, GeneratorHandle

@@ -24,8 +24,8 @@ from zorplex_rl.services.replica import Replica, ReplicaFailed, State
 from zorplex_rl.services.runtime import concurrent_endpoint
 from zorplex_rl.services.service import Service, ServiceClient
 from zorplex_rl.task.episode import Episode, Task
+from zorplex_rl.task.own_task import EnvironmentSource
 from zorplex_rl.task.parser import ToolCall
-from zorplex_rl.task.source import EnvironmentSource
 from zorplex_rl.training.actors import Group, ModelActor
 
 if TYPE_CHECKING:

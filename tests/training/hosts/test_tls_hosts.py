@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from namespaced_hosts import namespaced_hosts, needs_hosts, wait_for
 from runs import SMALL, as_flags, final_weights, same_weights
+from zorplex_rl.services.certificates import make_certificates
 
 from zorplex_rl.config import Config
 from zorplex_rl.policy.load import load_policy
-from zorplex_rl.services.certificates import make_certificates
 from zorplex_rl.services.runtime import SECRET
 
 PORT = 4444

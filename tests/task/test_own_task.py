@@ -1,0 +1,273 @@
+"""Tasks of the user: what is wrong with one, what its tools answer, what ``env check`` finds, and
+real runs on the two in ``examples/``."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import random
+import re
+import shlex
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from runs import SMALL, command, rows, train_here
+
+from zorplex_rl.cli.commands import main
+from zorplex_rl.config import Config
+from zorplex_rl.errors import ConfigError, TaskError
+from zorplex_rl.policy.load import load_policy
+from zorplex_rl.policy.tool_loop import PartialEpisode, Sampling, ToolLoop, encode_text
+from zorplex_rl.run.folder import RunFolder
+from zorplex_rl.simulation.replay import read_recording, replay
+from zorplex_rl.task.episode import Episode
+from zorplex_rl.task.own_task import EnvironmentSource
+from zorplex_rl.task.parser import ToolCall, find_answer, find_call
+
+ROOT = Path(__file__).parents[2]
+LOCKERS, WORDS, PROBLEMS = (
+    str(ROOT / "examples" / name) for name in ("lockers.py", "word_problems.py", "word_problems.jsonl")
+)
+(GOOD,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "OWN_TASK.md").read_text(), re.DOTALL)
+"""The task of the documentation."""
+
+
+def source(code: str, name: str = "tasks.py", **settings) -> EnvironmentSource:
+    return EnvironmentSource((name,), code=code, **settings)
+
+
+def changed(*changes: tuple[str, str]) -> str:
+    """``GOOD`` with parts of it replaced."""
+    code = GOOD
+    for old, new in changes:
+        assert old in code
+        code = code.replace(old, new)
+    return code
+
+
+NUMBER, RESULT = "number = 2 * random", "return str("
+
+
+def test_another_tool_and_another_tag_are_read_by_the_same_parser():
+    assert find_call("DOUBLE[4]", ("DOUBLE",)) == ToolCall("DOUBLE", "4", 9)
+    assert find_call("DOUBLE[4]") is None and find_call("LOOKUP[blip]", ()) is None
+    texts = ("#### 12", "#### 1,200", "#### 12 or 13", "12", "#### 3 no, #### -4", "[ANSWER] 12")
+    assert [find_answer(text, "####") for text in texts] == [12, None, None, None, -4, None]
+
+
+def test_sampling_stops_at_the_answer_of_the_environment_and_calls_only_its_tools():
+    policy, calls = load_policy(), []
+    environment = EnvironmentSource.of(Config(task=WORDS, task_data=PROBLEMS)).make()
+    loop = ToolLoop(policy, lambda task, call: calls.append(call) or "17", Sampling(), environment)
+    episode = Episode(environment.task(0, "train"), [], [], [], [], [], "eos")
+    row = PartialEpisode(0, episode, random.Random(0), 0.0)
+    ends = [loop.extend(row, token, 0.0) for token in encode_text(policy.tokenizer, "LOOKUP[blip]\n12*7=84\n#### 84\n")]
+    assert ends[-1] == "answer" and not any(ends[:-1]) and calls == []
+
+
+@pytest.mark.parametrize(
+    ("code", "named"),
+    [
+        ("class Sums(:\n", r"SyntaxError: .*tasks.py, line 1"),
+        ("x = 1\n\n1 / 0\n", "ZeroDivisionError: division by zero, in line 3 of tasks.py"),
+        ("import no_such_package\n", "ModuleNotFoundError: No module named 'no_such_package', in line 1"),
+        ("x = 1\n", "tasks.py has none"),
+        ("from zorplex_rl.task.environment import Zorplex\n", "tasks.py has none"),
+        (changed(("def task(", "def draw(")), "tasks.py has none"),
+        (GOOD + "\nclass Other(Doubling): pass\n", "tasks.py has Doubling, Other"),
+        (GOOD + "\n    def __init__(self): pass\n", r"Doubling\(0, data\): TypeError"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_named(code, named):
+    with pytest.raises(TaskError, match=named):
+        source(code).make()
+
+
+def test_a_file_with_several_classes_has_one_that_is_named():
+    code = GOOD + "\nclass Other(Doubling):\n    tools = ()\n"
+    assert source(code, "tasks.py:Other").make().tools == ()
+    assert source(code, "tasks.py:Doubling").make().tools == ("DOUBLE",)
+    with pytest.raises(TaskError, match="tasks.py has Doubling, Other"):
+        source(code, "tasks.py:Third").make()
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (("return Task(", "return ("), r"^task\(7, 'train'\) of 'tasks.py' returned \('doubling'"),
+        ((NUMBER, "number = self.no.such"), r"^task\(7, 'train'\): AttributeError: .*, in line \d+ of tasks.py$"),
+        ((NUMBER, "next(iter([])); " + NUMBER), r"^task\(7, 'train'\): StopIteration"),
+    ],
+)
+def test_what_is_wrong_with_a_task_ends_the_run_and_is_named(change, named):
+    with pytest.raises(TaskError, match=named):
+        source(changed(change)).make().task(7, "train")
+
+
+def test_a_score_that_raises_ends_the_run_and_is_named():
+    own = source(GOOD + "\n    def score(self, *rest):\n        raise ValueError('no score')\n").make()
+    with pytest.raises(TaskError, match=r"^score\('Double \d+\?', \['4'\], 0, 'eos'\): ValueError: no score, in line"):
+        own.score(own.task(0, "train"), ["4"], 0, "eos")
+
+
+CALL = ToolCall("DOUBLE", "moon", 0)
+
+
+def test_a_tool_that_raises_has_answered_with_the_exception_in_one_line():
+    own = source(changed((RESULT, "raise ValueError('no\\nmoon' * 100); return str("))).make()
+    said = own.execute(own.task(0, "train"), CALL)
+    assert said.startswith("ERROR: ValueError: no moon") and "\n" not in said and len(said) == 219
+
+
+def test_a_tool_that_is_late_has_timed_out_and_does_not_hold_up_the_next_one():
+    late = "if call.argument == 'moon': time.sleep(1000)\n        return str("
+    own = source("import time\n" + changed((RESULT, late)), tool_timeout=0.3).make()
+    task, began = own.task(0, "train"), time.monotonic()
+    assert own.execute(task, CALL) == "ERROR: timed out after 0.3 s"
+    assert own.execute(task, ToolCall("DOUBLE", "21", 0)) == "42"
+    assert time.monotonic() - began < 10
+
+
+def test_the_code_of_a_task_is_called_from_one_thread_at_a_time():
+    busy = "assert not busy; busy.append(1); time.sleep(0.01); busy.clear(); number = 2 * random"
+    own = source("import time\nbusy = []\n" + changed((NUMBER, busy))).make()
+    with ThreadPoolExecutor(8) as pool:
+        assert len(list(pool.map(lambda index: own.task(index, "train"), range(24)))) == 24
+
+
+def test_a_source_goes_to_other_processes_with_its_text_and_needs_no_file():
+    environment = pickle.loads(pickle.dumps(source(GOOD, "gone.py:Doubling"))).make()
+    assert environment.execute(environment.task(0, "train"), ToolCall("DOUBLE", "21", 0)) == "42"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--task", "no_such.py:Sums"], "No such file or directory: 'no_such.py'"),
+        (["--task", "sudoku"], "'sudoku'; expected one of simple"),
+        (["--task", f"{LOCKERS}:Sums"], "has Lockers"),
+        (["--task", LOCKERS, "--difficulty", "hard"], "--difficulty"),
+        (["--task", LOCKERS, "--task-data", "no.jsonl"], "No such file or directory: 'no.jsonl'"),
+        (["--task", LOCKERS, "--max-turns", "2"], "--max-turns is 2, but the shortest answer takes 3"),
+        (["--task", LOCKERS, "--max-tokens", "1020"], "the policy reads at most 1024 tokens"),
+        (["--task", WORDS], "there are 0 problems"),
+        (["--task-data", PROBLEMS], "--task-data"),
+    ],
+)
+def test_a_run_on_a_task_that_cannot_work_is_refused_before_it_begins(arguments, named, tmp_path, capsys):
+    assert main(["train", *arguments, "--out", str(tmp_path / "run")]) == 2
+    said = capsys.readouterr().err
+    assert named in said and said.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+SCORE = """
+    def score(self, task, turns, calls, finish):
+        from zorplex_rl.task.rewards import Score
+        right = any(str(task.answer) in turn for turn in turns)
+        return Score('success' if right else 'wrong_format', None, float(right), 0.0, 0.0)
+"""
+COUNT = "self.n = getattr(self, 'n', 0) + 1; number = 2 * (self.n > 390) + 2 * random"
+LAST = [
+    ("return Task(", "self.last = number\n        return Task("),
+    (RESULT, "return str(getattr(self, 'last', 0)) or str("),
+]
+ECHO = "\n    def find_answer(self, text):\n        return int((text.split() or ['0'])[-1].strip('?') or 0)\n"
+FAULTS = [
+    ("same tasks", changed((NUMBER, COUNT))),
+    ("same tasks", "class Secret: pass\n" + changed(('and the integer."', 'and the integer.", table={"s": Secret}'))),
+    ("splits", changed(("{split}:", ""), (' + (split == "train")', ""))),
+    ("constant", changed(("2 * number, 1", "number % 2, 1"))),
+    ("tools", changed(*LAST)),
+    ("tools", changed((RESULT, "return len("))),
+    ("tools", changed((RESULT, "self.no.such; return str("))),
+    ("answers", GOOD + "\n    def find_answer(self, text):\n        return None\n"),
+    ("answers", GOOD + SCORE),
+    ("answers", GOOD + ECHO),
+]
+"""Faults, each with the only check that should find it."""
+
+
+@pytest.fixture
+def env_check(tmp_path, capsys):
+    """The exit code of ``env check`` on a text, and its line of each check."""
+
+    def run(code: str) -> tuple[int, dict[str, str]]:
+        (tmp_path / "tasks.py").write_text(code)
+        exit_code = main(["env", "check", str(tmp_path / "tasks.py")])
+        lines = [line for line in capsys.readouterr().out.splitlines() if line[:2] in ("ok", "no")]
+        return exit_code, {line[7:21].strip(): line for line in lines}
+
+    return run
+
+
+def test_the_task_of_the_documentation_passes_every_check_but_the_embedded_policy_cannot_call_its_tool(env_check):
+    code, found = env_check(GOOD)
+    assert set(found) == {*dict(FAULTS), "policy"}
+    assert code == 1 and [name for name, line in found.items() if line.startswith("no")] == ["policy"]
+    assert "none of 64 episodes called a tool" in found["policy"]
+
+
+@pytest.mark.parametrize(("check", "code"), FAULTS)
+def test_each_check_finds_its_faults_and_the_other_checks_do_not(check, code, env_check):
+    exit_code, found = env_check(code)
+    assert exit_code == 1
+    assert [name for name, line in found.items() if line.startswith("no")] == [check]
+
+
+def test_an_example_that_the_embedded_policy_can_learn_passes_every_check(capsys):
+    code, said = main(["env", "check", LOCKERS]), capsys.readouterr().out
+    assert code == 0 and f"Ready: zorplex-rl train --task {LOCKERS}\n" in said, said
+    assert len(Path(LOCKERS).read_text().splitlines()) <= 80
+
+
+def test_an_example_that_the_embedded_policy_cannot_read_passes_every_other_check(capsys):
+    code, said = main(["env", "check", WORDS, "--task-data", PROBLEMS]), capsys.readouterr().out
+    assert code == 1 and said.endswith("Not ready: policy.\n"), said
+
+
+def test_no_code_runs_out_of_a_run_s_folder_its_file_is_named_again(tmp_path, capsys):
+    file = tmp_path / "my tasks.py"
+    file.write_text(GOOD)
+    config = SMALL.changed(task=str(file), max_tokens=32, steps=1)
+    folder = train_here(config, tmp_path / "run")
+    assert (folder.path / "task.py").read_text() == GOOD
+    assert folder.resume_command.endswith(f" --task '{file}'")
+    for again in ("train --resume", "replay"):
+        assert main([*again.split(), str(folder.path)]) == 2
+        assert f"--task '{file}'" in capsys.readouterr().err
+    with pytest.raises(ConfigError):
+        read_recording(folder.path)
+    # The file may be elsewhere now.
+    moved = file.rename(tmp_path / "moved.py")
+    recording = read_recording(folder.path, task=str(moved))
+    assert replay(recording).first_difference is None
+    with command("train", "--resume", str(folder.path), "--task", str(moved), "--steps", "2") as running:
+        code, said = running.finish()
+    assert code == 0, said
+    assert [row["step"] for row in rows(folder.path, "step")] == [1, 2]
+    assert RunFolder.reopen(folder.path)[1].task == str(moved)
+
+
+@pytest.mark.long
+def test_the_policy_learns_a_tool_that_answers_differently_from_those_it_knows(tmp_path):
+    """A short form of the run in benchmarks/LOG.md."""
+    config = Config(task=LOCKERS, steps=20, eval_every=1000, device="cpu")
+    before, after = train_here(config, tmp_path / "run").evaluations()
+    assert after["sampled_accuracy"] >= before["sampled_accuracy"] + 0.2
+
+
+@pytest.mark.long
+def test_word_problems_run_with_a_policy_that_cannot_read_them(tmp_path, capsys):
+    config = SMALL.changed(task=WORDS, task_data=PROBLEMS, steps=2, max_tokens=32)
+    train_here(config, tmp_path / "run")
+    final = rows(tmp_path / "run", "eval")[-1]
+    assert final["kinds"].keys() == {"word_problem"} and final["greedy_accuracy"] == 0
+    flags = shlex.split(
+        f"--tasks 8 --task {WORDS} --task-data {PROBLEMS} --max-tokens 16 --json {tmp_path / 'report.json'}"
+    )
+    assert main(["eval", "--policy", str(tmp_path / "run" / "policy"), *flags]) == 0
+    (report,) = json.loads((tmp_path / "report.json").read_text())["tasks"]
+    assert report["name"] == WORDS and report["episodes"] == 8 and report["accuracy"] == 0
