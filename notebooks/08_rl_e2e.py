@@ -683,7 +683,7 @@ async def kill_in_the_act(controller):
     busy, steps = 0, controller.config.steps
     while controller.step < steps // 2 or (busy < 3 and controller.step < steps):
         await asyncio.sleep(0.03)
-        generator = controller.services["generator"].status().replicas[0]  # one of two
+        generator = controller.services["generator"].replicas[0]  # one of two
         # `in_flight`: the requests that it has now. Three busy looks in a row are enough.
         busy = busy + 1 if generator.in_flight else 0
     os.kill(generator.pid, signal.SIGKILL)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from echo import Echo, Finder, Fragile
@@ -15,7 +13,6 @@ from test_service import children, until
 from zorplex_rl.services.registry import get_service, register_service, unregister_service
 from zorplex_rl.services.replica import ServiceOptions, replicas_of, spawn
 from zorplex_rl.services.runtime import ActorError
-from zorplex_rl.services.scaler import follow_the_load
 from zorplex_rl.services.service import Service
 
 
@@ -80,12 +77,12 @@ def test_a_drain_holds_up_no_other_scaling_and_fails_no_request():
             await until(lambda: service.router.in_flight == 2)
             draining = asyncio.create_task(service.scale_to(1))
             await until(lambda: service.replica_set.draining)
-            assert sorted(row.state for row in service.status().replicas) == ["draining", "ready"]
+            assert [replica.state for replica in service.replica_set.draining] == ["draining"]
             await service.scale_to(2)
             assert not draining.done() and not any(request.done() for request in requests)
             assert len(set(await asyncio.gather(*requests))) == 2
             await draining
-            assert [row.state for row in service.status().replicas] == ["ready", "ready"]
+            assert [replica.state for replica in service.replicas] == ["ready", "ready"]
 
     asyncio.run(scenario())
 
@@ -99,7 +96,7 @@ def test_callers_in_other_processes_make_a_service_grow_and_shrink():
             await until(lambda: len(service.router.ready) == 3)
             assert await sent == list(range(200))
             await until(lambda: len(service.replicas) == 1)
-            assert service.status().metrics.requests == 0
+            assert service.router.metrics.requests == 0
             await finder.stop()
 
     asyncio.run(scenario())
@@ -170,39 +167,5 @@ def test_a_request_that_reaches_a_draining_replica_is_not_begun_and_goes_elsewhe
             assert await asyncio.gather(*(service.do.route(number) for number in range(20))) == list(range(20))
         (file,) = tmp_path.iterdir()
         assert file.suffix == f".{second.pid}" and len(Path(file).read_text().split()) == 20
-
-    asyncio.run(scenario())
-
-
-def test_replicas_that_were_to_leave_stay_if_a_burst_comes_before_they_do(monkeypatch):
-    monkeypatch.setattr("zorplex_rl.services.scaler.CALM_SECONDS", 0.0)
-
-    async def scenario():
-        waiting, probed, go_on = [], asyncio.Event(), asyncio.Event()
-        router = SimpleNamespace(queue=waiting)
-        async with echoes(replicas=2) as service:
-            first = service.replicas[0]
-            probe = first.beat
-
-            async def slow_probe(*args, **kwargs):
-                probed.set()
-                await go_on.wait()
-                return await probe(*args, **kwargs)
-
-            first.beat = slow_probe
-            replica_set = service.replica_set
-            replica_set.options = replace(replica_set.options, min_replicas=1, max_replicas=2, probe_every=60)
-            scaling = asyncio.create_task(follow_the_load(replica_set, router))
-            await probed.wait()
-            # The shrink has begun, and now come more requests than two replicas can take.
-            shrinks, waiting[:] = set(replica_set._beside), range(500)
-            scaling.cancel()
-            go_on.set()
-            await asyncio.gather(*shrinks)
-            assert [replica.state for replica in service.replicas] == ["ready", "ready"]
-            # Without the burst one leaves.
-            waiting.clear()
-            await service.scale_to(1)
-            assert len(service.replicas) == 1
 
     asyncio.run(scenario())

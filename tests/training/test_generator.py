@@ -32,7 +32,7 @@ def test_what_was_meant_for_a_process_with_weights_never_goes_to_its_successor_t
             assert await handle.pull(PublishedOnce()) == handle.version == 3
             assert await handle.generate(["hello"]) == ["hello"]
             first = await service.replica_at(0)
-            os.kill(service.status().replicas[0].pid, signal.SIGKILL)
+            os.kill(service.replicas[0].pid, signal.SIGKILL)
             while await service.replica_at(0) is first:
                 await asyncio.sleep(0.02)
             assert handle.version == NO_WEIGHTS
@@ -50,7 +50,7 @@ def test_one_death_counts_once_however_many_calls_it_ends():
             handle = GeneratorHandle(service, 0)
             for _ in range(2):
                 await handle.pull(PublishedOnce())
-                os.kill(service.status().replicas[0].pid, signal.SIGKILL)
+                os.kill(service.replicas[0].pid, signal.SIGKILL)
                 ends = await asyncio.gather(*(handle.generate([]) for _ in range(20)), return_exceptions=True)
                 assert {type(end) for end in ends} <= {list, ReplicaFailed}
                 while handle.version != NO_WEIGHTS:

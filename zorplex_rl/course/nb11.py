@@ -53,7 +53,7 @@ async def make_run(config: SimpleNamespace) -> Path:
     async def kill(controller: Controller) -> None:
         while controller.step < config.steps // 2:
             await asyncio.sleep(0.03)
-        os.kill(controller.services["generator"].status().replicas[0].pid, signal.SIGKILL)
+        os.kill(controller.services["generator"].replicas[0].pid, signal.SIGKILL)
 
     run = nb08.run_config(config, generators=2, spares=1)
     folder = nb08.create(run)

@@ -63,11 +63,6 @@ class Host(Machine):
         await self.lost.wait()
         return f"its host {self.name} is lost"
 
-    async def kill(self, pids: Sequence[int]) -> None:
-        with contextlib.suppress(Exception):
-            async with asyncio.timeout(RENEW_EVERY):
-                await self.keeper.kill.call_one(pids).as_asyncio()
-
     async def greet(self) -> None:
         """Start the host's keeper and hold its lease. Raises HostError if it is silent, or has
         another version of the package."""
@@ -112,11 +107,9 @@ class Host(Machine):
 
     async def end(self, pids: Sequence[int]) -> None:
         """Return when the host's processes ``pids`` have surely ended: killed, or with its lease."""
-        if not self.lost.is_set():
-            await self.kill(pids)
-            with contextlib.suppress(Exception):
-                await self.unless_lost(self.keeper.until_one_ends.call_one(pids).as_asyncio())
-                return
+        with contextlib.suppress(Exception):
+            await self._ask(self.keeper.end, pids)
+            return
         await self.lost.wait()
         await asyncio.sleep(max(0.0, self._heard + LEASE_SECONDS + MARGIN_SECONDS - time.monotonic()))
 
@@ -127,24 +120,17 @@ class Host(Machine):
         raise HostError(f"host {self.name} is lost")
 
     @asynccontextmanager
-    async def reading(self, folder: Path) -> AsyncIterator[str]:
-        there = await self._send(folder)
+    async def lend(self, folder: Path, is_filled: bool) -> AsyncIterator[str]:
+        there = await self._send(folder) if is_filled else await self._ask(self.keeper.make_folder)
         try:
             yield there
-        finally:
-            await self._remove(there)
-
-    @asynccontextmanager
-    async def writing(self, folder: Path) -> AsyncIterator[str]:
-        there = await self._ask(self.keeper.make_folder)
-        try:
-            yield there
-            for name, size in await self._ask(self.keeper.list_folder, there):
+            for name, size in [] if is_filled else await self._ask(self.keeper.list_folder, there):
                 for offset in range(0, max(size, 1), CHUNK_BYTES):
                     part = await self._ask(self.keeper.read, f"{there}/{name}", offset)
                     await asyncio.to_thread(write_part, folder / name, offset, part)
         finally:
-            await self._remove(there)
+            with contextlib.suppress(Exception):
+                await self._ask(self.keeper.remove_folder, there)
 
     async def _send(self, folder: Path) -> str:
         """Copy the files of ``folder`` into a new folder of the host. Returns its path there."""
@@ -154,10 +140,6 @@ class Host(Machine):
             for offset in range(0, max(path.stat().st_size, 1), CHUNK_BYTES):
                 await self._ask(self.keeper.write, name, offset, await asyncio.to_thread(read_part, path, offset))
         return there
-
-    async def _remove(self, there: str) -> None:
-        with contextlib.suppress(Exception):
-            await self._ask(self.keeper.remove_folder, there)
 
     async def _ask(self, endpoint: Any, *args: Any) -> Any:
         return await self.unless_lost(endpoint.call_one(*args).as_asyncio())

@@ -87,9 +87,9 @@ class HostKeeper(Actor):
         return await THIS_MACHINE.until_one_ends(pids)
 
     @uncounted_endpoint
-    async def kill(self, pids: Sequence[int]) -> None:
+    async def end(self, pids: Sequence[int]) -> None:
         """Kill processes of this host."""
-        await THIS_MACHINE.kill(pids)
+        await THIS_MACHINE.end(pids)
 
     @uncounted_endpoint
     async def make_folder(self) -> str:

@@ -18,11 +18,11 @@ from zorplex_rl.services.service import Entry, Service, ServiceClient
 
 
 class UnknownService(ServiceError):
-    """Report that no service is registered under that name."""
+    """No service is registered under that name."""
 
 
 class StaleService(ServiceError):
-    """Report that the service of that name has been closed."""
+    """The service of that name has been closed."""
 
 
 class ServiceRegistry(Actor):
@@ -83,7 +83,7 @@ async def register_service(service: Service) -> None:
 async def unregister_service(name: str) -> None:
     """Remove the entry ``name``. Raises UnknownService if there is none."""
     if not await (await _registry()).remove.call_one(name):
-        raise await _unknown(name)
+        raise UnknownService(f"no service {name!r} is registered")
 
 
 async def list_services() -> dict[str, str]:
@@ -104,14 +104,10 @@ async def get_service(name: str) -> ServiceClient:
         return (await registry.entries.call_one()).get(name)
 
     if (entry := await ask()) is None:
-        raise await _unknown(name)
+        raise UnknownService(f"no service {name!r} is registered")
     if entry.closed:
         raise StaleService(f"the entry {name!r} is stale: the service has been closed; start it and register it anew")
     if name not in _clients or _clients[name].following.done():
         _clients[name] = ServiceClient(entry, ask)
     _clients[name].update(entry)
     return _clients[name]
-
-
-async def _unknown(name: str) -> UnknownService:
-    return UnknownService(f"no service {name!r} is registered; there are: {', '.join(await list_services()) or 'none'}")

@@ -22,8 +22,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequ
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+from zorplex_rl.errors import ZorplexError
 from zorplex_rl.services.runtime import (
     Actor,
     EndpointError,
@@ -45,20 +46,20 @@ QUIET_SECONDS = 0.25
 STOP_SECONDS = 5.0
 
 
-class ServiceError(RuntimeError):
-    """Report that a request got no answer; the message says why."""
+class ServiceError(ZorplexError):
+    """A request got no answer; the message says why."""
 
 
 class Overloaded(ServiceError):
-    """Report that no replica had a free slot in time. The request was not sent."""
+    """No replica had a free slot in time. The request was not sent."""
 
 
 class GivenUp(ServiceError):
-    """Report that a service was given up; the message names the last failure."""
+    """A service was given up; the message names the last failure."""
 
 
 class ReplicaFailed(ServiceError):
-    """Report that the request's ``replica`` failed. The message says whether it may be done."""
+    """The request's ``replica`` has failed. The message says whether it may have been done."""
 
     def __init__(self, replica: str, message: str) -> None:
         super().__init__(replica, message)
@@ -75,9 +76,9 @@ class ServiceOptions:
     replicas: int = 1
     spares: int = 0
     """Replicas that are loaded but get no requests. One replaces a failed replica at once."""
-    min_replicas: int | None = None
-    max_replicas: int | None = None
-    """With both, the number of replicas follows the load in these bounds; see ``scaler.py``."""
+    min_replicas: int = 0
+    max_replicas: int = 0
+    """With these the number of replicas follows the load (``scaler.py``); 0 is ``replicas``."""
     router: str | Callable[["Replica"], Any] = "round_robin"
     """How a replica is chosen: a key of ``POLICIES`` in ``router.py``, or a function like those."""
     idempotent: Collection[str] = ()
@@ -85,16 +86,16 @@ class ServiceOptions:
     max_in_flight: int = 64
     """Slots of a replica: requests that one calling process may have sent to it."""
     max_queue: int = 1024
-    """Most requests that may wait for a slot, in one calling process. More are refused at once."""
+    """Requests that may wait for a slot in one calling process. More are refused at once."""
     wait_timeout: float = 30.0
     """Longest wait of a request for a slot; ``start_timeout`` while no replica is ready."""
     start_timeout: float = 300.0
-    """Longest start of a replica, with ``setup``. A longer one is stopped and counts as failed."""
+    """Longest start of a replica, with ``setup``; a longer one counts as failed."""
     probe_every: float = 1.0
     probe_timeout: float = 3.0
     """A replica that does not answer a probe within this time is killed and replaced."""
     max_failures: int = 5
-    """How often in a row a place may fail before its replica finishes anything; then all ends."""
+    """How often in a row a place may fail before its replica finishes anything."""
     progress: Collection[str] = ()
     """Endpoints whose answer shows that a replica does its work; with none named, any."""
     irreplaceable: bool = False
@@ -107,15 +108,12 @@ class ServiceOptions:
 
     @property
     def bounds(self) -> tuple[int, int]:
-        """The least and the most replicas; both are ``replicas`` without autoscaling."""
-        return (
-            self.replicas if self.min_replicas is None else self.min_replicas,
-            self.replicas if self.max_replicas is None else self.max_replicas,
-        )
+        """The least and the most replicas."""
+        return self.min_replicas or self.replicas, self.max_replicas or self.replicas
 
 
 class Machine:
-    """Start, watch and kill processes of this machine. A host does the same on its own."""
+    """Start, watch and end processes of this machine. A host does the same on its own."""
 
     def start_processes(self, name: str, procs: int) -> Any:
         """Return Monarch's mesh of ``procs`` new processes."""
@@ -142,24 +140,16 @@ class Machine:
                 loop.remove_reader(file)
                 os.close(file)
 
-    async def kill(self, pids: Sequence[int]) -> None:
-        """Kill those of ``pids`` that are still there."""
+    async def end(self, pids: Sequence[int]) -> None:
+        """Kill ``pids``. Returns when they have surely ended."""
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
-    async def end(self, pids: Sequence[int]) -> None:
-        """Return when ``pids`` have surely ended."""
-        await self.kill(pids)
-
     @contextlib.asynccontextmanager
-    async def reading(self, folder: Path) -> AsyncIterator[str]:
-        """Lend ``folder`` to a process there. Yields its path on that machine."""
-        yield str(folder)
-
-    @contextlib.asynccontextmanager
-    async def writing(self, folder: Path) -> AsyncIterator[str]:
-        """Have a process there fill ``folder``. Yields its path on that machine."""
+    async def lend(self, folder: Path, is_filled: bool) -> AsyncIterator[str]:
+        """Lend ``folder`` to a process there, which fills it or, if it ``is_filled``, reads it. Yields
+        its path on that machine."""
         yield str(folder)
 
 
@@ -177,14 +167,6 @@ def _how_it_ended(file: int) -> str:
     return ""
 
 
-class Heartbeat(NamedTuple):
-    """Answer a probe: the requests that the process serves, the endpoints that have answered."""
-
-    pid: int
-    serving: int
-    answered: frozenset[str]
-
-
 class HealthProbe(Actor):
     """Answer probes for its process, whatever the replica in it is doing."""
 
@@ -199,10 +181,11 @@ class HealthProbe(Actor):
         load_of_this_process().answered.clear()
 
     @uncounted_endpoint
-    async def beat(self) -> Heartbeat:
-        """Return the state of this process."""
+    async def beat(self) -> tuple[int, int, frozenset[str]]:
+        """Return the process id, the number of requests that are being served, and the endpoints
+        that have answered."""
         load = load_of_this_process()
-        return Heartbeat(os.getpid(), load.serving, frozenset(load.answered))
+        return os.getpid(), load.serving, frozenset(load.answered)
 
     @uncounted_endpoint
     async def drain(self) -> None:
@@ -316,9 +299,10 @@ class Replica:
         own_before = len(self.in_flight)
         async with asyncio.timeout(timeout):
             beats = await self.unless_lost(self.probe.beat.call().as_asyncio())
-        # An estimate: some of this process's own requests may have been answered meanwhile.
-        self.elsewhere = max(0, max(b.serving for _, b in beats) - max(own_before, len(self.in_flight)))
-        self.answered.update(*(beat.answered for _, beat in beats))
+        for _, (_, serving, answered) in beats:
+            # An estimate: some of this process's own requests may have been answered meanwhile.
+            self.elsewhere = max(0, serving - max(own_before, len(self.in_flight)))
+            self.answered |= answered
 
     async def drain(self) -> None:
         """Let it answer what it has begun, no more. Returns when it has, or has failed."""
@@ -341,7 +325,7 @@ class Replica:
     async def kill(self) -> None:
         """Kill its processes at once: a process that hangs does not react to anything else."""
         self.move_to(State.STOPPED)
-        await self.machine.kill(self.pids)
+        await self.machine.end(self.pids)
 
 
 async def spawn(
@@ -359,7 +343,7 @@ async def spawn(
     replica.probe = mesh.spawn(f"{name}_probe", HealthProbe)
     try:
         beats = await replica.unless_lost(replica.probe.beat.call().as_asyncio())
-        replica.watch([beat.pid for _, beat in beats])
+        replica.watch([pid for _, (pid, _, _) in beats])
         modules = (actor_class.__module__, *getattr(actor_class, "imports", ()))
         await replica.unless_lost(replica.probe.prepare.call(modules).as_asyncio())
         replica.actor = mesh.spawn(name, actor_class, *args)

@@ -6,12 +6,10 @@
               │                                         └─ no ──► ReplicaFailed   │
               └─────────────────── back to its old position in the queue ─────────┘
 
-A request waits only if no replica that it may use has a free slot. A free slot goes to the oldest
-request that may use it, in the same step of the event loop, so no request is overtaken.
-
-When a replica dies, its caller cannot know whether it has carried out the requests that it had
-received. Only those to *idempotent* endpoints are sent again. So no request is lost, and none is
-done twice unless that is harmless. An exception that an endpoint raises is an answer.
+A free slot goes to the oldest request that may use it, in the same step of the event loop, so no
+request is overtaken. When a replica dies, its caller cannot know whether it has carried out what it
+had received. Only requests to *idempotent* endpoints are sent again: so none is lost, and none is
+done twice unless that is harmless.
 """
 
 import asyncio
@@ -28,16 +26,13 @@ from zorplex_rl.services.replica import Overloaded, Replica, ReplicaFailed, Serv
 from zorplex_rl.services.runtime import EndpointError, Refused, ReplicaDied, reason_of
 
 MAX_SESSION_KEYS = 4096
-POLICIES: dict[str, Callable[[Replica], Any]] = {
-    "round_robin": lambda replica: 0,
-    "least_loaded": lambda replica: replica.load,
-}
+POLICIES: dict[str, Callable[[Replica], Any]] = {"round_robin": lambda _: 0, "least_loaded": lambda r: r.load}
 """Each policy's key: the replica with the smallest gets the request; of equals, who waited longest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Stand for the result of a replica that gave none, in the list that ``fanout`` returns."""
+    """Stand for the answer of a replica that gave none, in the list that ``fanout`` returns."""
 
     replica: str
     error: Exception
@@ -73,7 +68,7 @@ class Session:
 
     def __init__(self, router: "Router") -> None:
         self._router = router
-        self._replica: Replica | None = None
+        self.home: Replica | None = None
         self.under_way = 0
 
     def __getattr__(self, method: str) -> Method:
@@ -82,16 +77,11 @@ class Session:
     @property
     def replica(self) -> Replica | None:
         """The replica in charge, or None before the first request and after it has left."""
-        return self._replica if self._replica and self._replica.state is State.READY else None
+        return self.home if self.home and self.home.state is State.READY else None
 
     def may_use(self, replica: Replica) -> bool:
         """Return whether its next request may go to ``replica``."""
         return replica is self.replica or (self.replica is None and self.under_way == 0)
-
-    def use(self, replica: Replica) -> None:
-        """Count a request that goes to ``replica``."""
-        self._replica = replica
-        self.under_way += 1
 
 
 @dataclass(eq=False, slots=True)
@@ -106,7 +96,7 @@ class Request:
     session: Session | None
     only: Replica | None
     answer: asyncio.Future[Any]
-    sent: int = 0
+    was_sent: bool = False
     timer: asyncio.TimerHandle | None = None
     """Ends its wait; set while it is in the queue."""
 
@@ -154,9 +144,8 @@ class Router:
     ) -> Any:
         """Return the answer to a request; see ``Method.route``. A request for ``only`` one replica
         is sent to it without waiting for a slot."""
-        answer = asyncio.get_running_loop().create_future()
+        answer, began = asyncio.get_running_loop().create_future(), time.perf_counter()
         request = Request(next(self._numbers), method, args, kwargs, session, only, answer)
-        began = time.perf_counter()
         self.metrics.requests += 1
         try:
             if only and only.state is not State.READY:
@@ -200,13 +189,14 @@ class Router:
         except Exception as error:
             request.fail(error)
             return
-        request.sent += 1
+        request.was_sent = True
         replica.sent += 1
         replica.in_flight[request] = future
         self.replicas.remove(replica)
         self.replicas.append(replica)
-        if request.session:
-            request.session.use(replica)
+        if session := request.session:
+            session.home = replica
+            session.under_way += 1
         future.add_done_callback(partial(self._arrived, request, replica))
 
     def _arrived(self, request: Request, replica: Replica, future: asyncio.Future[Any]) -> None:
@@ -219,28 +209,27 @@ class Router:
             return
         self._free_slot(request, replica)
         if isinstance(error, Refused):
-            if request.only:
-                request.fail(self._failed(replica, f"is about to stop, and did not begin with {request.method!r}"))
             self._enqueue(request)
             replica.move_to(State.DRAINING)
-        elif error:
+            return
+        replica.answered.add(request.method)
+        if error:
             request.fail(error)
         elif not request.answer.done():
             answers = future.result()
             request.answer.set_result(answers if replica.width == 1 else [answer for _, answer in answers])
-        if not isinstance(error, Refused):
-            replica.answered.add(request.method)
         self._go_on(replica)
 
     def _changed(self, replica: Replica) -> None:
         """See to the requests of a replica that has ended. A draining one still answers its own."""
-        if replica.ended.is_set():
-            for request in list(replica.in_flight):
-                self._free_slot(request, replica)
-                if why := self._why_not_again(request):
-                    doing = f"failed while it ran {request.method!r} ({replica.reason})"
-                    request.fail(self._failed(replica, f"{doing}: {why}"))
-                self._enqueue(request)
+        for request in list(replica.in_flight) if replica.ended.is_set() else ():
+            self._free_slot(request, replica)
+            # Of a service that is given up they wait for that, and fail with its error.
+            if request.method not in self.options.idempotent and not self.options.irreplaceable:
+                why = "it may or may not have finished, and is not repeated, since it is not marked idempotent"
+                request.fail(self._failed(replica, f"failed while it ran {request.method!r} ({replica.reason}): {why}"))
+            self.metrics.retries += not request.answer.done()
+            self._enqueue(request)
         self._go_on(replica)
 
     def _free_slot(self, request: Request, replica: Replica) -> None:
@@ -260,26 +249,17 @@ class Router:
                 self._leave_queue(request)
                 self._send(request, chosen)
 
-    def _why_not_again(self, request: Request) -> str:
-        """Return why ``request`` is not sent again after its replica has died; nothing if it is."""
-        if self.options.irreplaceable:
-            return ""  # It waits until the service is given up, and fails with that error.
-        if request.method not in self.options.idempotent:
-            return "it may or may not have finished, and is not repeated, since it is not marked idempotent"
-        if request.only:
-            return "it was meant for this replica alone"
-        self.metrics.retries += 1
-        return ""
-
     def _failed(self, replica: Replica, what: str) -> ReplicaFailed:
         return ReplicaFailed(replica.name, f"{replica.name} of service {self.name!r} {what}")
 
     def _enqueue(self, request: Request) -> None:
         """Put ``request`` into the queue, unless it is done; one that was sent before gets its old
-        position. It fails if the queue is full or the service closed."""
+        position. It fails if it may not wait."""
+        if request.only:
+            request.fail(self._failed(request.only, f"did not finish {request.method!r}, which was meant for it alone"))
         if self.closed:
             request.fail(self.closed)
-        if not request.sent and len(self.queue) >= self.options.max_queue:
+        if not request.was_sent and len(self.queue) >= self.options.max_queue:
             full = f"its queue is full: {len(self.queue)} requests wait for a slot already"
             request.fail(Overloaded(f"service {self.name!r} refused the request, since {full}"))
         if not request.answer.done():
@@ -294,8 +274,7 @@ class Router:
         request.timer = None
 
     def _expire(self, request: Request, waited: float) -> None:
-        ready = len(self.ready)
-        why = f"all slots of its {ready} replicas are taken" if ready else "it has no healthy replica"
+        why = f"all slots of its {len(self.ready)} replicas are taken" if self.ready else "it has no healthy replica"
         self._leave_queue(request)
         request.fail(Overloaded(f"service {self.name!r} could not take the request for {waited:g} s: {why}"))
 

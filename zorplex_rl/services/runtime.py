@@ -234,15 +234,13 @@ def is_made(mesh: Any) -> Any:
 
 async def run_together(*coroutines: Coroutine[Any, Any, Any]) -> None:
     """Run all to their end. If one fails, cancels the others, waits for them, and raises why."""
+    tasks = [asyncio.create_task(coroutine) for coroutine in coroutines]
     try:
-        async with asyncio.TaskGroup() as group:
-            for coroutine in coroutines:
-                group.create_task(coroutine)
-    except BaseExceptionGroup as failures:
-        error: BaseException = failures
-        while isinstance(error, BaseExceptionGroup):
-            error = error.exceptions[0]
-        raise error from None
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def done_before(doing: Awaitable[Result], event: asyncio.Event) -> "asyncio.Future[Result] | None":

@@ -164,7 +164,7 @@ class TrainerHandle:
         while True:
             replica = await self.service.replica_at(0)
             with suppress(ReplicaFailed, HostError), storing(f"the trainer's files in {str(folder)!r}"):
-                async with replica.machine.writing(folder) as there:
+                async with replica.machine.lend(folder, is_filled=False) as there:
                     await self._ask(replica, endpoint, there)
                 return
 
@@ -224,5 +224,5 @@ class TrainerHandle:
 
 
 async def _load(replica: Replica, folder: Path) -> None:
-    async with replica.machine.reading(folder) as there:
+    async with replica.machine.lend(folder, is_filled=True) as there:
         await replica.unless_lost(replica.method("load")(there).as_asyncio())
