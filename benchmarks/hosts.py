@@ -7,11 +7,6 @@ Linux and root. Writer and reader are processes that a controller has started th
 worker``; the socket is a Python program of 20 lines on each side. Over TLS it has the same
 certificates, and both sides show theirs, as in a run. A read of the weights and a transfer through
 the socket follow each other, and their ratio is taken.
-
-    python benchmarks/hosts.py --links 0 1 0.1
-
-measures instead how long a version of the weights takes whole and as a change (``delta.py``), over
-links that are slowed down to so many gigabits per second; 0 is as fast as it is.
 """
 
 from __future__ import annotations
@@ -25,8 +20,6 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
-from functools import partial
-from itertools import chain, product
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
@@ -51,16 +44,9 @@ ASKED = (
     "between the same two, and over TLS with a plain TLS socket?"
 )
 EXPECTED = (
-    "``tcp``, which ``auto`` chooses there, at least 50 % of the plain socket at 64 MB, and over TLS at least 70 %. "
-    "No expectation for ``rdma`` and ``message``."
-)
-ASKED_OF_CHANGES = "How long does a version take between two hosts whole, and as a change, and can that be predicted?"
-EXPECTED_OF_CHANGES = (
-    "Over 1 Gbit/s a change takes at most half the time, at 2e-5 and below; over a fast link it takes longer."
+    "``rdma``, which ``auto`` chooses there, 20 to 50 % of the plain socket at 64 MB. No expectation for ``message``."
 )
 MB, PORT = 1_000_000, 4444
-LARGE = 40
-"""How often the weights of the embedded policy stand one after the other where changes are read: 69 MB."""
 OUTSIDE = "10.77.0.254"
 """This process's own address on the hosts' network."""
 GIVE_UP_SECONDS = 60.0
@@ -77,12 +63,8 @@ class Options:
     """Reads of each size through each transport."""
     schemes: tuple[Literal["tcp", "tls"], ...] = ("tcp", "tls")
     """What the hosts are reached by."""
-    transports: tuple[str, ...] = ("auto", "tcp", "rdma", "message")
+    transports: tuple[str, ...] = ("auto", "rdma", "message")
     """Ways of the weights."""
-    links: tuple[float, ...] = ()
-    """Gigabits per second of the links over which changes are read."""
-    learning_rates: tuple[float, ...] = (2e-4, 2e-5, 2e-6)
-    """Rates of the steps between two versions, for changes."""
     log: bool = True
     """Append the result to LOG.md."""
 
@@ -229,63 +211,17 @@ def measure_over(scheme: str, options: Options) -> Report:
         return asyncio.run(measure(network, options, keys, asked))
 
 
-def slow_down(host: Host, gigabits: float) -> None:
-    """Let ``host`` send at most so many gigabits per second; 0 takes the limit away."""
-    limit = f"replace dev eth0 root tbf rate {gigabits:g}gbit burst 4mb latency 100ms"
-    words = ("tc", "qdisc", *(limit if gigabits else "del dev eth0 root").split())
-    subprocess.run(host.inside.enter(*words), check=bool(gigabits), capture_output=True)
-
-
-def changes_over(scheme: str, versions: dict[float, list[Any]], options: Options) -> list[list[str]]:
-    """Return the lines of ``delta.COLUMNS`` for two new hosts over ``scheme`` at each speed of
-    their link. ``versions`` are two of the weights for each learning rate."""
-    with two_workers(scheme) as (network, _, asked):
-        return asyncio.run(measure_changes(scheme, network, asked, versions, options))
-
-
-async def measure_changes(
-    scheme: str, network: Network, asked: str, versions: dict[float, list[Any]], options: Options
-) -> list[list[str]]:
-    from delta import read_in_turns, repeated, row_of
-
-    from zorplex_rl.training.hosts.openers import open_hosts
-
-    rows = []
-    async with open_hosts(Config().changed(hosts=asked)) as hosts:
-        writer, reader = (partial(hosts.spawn, name) for name in hosts.names)
-        for rate, link in product(versions, options.links):
-            slow_down(network["a"], link)
-            large = repeated(versions[rate], LARGE)
-            reads = await read_in_turns(large, "tcp", options.repeats, writer, reader)
-            rows.append(row_of(rate, large, f"{scheme}, {link:g} Gbit/s" if link else scheme, reads))
-    return rows
-
-
-def report_changes(apart: ProcessPoolExecutor, options: Options) -> Report:
-    """Train two versions at each learning rate, and read them over each scheme and link."""
-    import delta
-
-    versions = {rate: delta.measure(rate, delta.Options()).versions for rate in options.learning_rates}
-    rows = [apart.submit(changes_over, scheme, versions, options).result() for scheme in options.schemes]
-    return Report("A version read whole and as a change, between two hosts", delta.COLUMNS, list(chain(*rows)))
-
-
 def main(options: Options) -> None:
     if reason := why_not():
         print(f"nothing was measured: {reason}")
         return
     with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as apart:
-        if options.links:
-            reports = [report_changes(apart, options)]
-        else:
-            reports = [apart.submit(measure_over, scheme, options).result() for scheme in options.schemes]
+        reports = [apart.submit(measure_over, scheme, options).result() for scheme in options.schemes]
     for report in reports:
         print_report(report)
     if options.log:
         settings = {name: value for name, value in asdict(options).items() if name != "log"}
-        links = " ".join(("", "--links", *map("{:g}".format, options.links))) if options.links else ""
-        questions = (ASKED_OF_CHANGES, EXPECTED_OF_CHANGES) if options.links else (ASKED, EXPECTED)
-        append_report(f"benchmarks/hosts.py{links}", *questions, settings, reports)
+        append_report("benchmarks/hosts.py", ASKED, EXPECTED, settings, reports)
 
 
 if __name__ == "__main__":

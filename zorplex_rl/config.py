@@ -36,7 +36,7 @@ LossName = Literal[
     "sequence_rejection",
     "geometric_rejection",
 ]
-TransportName = Literal["auto", "shm", "tcp", "rdma", "message"]
+TransportName = Literal["auto", "shm", "rdma", "message"]
 OrderName = Literal["oldest", "freshest", "windowed"]
 OnUpdate = Literal["wait", "continue", "keep-prefix", "restart"]
 Device = Literal["auto", "cpu", "cuda"]
@@ -248,14 +248,8 @@ class Config:
     """Keep the finished turns of episodes whose generator dies: another one goes on from them, as
     long as they are not too old. They are sent to the replay buffer as they are finished."""
     transport: TransportName = "auto"
-    """How weights travel: shm (shared memory), tcp (a plain socket, between hosts), rdma
-    (RDMABuffer, with its TCP fallback), message (inside a reply), or auto (the first that
-    works)."""
-    transfer_dtype: Literal["same", "bfloat16"] = "same"
-    """What weights travel as: same, or bfloat16, at half the bytes; metrics show the mismatch."""
-    full_weights_every: int = 1
-    """Versions between two that a generator reads whole; of those in between it reads what has
-    changed (weights/delta.py). Pays with --transfer-dtype bfloat16 and low learning rates."""
+    """How weights travel: shm (shared memory), rdma (RDMABuffer, with its TCP fallback), message
+    (inside a reply), or auto (the first that works)."""
     eval_every: int = 10
     """Steps between evaluations on held-out tasks; one more before and one after training."""
     eval_tasks: int = 100
@@ -269,8 +263,8 @@ class Config:
     dtype: Dtype = "float32"
     """Number type of the model; bfloat16 has float32 master weights."""
     generator_dtype: Literal["same", "float32", "bfloat16", "float16"] = "same"
-    """Number type of the generators' model: same (as --dtype), or another. Weights then travel in
-    that of the trainer and are rounded where they arrive; metrics report the mismatch."""
+    """Number type of the generators' model: same (as --dtype), or another. Weights travel in that of
+    the trainer and are rounded where they arrive; metrics report the mismatch."""
     threads: int = 1
     """Torch threads for each actor on CPU."""
     tensorboard: bool = False
@@ -366,11 +360,6 @@ class Config:
             raise ConfigError(
                 "--scale-rate needs the last norm's gain in one process; use --trainer-processes 1, or leave it out"
             )
-        if self.full_weights_every > 1 and self.services.trainer_processes > 1:
-            raise ConfigError(
-                f"--full-weights-every is {self.full_weights_every}, but a trainer of several processes publishes whole weights only; "
-                "leave it out, or use --trainer-processes 1"
-            )
         if self.prompts_per_step < generators:
             raise ConfigError(
                 f"--generators is {generators}, but a step has only {self.prompts_per_step} prompts to share among them; "
@@ -392,13 +381,6 @@ class Config:
     def sampled_in(self) -> str:
         """The number type of the generators' model."""
         return self.dtype if self.generator_dtype == "same" else self.generator_dtype
-
-    @property
-    def travels_as(self) -> str | None:
-        """The number type in which weights travel, where it is not that of both ends, or None."""
-        if self.transfer_dtype != "same":
-            return self.transfer_dtype
-        return None if self.sampled_in == self.dtype else self.dtype
 
     @property
     def share(self) -> int:
@@ -457,7 +439,7 @@ _ZORPLEX_ONLY = {
 _AT_LEAST_ONE = (
     "steps prompts_per_step group_size updates_per_batch token_budget max_tokens max_turns slots generators "
     "tool_replicas reward_replicas trainer_processes "
-    "eval_every eval_tasks checkpoint_every threads start_seconds full_weights_every"
+    "eval_every eval_tasks checkpoint_every threads start_seconds"
 ).split()
 _AT_LEAST_ZERO = (
     "max_lag warmup_steps scale_rate weight_decay kl_coefficient spares tool_latency tool_latency_variation trainer_host "
@@ -482,7 +464,7 @@ _AT_MOST = {
     ),
     **dict.fromkeys("prompts_per_step group_size eval_tasks slots max_turns updates_per_batch".split(), MOST_EPISODES),
     **dict.fromkeys(
-        "steps max_lag warmup_steps token_budget max_tokens eval_every checkpoint_every full_weights_every".split(),
+        "steps max_lag warmup_steps token_budget max_tokens eval_every checkpoint_every".split(),
         MOST_STEPS,
     ),
 }

@@ -9,13 +9,10 @@ import re
 import shutil
 import socket
 import ssl
-import struct
 import threading
-import time
 from pathlib import Path
 
 import pytest
-import torch
 from cryptography.hazmat.primitives.serialization import (
     BestAvailableEncryption,
     Encoding,
@@ -30,9 +27,6 @@ from zorplex_rl.services import certificates, lifeline, tls
 from zorplex_rl.services.certificates import AUTHORITY_KEY, make_certificates
 from zorplex_rl.services.tls import AUTHORITY, CERTIFICATE, KEY, ask, check_files, client_context, server_context
 from zorplex_rl.training.hosts.checks import check_cluster
-from zorplex_rl.weights import socket_ring
-from zorplex_rl.weights.ring import WeightRing
-from zorplex_rl.weights.socket_ring import SocketRing, serve
 
 HERE = "tls://127.0.0.1:4444"
 
@@ -115,11 +109,11 @@ def test_a_file_with_several_authorities_admits_the_certificates_of_each(made, u
     for folder in (made / "a", tmp_path / "others" / "a"):
         (folder / AUTHORITY).write_bytes(both)
         check_files(folder, HERE)
-    ring = make_ring()
+    listener = socket.create_server(("127.0.0.1", 0))
     use(made / "a")
-    handle = serve(ring, "127.0.0.1", server_context())
+    threading.Thread(target=answer_with, args=(server_context(), listener), daemon=True).start()
     use(tmp_path / "others" / "a")
-    assert SocketRing(handle, client_context()).read_headers(3)[:, 1].max() == 1
+    ask(f"tls://127.0.0.1:{listener.getsockname()[1]}")
 
 
 def test_an_address_is_the_same_however_it_is_written(tmp_path):
@@ -210,67 +204,6 @@ def test_this_machine_needs_neither_and_the_environment_names_the_files(monkeypa
     monkeypatch.setenv(tls.TLS, "/somewhere")
     with pytest.raises(ConfigError, match="--tls is '/somewhere', where authority.pem cannot be read"):
         check_cluster(Config().changed(hosts="attach:tls://127.0.0.1:4444"))
-
-
-def make_ring() -> WeightRing:
-    model = torch.nn.Linear(512, 512)
-    ring = WeightRing(model, 3)
-    ring.publish(model, 1)
-    return ring
-
-
-def test_weights_over_tls_are_what_was_published_and_both_ends_are_verified(made, use, tmp_path, monkeypatch):
-    monkeypatch.setattr(socket_ring, "STALL_SECONDS", 2.0)
-    ring, staging = make_ring(), torch.zeros(4 * 513 * 512, dtype=torch.uint8)
-    staging = torch.zeros(ring.layout.size, dtype=torch.uint8)
-    use(made / "a")
-    handle = serve(ring, "127.0.0.1", server_context())
-    make_certificates(tmp_path / "others", ["a,127.0.0.1"], None, days=1)
-
-    def refused(context: ssl.SSLContext | None) -> None:
-        with pytest.raises((ssl.SSLError, ConnectionError)):
-            SocketRing(handle, context).read_headers(3)
-
-    refused(None)
-    without = ssl.create_default_context(cafile=str(made / "a" / AUTHORITY))
-    refused(without)
-    use(tmp_path / "others" / "a")
-    refused(client_context())
-    # Nothing of this has harmed the port, and one that says nothing holds up nobody.
-    use(made / "controller")
-    with socket.create_connection((handle.host, handle.port)):
-        reader = SocketRing(handle, client_context())
-        for slot in range(3):
-            reader.read_slot(slot, staging)
-            assert torch.equal(staging, ring.slots[slot])
-        assert reader._socket.version() == "TLSv1.3"
-    # A publisher under another name is refused by the reader.
-    use(made / "b")
-    stranger = serve(ring, "127.0.0.1", server_context())
-    with pytest.raises(ssl.SSLCertVerificationError, match="127.0.0.1"):
-        SocketRing(stranger, client_context())
-
-
-def test_who_connects_and_hangs_up_at_once_again_and_again_keeps_no_reader_out(made, use):
-    """A reset arrives before TLS has begun: as from a port scanner, without any certificate."""
-    ring, stop = make_ring(), threading.Event()
-    use(made / "a")
-    handle = serve(ring, "127.0.0.1", server_context())
-
-    def hang_up() -> None:
-        while not stop.wait(0.005):
-            with socket.create_connection((handle.host, handle.port)) as stranger:
-                stranger.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-
-    stranger = threading.Thread(target=hang_up)
-    stranger.start()
-    try:
-        time.sleep(0.5)
-        for _ in range(5):
-            SocketRing(handle, client_context()).read_headers(3)
-    finally:
-        stop.set()
-        stranger.join()
 
 
 def test_a_controller_is_told_within_seconds_why_a_host_does_not_take_it(made, use, tmp_path):

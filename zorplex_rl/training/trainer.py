@@ -51,17 +51,13 @@ class TrainerActor(ModelActor):
         import torch
 
         from zorplex_rl.learning.learner import Learner
-        from zorplex_rl.policy.load import DTYPES
-        from zorplex_rl.training.transports import Publisher, Readers
+        from zorplex_rl.training.transports import Publisher
 
         super()._load()
         config = self.config
         torch.manual_seed(config.seed)
         self._learner = Learner(self.policy, config.learner, config.steps, config.temperature)
-        travels_as = DTYPES[config.travels_as] if config.travels_as else None
-        self._publisher = Publisher(
-            self.policy.model, dtype=travels_as, readers=Readers.of(config), full_every=config.full_weights_every
-        )
+        self._publisher = Publisher(self.policy.model, config=config)
 
     @concurrent_endpoint
     async def step(
@@ -92,9 +88,9 @@ class TrainerActor(ModelActor):
         return self._publisher.read_headers()
 
     @concurrent_endpoint
-    async def ring_slot(self, slot: int, size: int) -> "Tensor":
-        """Return the first ``size`` bytes of one slot, for the ``message`` transport."""
-        return self._publisher.read_slot(slot, size)
+    async def ring_slot(self, slot: int) -> "Tensor":
+        """Return one slot, for the ``message`` transport."""
+        return self._publisher.read_slot(slot)
 
     @concurrent_endpoint
     async def save(self, folder: str) -> None:

@@ -11,8 +11,7 @@ version once. No process ever puts the weights together to send them. Only a che
 trained policy are gathered, tensor by tensor, on rank 0. Both are what a trainer of one process
 writes, so a run can be continued with another number of processes.
 
-The ranks are all on one host, and talk on its loopback address only. Generators on other hosts read
-each rank's ring from a socket of its own. When that host is lost, the group starts again on another
+The ranks are all on one host, and talk on its loopback address only. When that host is lost, the group starts again on another
 one, as late as a single trainer does (``services/host.py``).
 """
 
@@ -38,7 +37,7 @@ from zorplex_rl.training.trainer import TrainerActor
 
 if TYPE_CHECKING:
     from zorplex_rl.learning.sharded_learner import ShardedLearner
-    from zorplex_rl.training.shard_transports import GroupSource, RankPublisher
+    from zorplex_rl.training.shard_transports import RankPublisher
 
 LOOPBACK = "127.0.0.1"
 LAST_WORDS_SECONDS = 10.0
@@ -51,7 +50,7 @@ class TrainerRankActor(TrainerActor):
     """One rank of the trainer. Each endpoint has to be called on all ranks, in the same order."""
 
     _learner: "ShardedLearner"
-    _publisher: "RankPublisher"  # type: ignore[assignment]  # It has the same methods.
+    _publisher: "RankPublisher"
     imports = (*TrainerActor.imports, "zorplex_rl.learning.sharded_learner", "zorplex_rl.training.shard_transports")
 
     def __init__(self, name: str, config: Config, devices: Sequence[str]) -> None:
@@ -109,9 +108,8 @@ class TrainerRankActor(TrainerActor):
         from torch.distributed.device_mesh import init_device_mesh
 
         from zorplex_rl.learning.sharded_learner import ShardedLearner
-        from zorplex_rl.policy.load import DTYPES, load_policy
+        from zorplex_rl.policy.load import load_policy
         from zorplex_rl.training.shard_transports import RankPublisher
-        from zorplex_rl.training.transports import Readers
 
         config, kind = self.config, self.device.partition(":")[0]
         prepare(self.device, config.threads)
@@ -120,13 +118,7 @@ class TrainerRankActor(TrainerActor):
         torch.manual_seed(config.seed)
         mesh = init_device_mesh(kind, (self.ranks,))
         self._learner = ShardedLearner(self.policy, mesh, config.learner, config.steps, config.temperature)
-        travels_as = DTYPES[config.travels_as] if config.travels_as else None
-        self._publisher = RankPublisher(self.policy.model, mesh, travels_as, Readers.of(config))
-
-    @concurrent_endpoint
-    async def source(self) -> "GroupSource":
-        """Return what generators read this rank's part from."""
-        return self._publisher.source()
+        self._publisher = RankPublisher(self.policy.model, mesh, config)
 
     @concurrent_endpoint
     async def export(self, folder: str) -> None:

@@ -48,10 +48,6 @@ def check_hosts(config: Config) -> None:
         check_address(settings.listen, "--listen")
         if spec.kind != "attach":
             raise ConfigError("--listen is for --hosts attach:…; leave it out")
-    if config.transport == "tcp" and spec.kind not in ("attach", "slurm"):
-        raise ConfigError(
-            f"--transport is tcp, which is for --hosts attach:… and slurm:N, and --hosts is {settings.hosts}; use --transport auto"
-        )
     if settings.trainer_host >= max(1, spec.count):
         raise ConfigError(
             f"--trainer-host is {settings.trainer_host}, but --hosts names {spec.count}; they are numbered from 0"
