@@ -99,7 +99,6 @@ async def bursts():
 """,
     "pulls": """
 import asyncio, contextlib, json, os, sys, time
-os.environ["ZORPLEX_HOST_ADDRESS"] = "127.0.0.1"  # a process with an address of its host serves its weights there
 import weight_sync as bench
 from statistics import median
 async def bursts():
@@ -107,7 +106,7 @@ async def bursts():
     try:
         readers = {
             (transport, size): await bench.connect(writer.actor, transport, bench.make_model(size))
-            for size, writer in writers.items() for transport in ("shm", "tcp", "rdma", "message")
+            for size, writer in writers.items() for transport in ("shm", "rdma", "message")
         }
         while True:
             found = {}

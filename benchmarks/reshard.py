@@ -27,13 +27,14 @@ from torch import nn
 from torch.distributed.tensor import Placement, Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
+from zorplex_rl.course.nb07b import gather_then_scatter_bytes, minimum_bytes
 from zorplex_rl.services.replica import Replica, spawn
 from zorplex_rl.services.runtime import Actor, concurrent_endpoint
-from zorplex_rl.training.shard_transports import offer, subscribe
-from zorplex_rl.weights.reshard.plan import Locations
+from zorplex_rl.training.shard_transports import offer_all, subscribe
+from zorplex_rl.training.transports import Subscriber
+from zorplex_rl.weights.reshard.plan import Sharding, local_box
 from zorplex_rl.weights.reshard.sharded_model import Description, ModelPlan, ShardedWeight, plan_model
-from zorplex_rl.weights.reshard.sharding import Sharding, local_shape
-from zorplex_rl.weights.reshard.transfer import LocalReader, ShardPublisher, ShardSubscriber
+from zorplex_rl.weights.reshard.transfer import ShardPublisher
 
 ASKED = (
     "How many bytes and seconds does the resharding plan need to bring weights from trainer ranks to generator ranks that cut them "
@@ -82,13 +83,13 @@ class RankActor(Actor):
         torch.set_num_threads(1)
         self.rank, self.held = rank, {"shard": hold(description, rank)}
         self.publishers: dict[str, ShardPublisher] = {}
-        self.subscribers: dict[str, ShardSubscriber] = {}
+        self.subscribers: dict[str, Subscriber] = {}
 
     @concurrent_endpoint
     async def offer(self, route: str, plan: ModelPlan, what: str) -> dict:
         """Set up a publisher of the ``shard``, or the ``whole`` that this rank gathered."""
         self.publishers[route] = ShardPublisher(self.held[what], plan, 0 if what == "whole" else self.rank)
-        return offer(self.publishers[route])
+        return offer_all(self.publishers[route])
 
     @concurrent_endpoint
     async def subscribe(self, route: str, offers: list, plan: ModelPlan) -> int:
@@ -97,14 +98,10 @@ class RankActor(Actor):
 
     @concurrent_endpoint
     async def gather(self, route: str, offers: list, plan: ModelPlan) -> int:
-        """Subscribe to the whole model. This rank's own part is copied, not read. Returns the bytes
-        that are read."""
+        """Subscribe to the whole model. Returns the bytes that are read from other ranks."""
         self.held["whole"] = hold(plan.destination, 0)
-        remote = await subscribe(offers, self.held["whole"], plan, 0)
-        here = LocalReader(self.publishers[route].rings[0])
-        readers = remote.readers | {self.rank: here}
-        self.subscribers[route] = ShardSubscriber(readers, self.held["whole"], plan, 0)
-        return self.subscribers[route].transfer_bytes - here.layout.size
+        self.subscribers[route] = await subscribe(offers, self.held["whole"], plan, 0)
+        return self.subscribers[route].transfer_bytes - self.publishers[route].rings[0].layout.size
 
     @concurrent_endpoint
     async def publish(self, route: str, what: str, version: int) -> None:
@@ -113,7 +110,8 @@ class RankActor(Actor):
     @concurrent_endpoint
     async def pull(self, route: str) -> None:
         subscriber = self.subscribers[route]
-        await asyncio.to_thread(subscriber.install, await subscriber.fetch())
+        await subscriber.fetch()
+        await asyncio.to_thread(subscriber.swap)
 
 
 @dataclass(slots=True)
@@ -132,14 +130,13 @@ class Sides:
         moved = await call(self.generator, "subscribe", "direct", offers, direct)
 
         whole = {name: ShardedWeight(w.shape, w.dtype, WHOLE) for name, w in self.source.items()}
-        here = Locations(source=range(len(self.trainer)), destination=(0,))
-        gathering, scattering = plan_model(self.source, whole, here), plan_model(whole, self.destination)
+        gathering, scattering = plan_model(self.source, whole), plan_model(whole, self.destination)
         offers = await call(self.trainer, "offer", "gather", gathering, "shard")
         gathered = await call(self.trainer[:1], "gather", "gather", offers, gathering)
         offers = await call(self.trainer[:1], "offer", "scatter", scattering, "whole")
         scattered = await call(self.generator, "subscribe", "scatter", offers, scattering)
         found = {RESHARD: sum(moved), GATHER: sum(gathered) + sum(scattered)}
-        assert found == {RESHARD: direct.minimum_bytes, GATHER: direct.gather_then_scatter_bytes}
+        assert found == {RESHARD: minimum_bytes(direct), GATHER: gather_then_scatter_bytes(direct)}
         return found
 
     async def reshard(self, version: int) -> None:
@@ -198,7 +195,7 @@ def hold(description: Description, rank: int) -> nn.Module:
     """Return random numbers in the shapes of ``rank``'s shards."""
     model = nn.Module()
     for name, weight in description.items():
-        model.register_buffer(name, torch.randn(local_shape(weight.shape, weight.sharding, rank)).to(weight.dtype))
+        model.register_buffer(name, torch.randn(local_box(weight.shape, weight.sharding, rank).sizes).to(weight.dtype))
     return model
 
 

@@ -69,7 +69,7 @@ class Options:
     def transports(self) -> list[str]:
         """All but those that are not there: tcp is served on a worker's host only (``hosts.py``),
         and a GPU's weights are not in shared memory."""
-        return [name for name in READERS if name not in ("tcp", *["shm"] * (self.device != "cpu"))]
+        return [name for name in READERS if name != "shm" or self.device == "cpu"]
 
 
 def make_model(megabytes: int, device: str) -> nn.Module:
@@ -94,8 +94,8 @@ class Writer(Actor):
         return self.publisher.read_headers()
 
     @concurrent_endpoint
-    async def ring_slot(self, slot: int, size: int) -> Tensor:
-        return self.publisher.read_slot(slot, size)
+    async def ring_slot(self, slot: int) -> Tensor:
+        return self.publisher.read_slot(slot)
 
     @concurrent_endpoint
     async def publish(self) -> int:

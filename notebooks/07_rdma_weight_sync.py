@@ -639,7 +639,7 @@ def _(afar, careful, whose):
     another process, read through `RDMABuffer`: {_said(afar, len(afar.copies))}.
 
     This protocol is a **seqlock**: it does not prevent a torn read, it reveals it. The package's
-    `read_ring` is the same loop with a limit.
+    `read_rings` is the same loop with a limit.
     """)
     return
 

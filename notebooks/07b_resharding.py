@@ -32,13 +32,12 @@ with app.setup(hide_code=True):
     from zorplex_rl.course.widgets import ReshardMap
     from zorplex_rl.policy.load import load_policy
     from zorplex_rl.weights.layout import named_weights
-    from zorplex_rl.weights.reshard.plan import Move, plan
+    from zorplex_rl.weights.reshard.plan import Move, Sharding, local_box, plan
     from zorplex_rl.weights.reshard.sharded_model import (
         ModelPlan,
         ShardedWeight,
         plan_model,
     )
-    from zorplex_rl.weights.reshard.sharding import Sharding, local_boxes
     from zorplex_rl.weights.reshard.transfer import pull_together
 
 
@@ -369,7 +368,7 @@ def _(policy):
     keys_name = next(name for name in _described if name.endswith("k_proj.weight"))
     keys = _described[keys_name]
     head_rows = keys.shape[0] // heads
-    keys_on = [local_boxes(keys.shape, keys.sharding, rank)[0] for rank in range(2 * heads)]
+    keys_on = [local_box(keys.shape, keys.sharding, rank) for rank in range(2 * heads)]
     return head_rows, heads, keys, keys_on
 
 
@@ -463,7 +462,7 @@ def _(policy):
 @app.cell(hide_code=True)
 def _(ask_busiest, plans):
     _plan = plans["FSDP 4", "TP 2"]
-    _through_0 = _plan.gather_then_scatter_bytes
+    _through_0 = nb07b.gather_then_scatter_bytes(_plan)
     _busiest = max(map(sum, _plan.traffic()))
     _times = _through_0 / _busiest
     lesson.reveal(
@@ -473,7 +472,7 @@ def _(ask_busiest, plans):
         why=f"""
         {_times:.1f} times: rank 0 receives what it has not and sends everything, {_through_0 / 1e6:.2f} MB through one link. With the plan the busiest rank
         sends {_busiest / 1e6:.2f} MB, and no trainer rank needs room for the whole model. In all, the plan moves {_plan.bytes_moved / 1e6:.2f} MB, which is
-        {"the minimum" if _plan.bytes_moved == _plan.minimum_bytes else "not the minimum"}. Choose other meshes below.
+        {"the minimum" if _plan.bytes_moved == nb07b.minimum_bytes(_plan) else "not the minimum"}. Choose other meshes below.
         """,
         shows=[
             lesson.figure(
@@ -481,7 +480,7 @@ def _(ask_busiest, plans):
                     {
                         f"{trainer} → {generator}": (
                             max(map(sum, found.traffic())),
-                            found.gather_then_scatter_bytes,
+                            nb07b.gather_then_scatter_bytes(found),
                         )
                         for (trainer, generator), found in plans.items()
                     },
@@ -505,8 +504,8 @@ def _(plans):
         destinations="generator",
         axes=("Trainers hold", "Generators want"),
         notes={
-            names: f"Gather, then scatter would move {found.gather_then_scatter_bytes / 1e6:.2f} MB, "
-            f"{found.gather_then_scatter_bytes / found.bytes_moved:.2f} times as much."
+            names: f"Gather, then scatter would move {nb07b.gather_then_scatter_bytes(found) / 1e6:.2f} MB, "
+            f"{nb07b.gather_then_scatter_bytes(found) / found.bytes_moved:.2f} times as much."
             for names, found in plans.items()
         },
     )
@@ -674,10 +673,10 @@ def _(ask_losses, transfer, whose):
     )
     _amount = (
         "exactly the minimum"
-        if _read == _plan.minimum_bytes
-        else f"where {_plan.minimum_bytes / 1e6:.2f} MB are enough"
-        if _read > _plan.minimum_bytes
-        else f"less than the {_plan.minimum_bytes / 1e6:.2f} MB that are needed"
+        if _read == nb07b.minimum_bytes(_plan)
+        else f"where {nb07b.minimum_bytes(_plan) / 1e6:.2f} MB are enough"
+        if _read > nb07b.minimum_bytes(_plan)
+        else f"less than the {nb07b.minimum_bytes(_plan) / 1e6:.2f} MB that are needed"
     )
     _sent = " ".join(
         f"Trainer rank {rank} sent {' and '.join(f'{size / 1e6:.2f} MB' for size in row)} to the generator ranks."
@@ -732,7 +731,7 @@ def _():
 @app.cell(hide_code=True)
 def _(plans):
     lesson.headline(
-        f"from FSDP 4 to TP 2 the busiest trainer rank sends {max(map(sum, plans['FSDP 4', 'TP 2'].traffic())) / 1e6:.2f} MB with a plan, and {plans['FSDP 4', 'TP 2'].gather_then_scatter_bytes / 1e6:.2f} MB if it gathers and scatters."
+        f"from FSDP 4 to TP 2 the busiest trainer rank sends {max(map(sum, plans['FSDP 4', 'TP 2'].traffic())) / 1e6:.2f} MB with a plan, and {nb07b.gather_then_scatter_bytes(plans['FSDP 4', 'TP 2']) / 1e6:.2f} MB if it gathers and scatters."
     )
     return
 

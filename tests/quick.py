@@ -20,7 +20,7 @@ FILES = {
     "sizing": "allocation fit memory model_shape run_time step_time",
     "drawing": "plots",
     "learning": "alarm checkpoint learning_signal losses referee replay",
-    "weights": "fence ring socket_ring",
+    "weights": "fence ring",
     "weights/reshard": "plan sharded_model transfer",
     "policy": "intervals limits",
     "task": "environment parser reward_hacks rewards specs",
@@ -46,7 +46,6 @@ test_size_measures_this_machine_and_tells_the_time_of_a_step
 test_this_machine_takes_longer_for_a_larger_model
 test_a_configuration_of_no_model_is_refused_in_one_sentence
 test_a_configuration_of_ten_million_layers_is_refused_before_anything_is_made_of_it
-test_a_reader_that_asks_and_does_not_read_holds_up_no_other_and_is_given_up
 """.split()
 """Tests of these files that take seconds."""
 STARTING = """
@@ -71,8 +70,6 @@ test_the_folder_of_a_killed_process_is_swept_and_that_of_a_living_one_is_not
 test_a_folder_goes_with_its_process
 test_what_is_new_or_not_ours_is_left_alone
 test_another_process_with_another_hash_seed_draws_the_same_tasks
-test_the_port_opens_again_after_all_descriptors_of_the_publisher_were_taken
-test_seven_hundred_idle_connections_cost_no_thread_and_keep_nobody_out
 test_a_measured_process_takes_what_was_computed
 test_nothing_is_said_where_the_library_cannot_keep_its_cache
 test_the_check_imports_no_torch

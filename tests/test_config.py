@@ -48,20 +48,6 @@ def test_the_tasks_with_difficulties_and_the_losses_without_groups_are_named():
     assert [loss for loss in LOSSES if ADVANTAGES[loss] is batch_baseline] == list(LOSSES_WITHOUT_GROUPS)
 
 
-@pytest.mark.parametrize(
-    ("settings", "sampled_in", "travels_as"),
-    [
-        ({}, "float32", None),
-        ({"generator_dtype": "float16"}, "float16", "float32"),
-        ({"dtype": "bfloat16", "generator_dtype": "bfloat16"}, "bfloat16", None),
-        ({"transfer_dtype": "bfloat16", "generator_dtype": "float16"}, "float16", "bfloat16"),
-    ],
-)
-def test_weights_travel_in_the_trainer_s_number_type_unless_it_is_said(settings, sampled_in, travels_as):
-    config = Config().changed(**settings)
-    assert (config.sampled_in, config.travels_as) == (sampled_in, travels_as)
-
-
 @pytest.mark.parametrize(("mode", "max_lag"), [("sync", 0), ("async", 3)])
 def test_the_mode_of_an_earlier_version_becomes_a_lag(mode, max_lag):
     earlier = Config(max_lag=3).settings() | {"mode": mode}

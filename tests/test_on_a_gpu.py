@@ -10,9 +10,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from publishing_actor import PublishingActor
 from runs import SMALL, rows, train_here
 
+from zorplex_rl.course.nb07 import Writer
 from zorplex_rl.policy.load import load_policy
 from zorplex_rl.policy.model_folder import EMBEDDED_PATH
 from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
@@ -22,7 +22,7 @@ from zorplex_rl.services.runtime import concurrent_endpoint
 from zorplex_rl.sizing.measured_size import Case, measure
 from zorplex_rl.task.specs import get_spec
 from zorplex_rl.training.devices import has_driver
-from zorplex_rl.training.transports import Publisher, subscribe
+from zorplex_rl.training.transports import subscribe
 from zorplex_rl.weights.layout import Layout, named_weights
 
 if not has_driver() or not torch.cuda.is_available():
@@ -35,13 +35,12 @@ def square_layers(count: int = 8) -> torch.nn.Module:
     return torch.nn.ParameterList(torch.zeros(WIDTH, WIDTH, device=GPU) for _ in range(count))
 
 
-class GpuWriterActor(PublishingActor):
+class GpuWriterActor(Writer):
     """Publishes a model on the GPU, in which every number is the version: what comes before a
     publication is still being computed when it is asked for."""
 
     def __init__(self) -> None:
-        self.model, self.version = square_layers(), 0
-        self.publisher = Publisher(self.model, 3)
+        super().__init__(square_layers)
 
     @concurrent_endpoint
     async def publish(self) -> int:
@@ -80,7 +79,7 @@ def test_a_model_on_the_gpu_gets_what_another_process_published_from_there(trans
     async def run():
         writer, model = await spawn("writer", GpuWriterActor), square_layers()
         try:
-            source = replace(await writer.actor.source.call_one(), owner=writer.actor)
+            source = replace(await writer.actor.open_ring.call_one(), owner=writer.actor)
             subscriber = await subscribe(source, transport, model)
             for version in range(1, 31):
                 assert await writer.actor.publish.call_one() == version

@@ -80,7 +80,9 @@ def certificates(folder: Path, *addresses: str) -> dict[str, str]:
     environment that names them."""
     folder.mkdir()
     key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
-    openssl("req", "-x509", *key, "-keyout", "ca.key", "-out", "ca.pem", "-days", "30", "-subj", "/CN=zorplex", cwd=folder)
+    openssl(
+        "req", "-x509", *key, "-keyout", "ca.key", "-out", "ca.pem", "-days", "30", "-subj", "/CN=zorplex", cwd=folder
+    )
     openssl("req", *key, "-keyout", "host.key", "-out", "host.csr", "-subj", "/CN=host", cwd=folder)
     names = ",".join(f"IP:{address}" for address in addresses)
     (folder / "host.ext").write_text(f"subjectAltName={names}\nextendedKeyUsage=serverAuth,clientAuth\n")
@@ -178,7 +180,9 @@ def speaks_tls_only(controller, address: str) -> None:
 @needs_hosts
 def test_a_host_of_another_authority_is_not_used_and_the_run_says_so(tmp_path):
     with namespaced_hosts("ctl", "a") as network:
-        tls, other = (certificates(tmp_path / name, *(h.address for h in network.values())) for name in ("ours", "theirs"))
+        tls, other = (
+            certificates(tmp_path / name, *(h.address for h in network.values())) for name in ("ours", "theirs")
+        )
         with workers(network, "a", other) as hosts:
             run = begin(network["ctl"], SMALL.changed(hosts=hosts), tls)
             output, _ = run.communicate(timeout=120)

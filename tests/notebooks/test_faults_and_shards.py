@@ -17,7 +17,7 @@ from torch.distributed.tensor import Shard
 
 from zorplex_rl.course.lesson import exercise
 from zorplex_rl.services.runtime import ReplicaDied
-from zorplex_rl.weights.reshard.sharding import Sharding, local_shape
+from zorplex_rl.weights.reshard.plan import Sharding, local_box
 
 RUN = """
 import json, runpy, sys
@@ -85,7 +85,7 @@ def test_04_agrees_with_torch_and_with_its_own_formulas():
         "fsdp={name: [float((w - fsdp['FSDP by hand'][0]).abs().max()), sent] for name, (w, sent) in fsdp.items()})",
     )
     assert all(same for _, same in found["held"])
-    assert found["four"] == [local_shape((5, 4), Sharding((4,), (Shard(0),)), rank)[0] for rank in range(4)]
+    assert found["four"] == [local_box((5, 4), Sharding((4,), (Shard(0),)), rank).sizes[0] for rank in range(4)]
     assert found["apart"] < 1e-4
     assert found["relu"]
     assert max(apart for apart, _ in found["fsdp"].values()) < 1e-5
@@ -197,7 +197,9 @@ def test_cut_of_04_holds_what_the_package_says(length, ranks, dim):
     whole = torch.arange(6.0 * length).reshape((length, 6) if dim == 0 else (6, length))
     parts = [load_04().cut(whole, dim, rank, ranks) for rank in range(ranks)]
     sharding = Sharding((ranks,), (Shard(dim),))
-    assert [tuple(part.shape) for part in parts] == [local_shape(whole.shape, sharding, rank) for rank in range(ranks)]
+    assert [tuple(part.shape) for part in parts] == [
+        local_box(whole.shape, sharding, rank).sizes for rank in range(ranks)
+    ]
     assert torch.equal(torch.cat(parts, dim), whole)
 
 

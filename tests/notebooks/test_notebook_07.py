@@ -19,7 +19,7 @@ from test_faults_and_shards import run
 from test_notebooks import load
 
 from zorplex_rl.course import nb07_torn
-from zorplex_rl.weights.ring import WeightRing, read_ring
+from zorplex_rl.weights.ring import WeightRing, read_rings
 
 PATH = Path(__file__).parents[2] / "notebooks" / "07_rdma_weight_sync.py"
 SIZE = 64
@@ -63,13 +63,14 @@ def test_the_solution_reads_as_the_package_does(notebook, version_first):
     """The same writer, step by step: the same version, and as many looks."""
 
     def by_the_package(ring: nb07_torn.PlayedRing) -> int:
-        async def headers() -> torch.Tensor:
-            return torch.tensor(ring.read_headers())
+        class Reader:
+            async def read_headers(self) -> torch.Tensor:
+                return torch.tensor(ring.read_headers())
 
-        async def slot(number: int) -> None:
-            ring.read_slot(number)
+            async def read_slot(self, slot: int, staging: list[int]) -> None:
+                staging[:] = ring.read_slot(slot)
 
-        return asyncio.run(read_ring(headers, slot))
+        return asyncio.run(read_rings([Reader()], [[]]))
 
     def played(seed: int) -> nb07_torn.PlayedRing:
         while True:

@@ -18,9 +18,9 @@ from test_course import minutes
 from test_notebooks import load
 from torch.distributed.tensor import Replicate, Shard
 
-from zorplex_rl.weights.reshard.plan import plan
+from zorplex_rl.course.nb07b import minimum_bytes
+from zorplex_rl.weights.reshard.plan import Sharding, local_box, plan
 from zorplex_rl.weights.reshard.sharded_model import ShardedWeight, plan_model
-from zorplex_rl.weights.reshard.sharding import Sharding, local_boxes, local_shape
 
 PATH = Path(__file__).parents[2] / "notebooks" / "07b_resharding.py"
 
@@ -64,7 +64,7 @@ def test_a_box_is_what_dtensor_would_hold(notebook):
     for sharding in shardings((4,), (2, 2)):
         for rank in range(sharding.ranks):
             bounds = notebook.box((9, 2), sharding, rank)
-            assert tuple(end - first for first, end in bounds) == local_shape((9, 2), sharding, rank)
+            assert tuple(end - first for first, end in bounds) == local_box((9, 2), sharding, rank).sizes
 
 
 def described(*shapes: tuple[int, ...], sharding: Sharding) -> dict[str, ShardedWeight]:
@@ -94,7 +94,7 @@ def test_the_readers_pieces_make_the_plan(notebook):
     def bytes_of(pieces):
         return notebook.plan_with(pieces, FSDP, COPIES).bytes_moved
 
-    least = plan_model(FSDP, COPIES).minimum_bytes
+    least = minimum_bytes(plan_model(FSDP, COPIES))
     assert bytes_of(notebook.pieces_solution) == least
     assert notebook.plan_with(notebook.pieces_solution, COPIES, FSDP) == plan_model(COPIES, FSDP), (
         "copies share the work"
@@ -110,7 +110,7 @@ def test_a_planner_that_looks_up_every_rank_in_sent_makes_the_plan_too(notebook)
             found.setdefault(held[rank], notebook.pieces_solution({rank: held[rank]}, wanted, sent))
         return [piece for pieces in found.values() for piece in pieces]
 
-    assert notebook.plan_with(by_get, COPIES, FSDP).bytes_moved == plan_model(COPIES, FSDP).minimum_bytes
+    assert notebook.plan_with(by_get, COPIES, FSDP).bytes_moved == minimum_bytes(plan_model(COPIES, FSDP))
 
 
 def test_more_ranks_than_heads_hold_the_same_head_each_whole(notebook):
@@ -121,9 +121,9 @@ def test_more_ranks_than_heads_hold_the_same_head_each_whole(notebook):
     attention.config = SimpleNamespace(num_key_value_heads=heads, num_attention_heads=4)
     found = notebook.describe_on(SimpleNamespace(model=attention), tp=4)
     key, query = found["k_proj.weight"], found["q_proj.weight"]
-    assert [local_shape(key.shape, key.sharding, rank) for rank in range(4)] == [(size, 64)] * 4
-    assert [local_boxes(key.shape, key.sharding, rank)[0].offsets[0] for rank in range(4)] == [0, 0, size, size]
-    assert [local_boxes(query.shape, query.sharding, rank)[0].offsets[0] for rank in range(4)] == [0, 16, 32, 48]
+    assert [local_box(key.shape, key.sharding, rank).sizes for rank in range(4)] == [(size, 64)] * 4
+    assert [local_box(key.shape, key.sharding, rank).offsets[0] for rank in range(4)] == [0, 0, size, size]
+    assert [local_box(query.shape, query.sharding, rank).offsets[0] for rank in range(4)] == [0, 16, 32, 48]
 
 
 def test_real_shards_arrive_as_the_readers_plan_says(notebook, monkeypatch):
@@ -139,7 +139,7 @@ def test_real_shards_arrive_as_the_readers_plan_says(notebook, monkeypatch):
 
     right, wrong = asyncio.run(both())
     assert right.equal == right.compared == len(right.plan.moves)
-    assert right.plan.bytes_moved == right.plan.minimum_bytes
+    assert right.plan.bytes_moved == minimum_bytes(right.plan)
     for found in (right, wrong):
         assert sum(found.read) == found.plan.bytes_moved
     ((trained, generated),) = right.losses

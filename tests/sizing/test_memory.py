@@ -13,7 +13,7 @@ from zorplex_rl.learning.batches import split_by_tokens
 from zorplex_rl.sizing import memory
 from zorplex_rl.sizing.measured_size import Case, make_model, measure, workload_of
 from zorplex_rl.sizing.model_shape import ModelShape
-from zorplex_rl.sizing.workload import BYTES, RING_SLOTS, MicroBatch, Parallel, Workload
+from zorplex_rl.sizing.workload import BYTES, MicroBatch, Parallel, Workload
 
 SMALL = ModelShape(layers=2, hidden=64, heads=4, kv_heads=2, intermediate=96, vocabulary=500)
 SHAPES = [
@@ -175,19 +175,10 @@ def test_a_measured_process_takes_what_was_computed(tmp_path):
     assert set(found.seconds) == {"load", "optimizer", "ring", "publish", "step 1", "step 2"}
 
 
-def test_the_ring_has_the_slots_that_the_trainer_gives_it():
-    from zorplex_rl.training.transports import SLOTS
-
-    assert RING_SLOTS == SLOTS
-
-
-def test_a_ring_that_keeps_changes_takes_the_bytes_that_it_allocates():
-    from zorplex_rl.weights.delta import CHANGES
+def test_the_ring_has_the_slots_and_the_bytes_that_the_trainer_gives_it():
     from zorplex_rl.weights.layout import Layout
-    from zorplex_rl.weights.ring import ring_bytes
+    from zorplex_rl.weights.ring import SLOTS, ring_bytes
 
     layout = Layout.of({"w": torch.zeros(1_000_000, dtype=torch.bfloat16)})
-    for changes in (False, True):
-        work = Workload(10, 10, 1, 1, 100, transfer="bfloat16", changes=changes)
-        allocated = ring_bytes(layout, RING_SLOTS, CHANGES * changes)
-        assert work.ring_bytes * 1_000_000 == pytest.approx(allocated, rel=1e-3)
+    work = Workload(10, 10, 1, 1, 100, transfer="bfloat16")
+    assert work.ring_bytes * 1_000_000 == pytest.approx(ring_bytes(layout, SLOTS), rel=1e-3)

@@ -196,7 +196,8 @@ class CountingReader:
     """Reads as ``reader`` does, and counts the bytes."""
 
     def __init__(self, reader) -> None:
-        self.layout, self.reader, self.bytes = reader.layout, reader, 0
+        self.layout, self.transport = reader.layout, reader.transport
+        self.reader, self.bytes = reader, 0
 
     async def read_headers(self):
         return await self.reader.read_headers()
@@ -252,8 +253,7 @@ async def every_generator_reads_each_byte_once(trainer, batch, embedded, folder)
     pulls = {}
     for transport, model in models.items():
         pulls[transport] = pull = await subscribe_to_group(actor, 2, model, transport)
-        shards = pull._shards
-        shards.readers = {rank: CountingReader(reader) for rank, reader in shards.readers.items()}
+        pull.readers = [CountingReader(reader) for reader in pull.readers]
     for version in (0, 1):
         if version:
             await trainer.step(*batch)
@@ -264,10 +264,9 @@ async def every_generator_reads_each_byte_once(trainer, batch, embedded, folder)
         for transport, pull in pulls.items():
             for again in range(2):
                 assert await pull.fetch() == pull.swap() == version
-                readers = pull._shards.readers.values()
-                assert len(readers) == 2 and all(reader.bytes > 0.4 * size for reader in readers)
-                assert sum(reader.bytes for reader in readers) == size, (transport, again)
-            for reader in readers:
+                assert len(pull.readers) == 2 and all(reader.bytes > 0.4 * size for reader in pull.readers)
+                assert sum(reader.bytes for reader in pull.readers) == size, (transport, again)
+            for reader in pull.readers:
                 reader.bytes = 0
             expected = dict(trained.named_parameters())
             for name, parameter in models[transport].named_parameters():

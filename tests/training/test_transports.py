@@ -7,45 +7,47 @@ import asyncio
 import os
 import signal
 import threading
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from publishing_actor import PublishingActor
 from torch import nn
 
+from zorplex_rl.config import Config
+from zorplex_rl.course.nb07 import Writer
 from zorplex_rl.errors import WeightPullError
 from zorplex_rl.services.replica import spawn
 from zorplex_rl.services.runtime import concurrent_endpoint
 from zorplex_rl.training import transports
-from zorplex_rl.training.transports import Publisher, RdmaReader, SharedReader, Subscriber, subscribe
-from zorplex_rl.weights.layout import Layout, LayoutMismatch, named_weights
+from zorplex_rl.training.transports import Publisher, Subscriber, subscribe
+from zorplex_rl.weights.layout import LayoutMismatch, named_weights
+from zorplex_rl.weights.ring import WeightRing
 
-WIDTH = 1024
-HERE = [name for name in transports.READERS if name != "tcp"]
-"""tcp is served on a worker's host only: ``test_delta_pulls.py``, and ``hosts/``."""
 OUTLIVE_THE_WRITER = ["shm"]
 
 
-def make_model(width: int = WIDTH) -> nn.Module:
+def make_model(width: int = 1024, dtype: torch.dtype = torch.float32) -> nn.Module:
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(width, width), nn.Linear(width, 8))
+    return nn.Sequential(nn.Linear(width, width), nn.Linear(width, 8)).to(dtype)
 
 
-class WriterActor(PublishingActor):
+class WriterActor(Writer):
     """Publishes a model whose every number is the version's."""
 
-    def __init__(self, slots: int, dtype: torch.dtype | None = None) -> None:
-        self.model = make_model()
-        self.publisher = Publisher(self.model, slots, dtype)
-        self.version = 0
+    def __init__(self, slots: int) -> None:
+        super().__init__(make_model)
+        self.publisher = Publisher(self.model, slots)
         self.stop = threading.Event()
 
     @concurrent_endpoint
-    async def publish(self) -> int:
+    async def source(self):
+        return self.publisher.source()
+
+    @concurrent_endpoint
+    async def publish(self) -> None:
         self._write()
-        return self.version
 
     @concurrent_endpoint
     async def publish_random(self) -> list[torch.Tensor]:
@@ -54,7 +56,7 @@ class WriterActor(PublishingActor):
             for tensor in named_weights(self.model).values():
                 tensor.normal_()
         self.publisher.publish(self.model, self.version)
-        return [tensor.detach().clone() for tensor in named_weights(self.model).values()]
+        return weights_of(self.model)
 
     @concurrent_endpoint
     async def write_without_pause(self) -> None:
@@ -77,7 +79,16 @@ class WriterActor(PublishingActor):
         self.publisher.publish(self.model, self.version)
 
 
-async def subscribe_to(writer, transport: str, model: nn.Module):
+@asynccontextmanager
+async def writer_of(slots: int):
+    replica = await spawn("writer", WriterActor, slots)
+    try:
+        yield replica.actor
+    finally:
+        await replica.stop()
+
+
+async def subscribe_to(writer, transport: str, model: nn.Module) -> Subscriber:
     return await subscribe(replace(await writer.source.call_one(), owner=writer), transport, model)
 
 
@@ -87,33 +98,30 @@ def weights_of(model: nn.Module) -> list[torch.Tensor]:
 
 async def subscribe_all(writer) -> list[tuple[str, nn.Module, Subscriber]]:
     """A subscriber for each transport, with its model."""
-    models = {transport: make_model() for transport in HERE}
+    models = {transport: make_model() for transport in transports.READERS}
     return [(name, model, await subscribe_to(writer, name, model)) for name, model in models.items()]
 
 
 def test_pulled_parameters_are_bit_equal_to_the_published_ones_and_reach_the_model_only_with_the_swap():
     async def run():
-        replica = await spawn("writer", WriterActor, 2)
-        try:
-            subscribed = await subscribe_all(replica.actor)
+        async with writer_of(2) as writer:
+            subscribed = await subscribe_all(writer)
+            rounded = make_model(dtype=torch.bfloat16)
+            to_rounded = await subscribe_to(writer, "auto", rounded)
             for version in (1, 2, 3):
-                published = await replica.actor.publish_random.call_one()
+                published = await writer.publish_random.call_one()
                 for transport, model, source in subscribed:
-                    if version == 1:
-                        before = weights_of(model)
-                        assert await source.fetch() == 1
-                        assert all(map(torch.equal, before, weights_of(model)))
-                        assert source.swap() == source.version == 1
-                    else:
-                        assert await source.pull() == version
+                    before = weights_of(model)
+                    assert await source.fetch() == version
+                    assert all(map(torch.equal, before, weights_of(model)))
+                    assert source.swap() == source.version == version
                     for mine, theirs in zip(weights_of(model), published, strict=True):
                         assert torch.equal(mine, theirs), (transport, version)
+            assert await to_rounded.pull() == 3
+            assert all(map(torch.equal, weights_of(rounded), (tensor.bfloat16() for tensor in published)))
             for _, model, source in subscribed:
-                before = weights_of(model)
                 assert await source.pull() == 3
-                assert all(map(torch.equal, before, weights_of(model)))
-        finally:
-            await replica.stop()
+                assert all(map(torch.equal, published, weights_of(model)))
 
     asyncio.run(run())
 
@@ -134,17 +142,14 @@ def test_no_pull_is_ever_torn_while_the_writer_laps_the_reader():
         return last
 
     async def run():
-        replica = await spawn("writer", WriterActor, 4)
-        try:
-            subscribed = await subscribe_all(replica.actor)
-            await replica.actor.publish.call_one()
-            await replica.actor.write_without_pause.call_one()
+        async with writer_of(4) as writer:
+            subscribed = await subscribe_all(writer)
+            await writer.publish.call_one()
+            await writer.write_without_pause.call_one()
             lasts = [await pull_often(*each) for each in subscribed]
-            await replica.actor.stop_writing.call_one()
+            await writer.stop_writing.call_one()
             for last, (_, _, source) in zip(lasts, subscribed, strict=True):
                 assert await source.pull() >= last
-        finally:
-            await replica.stop()
 
     asyncio.run(run())
 
@@ -153,23 +158,20 @@ def test_a_publisher_that_was_stopped_before_it_was_killed_is_waited_for_no_long
     """Monarch never says that such a process is gone."""
 
     async def run():
-        replica = await spawn("writer", WriterActor, 2)
-        try:
-            pid = await replica.actor.process_id.call_one()
+        async with writer_of(2) as writer:
+            pid = await writer.process.call_one()
             os.kill(pid, signal.SIGSTOP)
             # A signal takes effect a little later, and on a busy machine an answer may come first.
             while any(
                 task.read_text().rpartition(") ")[2][0] != "T" for task in Path(f"/proc/{pid}/task").glob("*/stat")
             ):
                 await asyncio.sleep(0.01)
-            asked = replica.actor.source.call_one()
+            asked = writer.source.call_one()
             await asyncio.sleep(1.5)
             os.kill(pid, signal.SIGKILL)
             monkeypatch.setattr("zorplex_rl.training.transports.READ_TIMEOUT_SECONDS", 1)
             with pytest.raises(WeightPullError, match="no answer within 1 s"):
                 await transports.answer_of(asked)
-        finally:
-            await replica.stop()
 
     asyncio.run(run())
 
@@ -178,23 +180,21 @@ def test_a_writer_that_is_gone_leaves_the_old_weights_in_place_and_shared_ones_o
     monkeypatch,
 ):
     async def run():
-        replica = await spawn("writer", WriterActor, 2)
-        subscribed = await subscribe_all(replica.actor)
-        alone = [each for each in subscribed if each[0] not in OUTLIVE_THE_WRITER]
-        handle = await replica.actor.source.call_one()
-        await replica.actor.publish.call_one()
-        for _, _, source in alone:
-            await source.pull()
-        before = [weights_of(model) for _, model, _ in alone]
-        monkeypatch.setattr("zorplex_rl.training.transports.READ_TIMEOUT_SECONDS", 2)
-        try:
-            os.kill(await replica.actor.process_id.call_one(), signal.SIGKILL)
+        async with writer_of(2) as writer:
+            subscribed = await subscribe_all(writer)
+            alone = [each for each in subscribed if each[0] not in OUTLIVE_THE_WRITER]
+            handle = await writer.source.call_one()
+            await writer.publish.call_one()
+            for _, _, source in alone:
+                await source.pull()
+            before = [weights_of(model) for _, model, _ in alone]
+            monkeypatch.setattr("zorplex_rl.training.transports.READ_TIMEOUT_SECONDS", 2)
+            os.kill(await writer.process.call_one(), signal.SIGKILL)
             for _, _, source in alone:
                 with pytest.raises(WeightPullError, match="could not be read"):
                     await source.pull()
-        finally:
-            await replica.stop()
-        for old, (transport, model, _) in zip(before, alone, strict=True):
+        for old, (transport, model, source) in zip(before, alone, strict=True):
+            assert source.swap() == 1
             assert all(map(torch.equal, old, weights_of(model))), transport
         for transport, model, source in subscribed:
             if transport in OUTLIVE_THE_WRITER:
@@ -213,44 +213,39 @@ def test_a_read_of_many_bytes_may_take_longer():
 
 def test_auto_takes_the_first_transport_that_works_and_weights_for_another_model_are_refused():
     async def run():
-        replica = await spawn("writer", WriterActor, 2)
-        try:
-            handle = await replica.actor.source.call_one()
-            assert isinstance((await subscribe(handle, "auto", make_model())).reader, SharedReader)
-            elsewhere = replace(handle, shared=replace(handle.shared, boot_id="another host"))
-            assert isinstance((await subscribe(elsewhere, "auto", make_model())).reader, RdmaReader)
-            with pytest.raises(WeightPullError, match="another host"):
+        async with writer_of(2) as writer:
+            source = replace(await writer.source.call_one(), owner=writer)
+            elsewhere = replace(source, shared=replace(source.shared, proof=bytes(32)))
+            for offered, expected in (
+                (source, "shm"),
+                (elsewhere, "rdma"),
+                (replace(source, shared=None), "rdma"),
+                (replace(elsewhere, rdma=None), "message"),
+            ):
+                assert (await subscribe(offered, "auto", make_model())).transport == expected
+            with pytest.raises(WeightPullError, match="shm: .*cannot be shared"):
                 await subscribe(elsewhere, "shm", make_model())
-            with pytest.raises(ValueError, match="auto, shm, tcp, rdma, message"):
-                await subscribe(handle, "pigeon", make_model())
+            with pytest.raises(WeightPullError, match="shm: .*; rdma: .*; message: "):
+                await subscribe(replace(elsewhere, rdma=None, owner=None), "auto", make_model())
             # Before anything is copied.
             with pytest.raises(LayoutMismatch):
-                await subscribe_to(replica.actor, "rdma", make_model(8))
-        finally:
-            await replica.stop()
+                await subscribe(source, "rdma", make_model(8))
 
     asyncio.run(run())
 
 
-def test_weights_may_travel_as_bfloat16_and_arrive_rounded():
-    async def run():
-        replica = await spawn("writer", WriterActor, 2, torch.bfloat16)
-        try:
-            model = make_model()
-            source = await subscribe_to(replica.actor, "auto", model)
-            published = await replica.actor.publish_random.call_one()
-            await source.pull()
-            for mine, theirs in zip(named_weights(model).values(), published, strict=True):
-                assert mine.dtype == torch.float32
-                assert torch.equal(mine, theirs.bfloat16().float())
-            assert (await replica.actor.source.call_one()).layout.size <= Layout.of(model).size / 2 + 64 * len(
-                published
-            )
-        finally:
-            await replica.stop()
-
-    asyncio.run(run())
-
-
-def test_the_layout_says_how_many_bytes_travel():
-    assert Layout.of(make_model()).size >= 4 * sum(p.numel() for p in make_model().parameters())
+@pytest.mark.parametrize(
+    ("settings", "is_shared", "starts"),
+    [
+        ({}, True, False),
+        ({}, False, True),
+        ({"hosts": "attach:tls://10.0.0.2:4444"}, True, True),
+        ({"transport": "rdma"}, True, True),
+        ({"transport": "message"}, False, False),
+    ],
+)
+def test_rdma_which_opens_a_socket_starts_only_where_a_reader_may_need_it(settings, is_shared, starts):
+    ring = WeightRing({"w": torch.zeros(1)})
+    if not is_shared:
+        ring.shared = None
+    assert transports._needs_rdma(Config().changed(**settings), ring) is starts

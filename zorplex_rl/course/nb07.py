@@ -80,8 +80,8 @@ class Writer(Actor):
         return self.publisher.read_headers()
 
     @concurrent_endpoint
-    async def ring_slot(self, slot: int, size: int) -> Tensor:
-        return self.publisher.read_slot(slot, size)
+    async def ring_slot(self, slot: int) -> Tensor:
+        return self.publisher.read_slot(slot)
 
     @concurrent_endpoint
     async def save(self, path: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -19,7 +20,8 @@ from torch import Tensor, nn
 from zorplex_rl.services.own_folder import own_folder
 from zorplex_rl.services.runtime import Actor, current_rank, endpoint, start_monarch, this_host
 from zorplex_rl.training import shard_transports
-from zorplex_rl.weights.reshard.sharded_model import describe, rank_in
+from zorplex_rl.weights.reshard.plan import local_box
+from zorplex_rl.weights.reshard.sharded_model import ModelPlan, ShardedWeight, describe, rank_in
 from zorplex_rl.weights.reshard.transfer import ShardPublisher
 
 Box = tuple[tuple[int, int], ...]
@@ -89,7 +91,7 @@ class Rank(Actor):
     @endpoint
     def offer(self, plan: Any) -> Any:
         self.publisher = ShardPublisher(self.model, plan, rank_in(self.mesh))
-        return shard_transports.offer(self.publisher)
+        return shard_transports.offer_all(self.publisher)
 
     @endpoint
     def publish(self, version: int) -> None:
@@ -107,7 +109,28 @@ class Rank(Actor):
 
     @endpoint
     def install(self, version: int) -> None:
-        self.subscriber.install(version)
+        assert self.subscriber.swap() == version
+
+
+def minimum_bytes(plan: ModelPlan) -> int:
+    """Return the bytes of all destination ranks' shards."""
+    return sum(_shard_bytes(weight) for weight in plan.destination.values())
+
+
+def gather_then_scatter_bytes(plan: ModelPlan) -> int:
+    """Return the bytes that move if source rank 0 gathers what it has not, and sends every
+    destination rank its shard."""
+    gathered = sum(
+        math.prod(weight.shape) * weight.dtype.itemsize - _shard_bytes(weight, ranks=1)
+        for weight in plan.source.values()
+    )
+    return gathered + minimum_bytes(plan)
+
+
+def _shard_bytes(weight: ShardedWeight, ranks: int | None = None) -> int:
+    """Return the bytes that the first ``ranks`` hold, or all."""
+    boxes = [local_box(weight.shape, weight.sharding, rank) for rank in range(ranks or weight.sharding.ranks)]
+    return sum(math.prod(box.sizes) for box in boxes) * weight.dtype.itemsize
 
 
 @asynccontextmanager

@@ -32,7 +32,7 @@ from zorplex_rl.learning.advantages import ADVANTAGES
 from zorplex_rl.learning.journal import Written
 from zorplex_rl.learning.learner import Learner, response_logprobs
 from zorplex_rl.policy.history import ENDS, group_requests, held_out_requests
-from zorplex_rl.policy.load import DTYPES, Policy, load_policy
+from zorplex_rl.policy.load import Policy, load_policy
 from zorplex_rl.policy.rollout import RolloutEngine
 from zorplex_rl.policy.tool_loop import RolloutRequest, Sampling, encode_prompt
 from zorplex_rl.simulation.schedule import Part, Schedule
@@ -268,8 +268,7 @@ class Execution:
 
     @torch.no_grad()
     def _take_weights(self, policy: Policy) -> None:
-        """Copy the learner's weights into ``policy``, as they travel."""
+        """Copy the learner's weights into ``policy``."""
         own: dict[str, Any] = named_weights(policy.model)
-        travels_as = DTYPES[self.config.travels_as] if self.config.travels_as else None
         for name, weight in named_weights(self.learner.policy.model).items():
-            own[name].copy_(weight.to(travels_as) if travels_as and weight.is_floating_point() else weight)
+            own[name].copy_(weight)

@@ -204,20 +204,13 @@ def _train(case: Case, meter: _Meter) -> None:
     from zorplex_rl.learning.checkpoint import save_learner
     from zorplex_rl.learning.learner import Learner
     from zorplex_rl.policy.load import load_policy
-    from zorplex_rl.weights.layout import Layout
-    from zorplex_rl.weights.ring import WeightRing, ring_bytes
-    from zorplex_rl.weights.shared_memory import allocate_for
+    from zorplex_rl.weights.ring import WeightRing
 
     config = LearnerConfig(token_budget=case.token_budget, updates_per_batch=case.updates_per_batch)
     policy = meter.phase("load", lambda: load_policy(case.folder, case.device, case.dtype))
     learner = meter.phase("optimizer", lambda: Learner(policy, config))
 
-    def make_ring() -> WeightRing:
-        layout = Layout.of(policy.model)
-        memory, _ = allocate_for(policy.model, ring_bytes(layout, 3))
-        return WeightRing(policy.model, 3, layout, memory)
-
-    ring = meter.phase("ring", make_ring)
+    ring = meter.phase("ring", lambda: WeightRing(policy.model))
     for version in range(4):
         meter.phase("publish", partial(ring.publish, policy.model, version))
     episodes = _episodes(policy, case, meter.measured)

@@ -182,7 +182,7 @@ def generator_memory(
     n, e = shape.parameters, BYTES[work.dtype]
     base = {
         "weights": e * n // parallel.tensor,
-        "staging": BYTES[work.transfer] * n * (5 if work.changes else 4) // 4,
+        "staging": BYTES[work.transfer] * n,
         "weight ring": work.ring_bytes * n if mapped_ring else 0,
     }
     phases = {"load": {"weights": e * n, "policy file": _mapped(n, work)}}

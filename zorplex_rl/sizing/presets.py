@@ -39,7 +39,6 @@ def _qwen(policy: str, shape: ModelShape, trainer_gigabytes: int, **changed: tup
     common: dict[str, tuple[Any, str]] = {
         "policy": (policy, "the instruction-tuned model: it knows the chat template and follows the tool format"),
         "dtype": ("bfloat16", "half the weights, activations and cache; the masters stay float32"),
-        "transfer_dtype": ("same", "bfloat16 weights travel as they are, so sampler and trainer have the same ones"),
         "learning_rate": (
             1e-6,
             "pretrained weights: 200 times less than for the embedded policy, as is usual for them",

@@ -12,7 +12,7 @@ from zorplex_rl.config import Config
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 RING_SLOTS = 3
-"""As in ``training/transports.py``; a test holds the two together."""
+"""As in ``weights/ring.py``; a test holds the two together."""
 CACHE_STEP = 32
 """``RolloutEngine`` reserves rows of a multiple of this many tokens."""
 
@@ -54,23 +54,20 @@ class Workload:
     seconds without."""
     max_tokens: int = 0
     """Tokens for which a slot is reserved, maybe more than used; 0 is as ``response``."""
-    changes: bool = False
-    """Whether what has changed between versions is kept, too (``weights/delta.py``)."""
 
     @property
     def ring_bytes(self) -> int:
-        """Bytes of the ring for each parameter: three versions, and four changes of a quarter."""
-        return (RING_SLOTS + self.changes) * BYTES[self.transfer]
+        """Bytes of the ring for each parameter."""
+        return RING_SLOTS * BYTES[self.transfer]
 
     @classmethod
     def of(cls, config: Config, prompt: int, stored: str = "float32", shared_prompt: int = 0) -> Self:
         """Return the workload of ``config`` for prompts of up to ``prompt`` tokens."""
-        transfer = config.travels_as or config.dtype
         sampled_in = "" if config.generator_dtype == "same" else config.generator_dtype
         return cls(
             prompt, config.max_tokens, config.prompts_per_step, config.group_size, config.learner.token_budget,
-            config.slots, shared_prompt, config.share, config.eval_tasks, config.dtype, transfer, stored, sampled_in,
-            config.max_tokens, config.full_weights_every > 1,
+            config.slots, shared_prompt, config.share, config.eval_tasks, config.dtype, config.dtype, stored, sampled_in,
+            config.max_tokens,
         )  # fmt: skip
 
     @property

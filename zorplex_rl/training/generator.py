@@ -31,7 +31,6 @@ from zorplex_rl.training.actors import Group, ModelActor
 if TYPE_CHECKING:
     from zorplex_rl.policy.rollout import RolloutEngine
     from zorplex_rl.policy.stream import RolloutStream
-    from zorplex_rl.training.shard_transports import WholeSubscriber
     from zorplex_rl.training.trainer import TrainerHandle
     from zorplex_rl.training.transports import Subscriber
 
@@ -49,7 +48,7 @@ class GeneratorActor(ModelActor):
 
     # Set by ``setup``, ``subscribe`` and ``generate``, in this order.
     _stream: "RolloutStream"
-    _source: "Subscriber | WholeSubscriber"
+    _source: "Subscriber"
     _loop: asyncio.AbstractEventLoop
 
     def __init__(
@@ -97,7 +96,6 @@ class GeneratorActor(ModelActor):
         with self.recorder.span("pull") as pull:
             pull["transport"] = self._source.transport
             pull["version"] = await self._source.fetch()
-            pull["bytes"] = self._source.bytes_read
         async with self._one_at_a_time:
             self._version = self._source.swap()
             self._stream.use_version(self._version)

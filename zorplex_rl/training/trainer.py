@@ -45,13 +45,13 @@ class TrainerActor(ModelActor):
         import torch
 
         from zorplex_rl.learning.learner import Learner
-        from zorplex_rl.training.transports import Publisher, Readers
+        from zorplex_rl.training.transports import Publisher
 
         super()._load()
         config = self.config
         torch.manual_seed(config.seed)
         self._learner = Learner(self.policy, config.learner, config.steps, config.temperature)
-        self._publisher = Publisher(self.policy.model, readers=Readers.of(config))
+        self._publisher = Publisher(self.policy.model, config=config)
 
     @concurrent_endpoint
     async def step(
@@ -82,9 +82,9 @@ class TrainerActor(ModelActor):
         return self._publisher.read_headers()
 
     @concurrent_endpoint
-    async def ring_slot(self, slot: int, size: int) -> "Tensor":
-        """Return the first ``size`` bytes of one slot, for the ``message`` transport."""
-        return self._publisher.read_slot(slot, size)
+    async def ring_slot(self, slot: int) -> "Tensor":
+        """Return one slot, for the ``message`` transport."""
+        return self._publisher.read_slot(slot)
 
     @concurrent_endpoint
     async def save(self, folder: str) -> None:

@@ -30,7 +30,7 @@ from zorplex_rl.training.trainer import TrainerActor
 
 if TYPE_CHECKING:
     from zorplex_rl.learning.sharded_learner import ShardedLearner
-    from zorplex_rl.training.shard_transports import GroupSource, RankPublisher
+    from zorplex_rl.training.shard_transports import RankPublisher
 
 COLLECTIVE_SECONDS = 1800.0
 """Seconds that a rank waits in a collective. Probes notice a hanging rank long before."""
@@ -69,7 +69,6 @@ class TrainerRankActor(TrainerActor):
         from zorplex_rl.learning.sharded_learner import ShardedLearner
         from zorplex_rl.policy.load import load_policy
         from zorplex_rl.training.shard_transports import RankPublisher
-        from zorplex_rl.training.transports import Readers
 
         config, kind = self.config, self.device.partition(":")[0]
         prepare(self.device, config.threads)
@@ -86,15 +85,10 @@ class TrainerRankActor(TrainerActor):
         torch.manual_seed(config.seed)
         mesh = init_device_mesh(kind, (self.ranks,))
         self._learner = ShardedLearner(self.policy, mesh, config.learner, config.steps, config.temperature)
-        self._publisher = RankPublisher(self.policy.model, mesh, None, Readers.of(config))
+        self._publisher = RankPublisher(self.policy.model, mesh, config)
         dist.barrier()
         if self.rank == 0:
             os.unlink(meeting)
-
-    @concurrent_endpoint
-    async def source(self) -> "GroupSource":
-        """Return what generators read this rank's part from."""
-        return self._publisher.source()
 
     @concurrent_endpoint
     async def export(self, folder: str) -> None:

@@ -2,11 +2,15 @@
 
     name                          offset      bytes
     model.embed_tokens.weight          0     273408
-    model.layers.0.….q_proj.weight  273408     65536     every tensor starts at a multiple of ALIGNMENT
+    model.layers.0.….q_proj.weight  273408     65536
     …
 
 One large transfer is several times faster than hundreds of small ones. Tied parameters appear once,
-under their first name.
+under their first name. Tensors with the widest elements come first, so that every tensor is aligned
+without gaps.
+
+Weights travel in the number type in which they are published. If the reader's model has another
+one, they are rounded where they arrive.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -17,13 +21,12 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-ALIGNMENT = 64
 Weights = nn.Module | Mapping[str, Tensor]
-"""A model, or a mapping from names to tensors."""
+"""A model, or tensors by name."""
 
 
 class LayoutMismatch(ValueError):
-    """The weights belong to another model. The message is one sentence for people."""
+    """The weights belong to another model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,84 +42,74 @@ class TensorEntry:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The position of every parameter of a model, or every tensor of a mapping, in a buffer of
-    ``size`` bytes."""
+    """The position of every tensor in a buffer of ``size`` bytes."""
 
     entries: tuple[TensorEntry, ...]
     size: int
 
     @classmethod
-    def of(cls, model: Weights, dtype: torch.dtype | None = None, alignment: int = ALIGNMENT) -> Self:
-        """Return the layout of ``model``'s weights. If ``dtype`` is given, floating-point weights
-        travel as that type.
-
-        With ``alignment`` 1 there are no gaps; then every tensor's offset must be a multiple of its
-        element size.
-        """
+    def of(cls, weights: Weights, dtype: torch.dtype | None = None) -> Self:
+        """Return the layout of ``weights``. If ``dtype`` is given, floating-point weights are
+        rounded to that type when they are packed."""
+        tensors = named_weights(weights)
+        packed = {name: dtype if dtype and t.is_floating_point() else t.dtype for name, t in tensors.items()}
         entries, offset = [], 0
-        for name, tensor in named_weights(model).items():
-            travels_as = dtype if dtype and tensor.is_floating_point() else tensor.dtype
-            size = tensor.numel() * travels_as.itemsize
-            entries.append(TensorEntry(name, tuple(tensor.shape), travels_as, offset, size))
-            offset += -(-size // alignment) * alignment
+        for name in sorted(tensors, key=lambda name: -packed[name].itemsize):
+            size = tensors[name].numel() * packed[name].itemsize
+            entries.append(TensorEntry(name, tuple(tensors[name].shape), packed[name], offset, size))
+            offset += size
         return cls(tuple(entries), offset)
 
-    def check(self, other: Self) -> None:
-        """Raise LayoutMismatch, which names the first difference, unless ``other`` describes the
-        same parameters."""
-        mine, theirs = ({e.name: e for e in layout.entries} for layout in (self, other))
-        if missing := sorted(mine.keys() ^ theirs.keys()):
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of every tensor by its name."""
+        return {entry.name: entry.shape for entry in self.entries}
+
+    @torch.no_grad()
+    def pack(self, weights: Weights, buffer: Tensor) -> None:
+        """Copy ``weights`` into ``buffer``, uint8 [size]."""
+        tensors = named_weights(weights)
+        with copying(gpu_of(tensors)) as copy:
+            for entry in self.entries:
+                copy(_view(entry, buffer), tensors[entry.name])
+
+    @torch.no_grad()
+    def unpack(self, buffer: Tensor, weights: Weights) -> None:
+        """Copy ``buffer``, uint8 [size], into ``weights``, in place."""
+        tensors = named_weights(weights)
+        with copying(gpu_of(tensors)) as copy:
+            for entry in self.entries:
+                copy(tensors[entry.name], _view(entry, buffer))
+
+
+def _view(entry: TensorEntry, buffer: Tensor) -> Tensor:
+    return buffer[entry.offset : entry.offset + entry.size].view(entry.dtype).view(entry.shape)
+
+
+def check_shapes(mine: Mapping[str, tuple[int, ...]], theirs: Mapping[str, tuple[int, ...]]) -> None:
+    """Raise LayoutMismatch, naming the first difference, unless both have the same names and
+    shapes."""
+    for name in sorted({*mine, *theirs}):
+        if mine.get(name) != theirs.get(name):
             raise LayoutMismatch(
-                f"the weights are of another model: parameter {missing[0]!r} is only on one side; load the same policy on both"
+                f"the weights are of another model: parameter {name!r} is {mine.get(name, 'missing')} here "
+                f"and {theirs.get(name, 'missing')} there; load the same policy on both"
             )
-        for name, entry in mine.items():
-            if (entry.shape, entry.dtype) != (theirs[name].shape, theirs[name].dtype):
-                raise LayoutMismatch(
-                    f"the weights are of another model: parameter {name!r} is {entry.shape} {entry.dtype} here "
-                    f"and {theirs[name].shape} {theirs[name].dtype} there; load the same policy on both"
-                )
-
-    @torch.no_grad()
-    def pack(self, model: Weights, buffer: Tensor) -> None:
-        """Copy ``model``'s weights into ``buffer``, uint8 [size]. Weights that travel as a smaller
-        type are rounded."""
-        weights = named_weights(model)
-        with copying(gpu_of(weights)) as copy:
-            for entry in self.entries:
-                copy(self._view(entry, buffer), weights[entry.name])
-
-    @torch.no_grad()
-    def unpack(self, buffer: Tensor, model: Weights) -> None:
-        """Copy ``buffer``, uint8 [size], into ``model``'s weights, in place."""
-        weights = named_weights(model)
-        with copying(gpu_of(weights)) as copy:
-            for entry in self.entries:
-                copy(weights[entry.name], self._view(entry, buffer))
-
-    @staticmethod
-    def _view(entry: TensorEntry, buffer: Tensor) -> Tensor:
-        return buffer[entry.offset : entry.offset + entry.size].view(entry.dtype).view(entry.shape)
 
 
-def named_weights(model: Weights) -> dict[str, Tensor]:
+def named_weights(weights: Weights) -> dict[str, Tensor]:
     """Return parameters and saved buffers by name. A tensor with two names (tied embeddings)
     appears once."""
-    if isinstance(model, Mapping):
-        return dict(model)
-    saved = model.state_dict(keep_vars=True).keys()
-    buffers = {name: buffer for name, buffer in model.named_buffers() if name in saved}
-    return {name: p.data for name, p in model.named_parameters()} | buffers
+    if isinstance(weights, Mapping):
+        return dict(weights)
+    saved = weights.state_dict(keep_vars=True).keys()
+    buffers = {name: buffer for name, buffer in weights.named_buffers() if name in saved}
+    return {name: p.data for name, p in weights.named_parameters()} | buffers
 
 
-def gpu_of(weights: Mapping[str, Tensor]) -> torch.device | None:
-    """Return the GPU of ``weights``, or None if they are on the CPU. Looks at the tensors only and
-    makes no CUDA call."""
-    return next((tensor.device for tensor in weights.values() if tensor.is_cuda), None)
-
-
-def on_cuda(model: Weights) -> bool:
-    """Return whether the weights of ``model`` are on a GPU."""
-    return gpu_of(named_weights(model)) is not None
+def gpu_of(weights: Weights) -> torch.device | None:
+    """Return the GPU of ``weights``, or None if they are on the CPU. Makes no CUDA call."""
+    return next((tensor.device for tensor in named_weights(weights).values() if tensor.is_cuda), None)
 
 
 @contextmanager
@@ -124,9 +117,8 @@ def copying(gpu: torch.device | None) -> Iterator[Callable[[Tensor, Tensor], obj
     """Give a function (target, source) for copies between ``gpu`` and pinned memory. They are all
     done when the block has ended.
 
-    The copies are put on a stream of their own and waited for once, not each for itself. They begin
-    after everything that the GPU has been given to compute before, such as the optimizer's step.
-    Without a GPU a copy is done when it returns.
+    The copies run on a second CUDA stream and are waited for once. They begin after everything that
+    the GPU was given to compute before, such as the optimizer's step.
     """
     if gpu is None:
         yield Tensor.copy_

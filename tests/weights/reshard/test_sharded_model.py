@@ -13,8 +13,8 @@ from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_modul
 from torch.distributed.tensor.placement_types import _StridedShard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from zorplex_rl.weights.reshard.plan import Sharding, local_box
 from zorplex_rl.weights.reshard.sharded_model import ShardedWeight, describe, local_weights, plan_model, rank_in
-from zorplex_rl.weights.reshard.sharding import Sharding, local_shape
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_every_rank_describes_the_model_alike_and_holds_what_the_description_say
         assert {name: (weight.shape, weight.sharding.placements) for name, weight in found.items()} == expected
         assert rank_in(mesh) == rank
         for name, shard in local_weights(model).items():
-            assert shard.shape == local_shape(found[name].shape, found[name].sharding, rank)
+            assert shard.shape == local_box(found[name].shape, found[name].sharding, rank).sizes
 
 
 def test_local_weights_share_memory_with_the_model(mesh_of):
@@ -72,7 +72,7 @@ def test_a_shard_that_is_not_cut_as_its_placement_says_is_refused(mesh_of):
     # give the ninth row to another rank.
     mesh = mesh_of(6, 4, 2)
     model = make_model(mesh, 9)
-    with pytest.raises(ValueError, match=r"'0.weight' cannot be resharded.*shape \(0, 4\).*means \(1, 4\)"):
+    with pytest.raises(ValueError, match=r"'0.weight' .* shape \(0, 4\).*means \(1, 4\)"):
         describe(model, mesh)
 
 
@@ -80,7 +80,7 @@ def test_a_parameter_that_lies_elsewhere_is_refused(mesh_of):
     mesh = mesh_of(0, 2, 2)
     other = init_device_mesh("cpu", (4,), mesh_dim_names=("all",))
     model = nn.ParameterDict({"p": DTensor.from_local(torch.zeros(2), other, [Shard(0)])})
-    with pytest.raises(ValueError, match=r"'p' lies on a mesh with dimensions \('all',\)"):
+    with pytest.raises(ValueError, match="'p' cannot be resharded"):
         describe(model, mesh)
 
 
@@ -99,6 +99,5 @@ def test_a_plan_between_meshes_of_different_sizes_and_dimensions_is_the_minimum(
         name: ShardedWeight(weight.shape, weight.dtype, columns if weight.shape else Sharding((2,), (Replicate(),)))
         for name, weight in source.items()
     }
-    plan = plan_model(source, destination)
     whole = sum(torch.Size(weight.shape).numel() * weight.dtype.itemsize for weight in source.values())
-    assert plan.bytes_moved == plan.minimum_bytes == whole + torch.int64.itemsize
+    assert plan_model(source, destination).bytes_moved == whole + torch.int64.itemsize

@@ -9,73 +9,105 @@ from the ranks that hold them.
       rank 1   │ C │ D │                    │ C │     │ D │
                └───┴───┘                    └───┘     └───┘
 
-A shard is a box of the whole tensor (``sharding.py``). A move is the overlap of a source rank's box
-with a destination rank's box.
+A shard is a box of the whole tensor. A move is the overlap of a source rank's box with a
+destination rank's. So every element of a destination rank's shard is fetched once, which is the
+minimum, as destination ranks do not forward to each other. If several source ranks hold the same
+box, the one that has sent the least so far sends it: replicas share the work.
 
-    minimum               the bytes of every destination rank's shard, each element fetched once, minus what its own location already holds
-    gather, then scatter  source rank 0 collects the tensor and sends every destination rank its shard
+Placements are those of DTensor and apply from left to right: the second one cuts the parts that the
+first one made. Sizes are rounded up, so later ranks may hold less, or nothing. ``_StridedShard``
+cuts in the other order: ``fully_shard`` makes it when tensor parallelism has already cut the same
+dimension. Ranks are numbered in row-major order.
 
-``plan`` moves exactly the minimum. Only bytes between different locations count. A location is a
-process; or a host, if transfers within a host should count as free. Without locations, every rank
-counts as having its own. Destination ranks do not forward to each other: if two of them want the
-same element, it counts twice. If several source ranks hold the same box, the plan takes one at the
-destination's location, else the one that has sent the least so far, so that replicas share the
-work.
+Example: DTensor puts 3 and 2 of five rows of two float32 on two ranks. The rows become columns:
 
-Example: DTensor puts 3 and 2 of five rows of two float32 on two ranks. The rows become columns. The
-rank that gets the second column is in the process that holds the three rows:
-
->>> from torch.distributed.tensor import Shard
 >>> rows, columns = Sharding((2,), (Shard(0),)), Sharding((2,), (Shard(1),))
->>> locations = Locations(source=("a", "b"), destination=("c", "a"))
->>> moves = plan((5, 2), rows, columns, itemsize=4, locations=locations)
->>> [(move.source, move.destination, move.bytes, move.travels) for move in moves]
-[(0, 0, 12, True), (1, 0, 8, True), (0, 1, 12, False), (1, 1, 8, True)]
+>>> local_box((5, 2), rows, rank=1)
+Box(offsets=(3, 0), ends=(5, 2))
+>>> moves = plan((5, 2), rows, columns, itemsize=4)
+>>> [(move.source, move.destination, move.bytes) for move in moves]
+[(0, 0, 12), (1, 0, 8), (0, 1, 12), (1, 1, 8)]
 >>> moves[1].source_slices, moves[1].destination_slices
 ((slice(0, 2, None), slice(0, 1, None)), (slice(3, 5, None), slice(0, 1, None)))
->>> bytes_moved(moves), gather_then_scatter_bytes((5, 2), rows, columns, itemsize=4, locations=locations)
-(28, 36)
 """
 
 import math
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
-from zorplex_rl.weights.reshard.sharding import Box, Sharding, Slices, local_boxes, local_shape
+import numpy as np
+from torch.distributed.tensor import Placement, Replicate, Shard
+from torch.distributed.tensor.placement_types import _StridedShard
+
+
+@dataclass(frozen=True, slots=True)
+class Sharding:
+    """How a tensor is sharded over a mesh: one DTensor placement for each mesh dimension.
+
+    Raises ValueError for a placement, like ``Partial``, that does not say which elements a rank
+    holds.
+    """
+
+    mesh_shape: tuple[int, ...]
+    placements: tuple[Placement, ...]
+
+    def __post_init__(self) -> None:
+        for placement in self.placements:
+            if not isinstance(placement, (Replicate, Shard, _StridedShard)):
+                raise ValueError(
+                    f"a tensor with placement {placement!r} cannot be resharded: redistribute it to Shard or Replicate first"
+                )
+
+    @property
+    def ranks(self) -> int:
+        """Number of ranks in the mesh."""
+        return math.prod(self.mesh_shape)
+
+    def coordinate(self, rank: int) -> tuple[int, ...]:
+        """Return the mesh coordinate of ``rank``. The last dimension counts fastest."""
+        return tuple(map(int, np.unravel_index(rank, self.mesh_shape)))
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A block of a tensor: in each dimension the first index and the end. It may be empty."""
+
+    offsets: tuple[int, ...]
+    ends: tuple[int, ...]
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The size in each dimension."""
+        return tuple(end - offset for offset, end in zip(self.offsets, self.ends, strict=True))
+
+    def overlap(self, other: "Box") -> "Box":
+        """Return what both boxes contain, which may be empty."""
+        offsets = tuple(map(max, self.offsets, other.offsets))
+        return Box(offsets, tuple(map(max, offsets, map(min, self.ends, other.ends))))
+
+    def slices_of(self, part: "Box") -> tuple[slice, ...]:
+        """Return where ``part`` is in the shard that holds this box."""
+        return tuple(
+            slice(first - offset, end - offset)
+            for first, end, offset in zip(part.offsets, part.ends, self.offsets, strict=True)
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
     """One piece to copy: ``source_slices`` of the source rank's shard become ``destination_slices``
-    of the destination rank's.
-
-    ``travels`` is False if both ranks are at the same location: then nothing is sent.
-    """
+    of the destination rank's."""
 
     source: int
     destination: int
-    source_slices: Slices
-    destination_slices: Slices
+    source_slices: tuple[slice, ...]
+    destination_slices: tuple[slice, ...]
     bytes: int
-    travels: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Locations:
-    """The location of each source rank and each destination rank: the name of its process or
-    host."""
-
-    source: Sequence[Hashable]
-    destination: Sequence[Hashable]
 
 
 def plan(
-    shape: Sequence[int],
-    source: Sharding,
-    destination: Sharding,
-    itemsize: int,
-    locations: Locations | None = None,
-    sent: list[int] | None = None,
+    shape: Sequence[int], source: Sharding, destination: Sharding, itemsize: int, sent: list[int] | None = None
 ) -> tuple[Move, ...]:
     """Return the moves that fill every destination rank's shard of a tensor of ``shape`` with
     elements of ``itemsize`` bytes.
@@ -85,76 +117,43 @@ def plan(
     plan itself.
     """
     sent = [0] * source.ranks if sent is None else sent
-    holders = _holders(shape, source)
+    holders: dict[Box, list[int]] = {}
+    for rank in range(source.ranks):
+        holders.setdefault(local_box(shape, source, rank), []).append(rank)
     moves = []
     for rank in range(destination.ranks):
-        for wanted in local_boxes(shape, destination, rank):
-            for boxes, ranks in holders.items():
-                found = [(box, common) for box in boxes if (common := box.overlap(wanted))]
-                if not found:
-                    continue
-                near = [holder for holder in ranks if _same_location(locations, holder, rank)]
-                holder = near[0] if near else min(ranks, key=lambda holder: sent[holder])
-                for box, common in found:
-                    size = math.prod(common[1]) * itemsize
-                    moves.append(Move(holder, rank, box.slices(*common), wanted.slices(*common), size, not near))
-                    sent[holder] += 0 if near else size
+        wanted = local_box(shape, destination, rank)
+        for held, ranks in holders.items():
+            part = held.overlap(wanted)
+            if size := itemsize * math.prod(part.sizes):
+                giver = min(ranks, key=lambda holder: sent[holder])
+                sent[giver] += size
+                moves.append(Move(giver, rank, held.slices_of(part), wanted.slices_of(part), size))
     return tuple(moves)
 
 
-def bytes_moved(moves: Iterable[Move]) -> int:
-    """Return the bytes of those ``moves`` that travel."""
-    return sum(move.bytes for move in moves if move.travels)
+def local_box(shape: Sequence[int], sharding: Sharding, rank: int) -> Box:
+    """Return the box that ``rank`` holds of a tensor of ``shape``. Raises ValueError if its indices
+    are not consecutive; FSDP and tensor parallelism make no such shards."""
+    held: list[Sequence[int]] = [range(size) for size in shape]
+    for placement, ranks, place in zip(
+        sharding.placements, sharding.mesh_shape, sharding.coordinate(rank), strict=True
+    ):
+        if isinstance(placement, _StridedShard):
+            # It is cut into split_factor parts first, and a rank gets its share of every part.
+            factor = int(placement.split_factor)
+            parts = [_chunk(held[placement.dim], factor, number) for number in range(factor)]
+            held[placement.dim] = list(chain.from_iterable(_chunk(part, ranks, place) for part in parts))
+        elif isinstance(placement, Shard):
+            held[placement.dim] = _chunk(held[placement.dim], ranks, place)
+    offsets = tuple(indices[0] if indices else 0 for indices in held)
+    box = Box(offsets, tuple(indices[-1] + 1 if indices else 0 for indices in held))
+    if box.sizes != tuple(map(len, held)):
+        raise ValueError(f"{sharding} cuts a tensor of shape {tuple(shape)} into shards with gaps")
+    return box
 
 
-def minimum_bytes(
-    shape: Sequence[int], source: Sharding, destination: Sharding, itemsize: int, locations: Locations | None = None
-) -> int:
-    """Return the fewest bytes that can travel: what each destination rank wants and its location
-    does not hold."""
-    holders = _holders(shape, source)
-    elements = 0
-    for rank in range(destination.ranks):
-        held = [
-            box
-            for boxes, ranks in holders.items()
-            if any(_same_location(locations, r, rank) for r in ranks)
-            for box in boxes
-        ]
-        for wanted in local_boxes(shape, destination, rank):
-            common = (wanted.overlap(box) for box in held)
-            elements += wanted.elements - sum(math.prod(found[1]) for found in common if found)
-    return elements * itemsize
-
-
-def gather_then_scatter_bytes(
-    shape: Sequence[int], source: Sharding, destination: Sharding, itemsize: int, locations: Locations | None = None
-) -> int:
-    """Return the bytes that travel if source rank 0 gathers the tensor and then sends every
-    destination rank its shard."""
-    root = locations.source[0] if locations else None
-    held = sum(
-        sum(box.elements for box in boxes)
-        for boxes, ranks in _holders(shape, source).items()
-        if 0 in ranks or (locations and any(locations.source[rank] == root for rank in ranks))
-    )
-    scattered = sum(
-        math.prod(local_shape(shape, destination, rank))
-        for rank in range(destination.ranks)
-        if locations is None or locations.destination[rank] != root
-    )
-    return (math.prod(shape) - held + scattered) * itemsize
-
-
-def _holders(shape: Sequence[int], sharding: Sharding) -> dict[tuple[Box, ...], list[int]]:
-    """Return the ranks that hold each set of boxes. Two ranks hold either the same set (replicas)
-    or disjoint ones."""
-    holders: dict[tuple[Box, ...], list[int]] = {}
-    for rank in range(sharding.ranks):
-        if boxes := local_boxes(shape, sharding, rank):
-            holders.setdefault(boxes, []).append(rank)
-    return holders
-
-
-def _same_location(locations: Locations | None, source: int, destination: int) -> bool:
-    return locations is not None and locations.source[source] == locations.destination[destination]
+def _chunk(indices: Sequence[int], count: int, number: int) -> Sequence[int]:
+    """Return chunk ``number`` of ``count``, as ``torch.chunk`` cuts. It may be empty."""
+    step = -(-len(indices) // count)
+    return indices[step * number : step * (number + 1)]
