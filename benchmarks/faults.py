@@ -132,7 +132,7 @@ def pid_of(controller: Controller, role: str) -> int:
     """Return the id of a live process of ``role``."""
     if role == "trainer":
         return controller.trainer.replica.pid
-    return next(row.pid for row in controller.services[role].status().replicas if row.state == "ready")
+    return controller.services[role].router.ready[0].pid
 
 
 def measure(options: Options) -> dict[str, list[Measured]]:

@@ -239,7 +239,7 @@ async def under_faults(service: Service, restarts: list[Restart], journal: Path,
             "later requests that overtook one in a queue, at worst",
             f"{max(worst for _, worst in parts)} ({slots} slots)",
         ],
-        ["idempotent ones sent again (by this process)", str(service.status().retries)],
+        ["idempotent ones sent again (by this process)", str(service.router.counts["retries"])],
         ["faults", ", ".join(f"{count} × {fault}" for fault, count in sorted(faults.items()))],
         ["scalings that failed", str(sum(bool(task.done() and task.exception()) for task in scaling))],
     ]
@@ -276,7 +276,7 @@ async def burst(journal: str) -> Report:
             ["40 callers", f"{heavy:.0f}", str(heavy_peak), ""],
             ["afterwards", "", str(len(service.replicas)), f"{time.monotonic() - began:.1f}"],
         ]
-        errors = f"{service.status().errors} errors among {service.status().requests} requests."
+        errors = f"{service.router.counts['failed']} errors among {service.router.counts['requests']} requests."
     return Report(
         "A burst of ten times the load", ["load", "requests/s", "replicas", "s until scaled back"], rows, [errors]
     )
@@ -290,7 +290,7 @@ async def fairness(service: Service) -> Report:
 
     rows = [["to begin with", await deviation()]]
     os.kill(service.replicas[0].pids[0], signal.SIGKILL)
-    while service.status().restarts < 1 or len(service.router.ready) < len(service.replicas):
+    while service.replica_set.restarts < 1 or len(service.router.ready) < len(service.replicas):
         await asyncio.sleep(0.05)
     rows.append(["after a replica was killed and replaced", await deviation()])
     await service.scale_to(len(service.replicas) + 1)

@@ -23,7 +23,6 @@ import logging
 import os
 import signal
 import time
-from collections import Counter
 from contextlib import AsyncExitStack, suppress
 from types import SimpleNamespace
 
@@ -80,7 +79,7 @@ async def one_step(roles, prompts):
     tasks = await roles.dataset.tasks.route(numbers)
 
     async def write_and_score(number, task):
-        [(_, group)] = await roles.policy.generate.route([(number, task)])
+        [(_, group)], _ = await roles.policy.generate.route([(number, task)])
         texts = [(e.task, e.sampled_text, e.tool_calls, e.finish) for e in group]
         scores = await roles.reward.score.route(texts)
         for episode, score in zip(group, scores, strict=True):
@@ -102,17 +101,14 @@ async def one_step(roles, prompts):
 
 async def kill_a_writer(policy):
     """Kill a process of ``policy`` once both have begun to write. Returns its name."""
-    writing = Counter()
 
-    def note(what, request, replica):
-        if request.method == "generate" and replica:
-            writing[replica] += 1 if what == "sent" else -1
+    def writing(replica):
+        return sum(request.method == "generate" for request in replica.in_flight)
 
-    policy.router.watchers.append(note)
-    while min((writing[replica] for replica in policy.replicas), default=0) < 1:
+    while min(map(writing, policy.replicas)) < 1:
         await asyncio.sleep(0.005)
     await asyncio.sleep(0.05)
-    victim, _ = writing.most_common(1)[0]
+    victim = max(policy.replicas, key=writing)
     os.kill(victim.pid, signal.SIGKILL)
     return victim.name
 
@@ -141,7 +137,7 @@ async def step_under_a_kill(run, device="cpu"):
             killing.cancel()
             with suppress(ServiceError):
                 await unregister_service("tools")
-        done.victim, done.retries = await killing, services["policy"].status().retries
+        done.victim, done.retries = await killing, services["policy"].router.counts["retries"]
         return done
 
 

@@ -92,12 +92,12 @@ async def scaling(burst=120):
         began, most, up = time.monotonic(), 1, 0.0
         calls = asyncio.gather(*(tools.look_up.route() for _ in range(burst)))
         while not calls.done():
-            ready = sum(row.state == "ready" for row in tools.status().replicas)
+            ready = len(tools.router.ready)
             if ready > most:
                 most, up = ready, time.monotonic() - began
             await asyncio.sleep(0.02)
         over = time.monotonic()
-        while len(tools.status().replicas) > 1:
+        while len(tools.replicas) > 1:
             await tools.look_up.route()
         print(
             f"Scaling: from 1 to {most} replicas within {up:.1f} s of a burst, "

@@ -157,7 +157,7 @@ def test_an_answer_that_cannot_be_sent_or_received_is_an_error(what):
                 with pytest.raises(ActorError):
                     await service.give.route(what)
             assert [type(answer) for answer in await service.give.fanout(what)] == [Failure]
-            assert service.replicas == [before] and service.router.metrics.application_errors == 3
+            assert service.replicas == [before] and service.router.counts["raised"] == 3
 
     asyncio.run(scenario())
 

@@ -96,7 +96,7 @@ def test_callers_in_other_processes_make_a_service_grow_and_shrink():
             await until(lambda: len(service.router.ready) == 3)
             assert await sent == list(range(200))
             await until(lambda: len(service.replicas) == 1)
-            assert service.router.metrics.requests == 0
+            assert service.router.counts["requests"] == 0
             await finder.stop()
 
     asyncio.run(scenario())

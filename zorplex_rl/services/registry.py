@@ -1,8 +1,7 @@
 """Find a service by its name, from any process of a run.
 
-    owner      await register_service(tools)            its replicas' addresses go to the registry, again after each change
-    actor      tools = await get_service("tools")       a router over the same replicas
-               await tools.execute.route(task, call)    straight to a replica; the registry is only asked for changes
+    owner      await register_service(tools)         its replicas' addresses go to the registry, again after each change
+    actor      tools = await get_service("tools")    a router over the same replicas, which asks the registry for changes
 
 A name that is registered again, after its service was closed or forgotten, gets a newer *version*.
 """
@@ -35,8 +34,7 @@ class ServiceRegistry(Actor):
 
     @concurrent_endpoint
     async def put(self, entry: Entry) -> int:
-        """Store ``entry``. Returns its version, a new one if it has none, or 0 if another service
-        has the name."""
+        """Store ``entry``. Returns its version, or 0 if another service has the name."""
         known = self._entries.get(entry.name)
         if entry.version == 0 and (known is None or known.closed):
             self._versions[entry.name] += 1
@@ -55,13 +53,15 @@ class ServiceRegistry(Actor):
         return self._entries.pop(name, None) is not None
 
 
+_clients: dict[str, ServiceClient] = {}
+
+
 async def _registry() -> Any:
     return await get_or_spawn_controller("zorplex_services", ServiceRegistry)
 
 
 async def register_service(service: Service) -> None:
-    """Let all actors find ``service`` by name, until it is closed. Raises ServiceError if another
-    service has the name."""
+    """Let all actors find ``service`` by name. Raises ServiceError if another one has the name."""
     registry, replica_set = await _registry(), service.replica_set
 
     async def put(version: int) -> int:
@@ -81,23 +81,18 @@ async def register_service(service: Service) -> None:
 
 
 async def unregister_service(name: str) -> None:
-    """Remove the entry ``name``. Raises UnknownService if there is none."""
+    """Forget ``name``. Raises UnknownService if there is none."""
     if not await (await _registry()).remove.call_one(name):
         raise UnknownService(f"no service {name!r} is registered")
 
 
 async def list_services() -> dict[str, str]:
-    """Return the registered services: for each name its number of replicas."""
     entries = await (await _registry()).entries.call_one()
     return {name: "closed" if entry.closed else f"{len(entry.replicas)} replicas" for name, entry in entries.items()}
 
 
-_clients: dict[str, ServiceClient] = {}
-
-
 async def get_service(name: str) -> ServiceClient:
-    """Return the service ``name``; in one process always the same client, to keep its bounds.
-    Raises UnknownService or StaleService."""
+    """Return the service ``name``; in one process always the same client, to keep its bounds."""
     registry = await _registry()
 
     async def ask() -> Entry | None:

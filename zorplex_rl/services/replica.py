@@ -16,7 +16,6 @@ import importlib
 import os
 import signal
 import struct
-import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -41,8 +40,7 @@ from zorplex_rl.services.runtime import (
 
 ReplicaStart = Callable[[str], Awaitable["Replica"]]
 """Start a replica under the given name. Returns it after its set-up."""
-QUIET_SECONDS = 0.25
-"""A draining replica stays this long after its last request, to refuse those on their way."""
+QUIET_SECONDS = 2.0  # without a request for so long a draining replica may stop: all callers know of it
 STOP_SECONDS = 5.0
 
 
@@ -74,32 +72,20 @@ class ServiceOptions:
     """Set how a service runs. Times are in seconds. Raises ValueError for contradictions."""
 
     replicas: int = 1
-    spares: int = 0
-    """Replicas that are loaded but get no requests. One replaces a failed replica at once."""
-    min_replicas: int = 0
-    max_replicas: int = 0
-    """With these the number of replicas follows the load (``scaler.py``); 0 is ``replicas``."""
-    router: str | Callable[["Replica"], Any] = "round_robin"
-    """How a replica is chosen: a key of ``POLICIES`` in ``router.py``, or a function like those."""
-    idempotent: Collection[str] = ()
-    """Endpoints that may be called again on another replica if one fails during a call."""
-    max_in_flight: int = 64
-    """Slots of a replica: requests that one calling process may have sent to it."""
-    max_queue: int = 1024
-    """Requests that may wait for a slot in one calling process. More are refused at once."""
-    wait_timeout: float = 30.0
-    """Longest wait of a request for a slot; ``start_timeout`` while no replica is ready."""
-    start_timeout: float = 300.0
-    """Longest start of a replica, with ``setup``; a longer one counts as failed."""
+    spares: int = 0  # loaded, but without requests: one replaces a failed replica at once
+    min_replicas: int = 0  # with this and
+    max_replicas: int = 0  # the number of replicas follows the load (scaler.py); 0 is ``replicas``
+    router: str | Callable[["Replica"], Any] = "round_robin"  # or least_loaded, or a function (router.py)
+    idempotent: Collection[str] = ()  # endpoints that may be called again if a replica fails during a call
+    max_in_flight: int = 64  # slots: requests that one calling process may have sent to a replica
+    max_queue: int = 1024  # requests that may wait in one calling process; more are refused at once
+    wait_timeout: float = 30.0  # longest wait for a slot; start_timeout while no replica is ready
+    start_timeout: float = 300.0  # longest start of a replica, with ``setup``
     probe_every: float = 1.0
-    probe_timeout: float = 3.0
-    """A replica that does not answer a probe within this time is killed and replaced."""
-    max_failures: int = 5
-    """How often in a row a place may fail before its replica finishes anything."""
-    progress: Collection[str] = ()
-    """Endpoints whose answer shows that a replica does its work; with none named, any."""
-    irreplaceable: bool = False
-    """Give the service up when a replica fails that has answered something: that is lost."""
+    probe_timeout: float = 3.0  # a replica that does not answer a probe in time is killed and replaced
+    max_failures: int = 5  # how often in a row a place may fail before its replica finishes anything
+    progress: Collection[str] = ()  # endpoints whose answer shows that a replica does its work; none: any
+    irreplaceable: bool = False  # give up when a replica fails that has answered something: that is lost
 
     def __post_init__(self) -> None:
         least, most = self.bounds
@@ -116,7 +102,6 @@ class Machine:
     """Start, watch and end processes of this machine. A host does the same on its own."""
 
     def start_processes(self, name: str, procs: int) -> Any:
-        """Return Monarch's mesh of ``procs`` new processes."""
         start_monarch()
         return this_host().spawn_procs(per_host={"procs": procs}, name=name)
 
@@ -182,8 +167,7 @@ class HealthProbe(Actor):
 
     @uncounted_endpoint
     async def beat(self) -> tuple[int, int, frozenset[str]]:
-        """Return the process id, the number of requests that are being served, and the endpoints
-        that have answered."""
+        """Return the process id, the requests that are being served, the endpoints that have answered."""
         load = load_of_this_process()
         return os.getpid(), load.serving, frozenset(load.answered)
 
@@ -219,42 +203,35 @@ class State(StrEnum):
 class Replica:
     """Hold a replica: ``width`` processes, each of which gets every request; none while starting.
 
-    ``place`` is its number in its set, which a replacement inherits. ``in_flight`` are the requests
-    of this process that it has not answered; ``elsewhere`` counts those of other processes, as of
-    the last probe, and ``answered`` names the endpoints that have answered anyone.
+    ``place`` is its number in its set, which a replacement inherits; ``in_flight`` the requests that
+    it has for this process, ``elsewhere`` the number of others; ``answered`` names endpoints.
     """
 
     def __init__(self, name: str, actor: Any = None, width: int = 1, mesh: Any = None, machine: Machine = THIS_MACHINE):
         self.name, self.actor, self.width = name, actor, width
         self.mesh, self.machine = mesh, machine
         self.id = uuid.uuid4().hex
-        self.place = self.sent = self.elsewhere = 0
+        self.place = self.elsewhere = 0
         self.probe: Any = None
         self.pids: tuple[int, ...] = ()
         self.state = State.STARTING
         self.reason = ""
-        self.was_doing = ""
-        """The endpoints that it ran when it entered its state."""
-        self.ended = asyncio.Event()
-        """Set when it has failed or stopped."""
+        self.was_doing = ""  # the endpoints that it ran when it entered its state
+        self.ended = asyncio.Event()  # set when it has failed or stopped
         self.on_change: list[Callable[[Replica], None]] = []
-        self.since = time.monotonic()
         self.in_flight: dict[Any, asyncio.Future[Any]] = {}
         self.answered: set[str] = set()
         self._watching: asyncio.Task[None] | None = None
 
     @property
     def pid(self) -> int:
-        """The first of its process ids, on its own machine; or 0."""
         return self.pids[0] if self.pids else 0
 
     @property
     def load(self) -> int:
-        """Its number of requests: those of this process, and those of others."""
         return len(self.in_flight) + self.elsewhere
 
     def method(self, name: str) -> Callable[..., Any]:
-        """Return the function that calls endpoint ``name``, or raise AttributeError."""
         found = getattr(self.actor, name)
         return found.call_one if self.width == 1 else found.call
 
@@ -270,7 +247,6 @@ class Replica:
             listener(self)
 
     def fail(self, reason: str) -> None:
-        """Count as failed from now on."""
         self.move_to(State.FAILED, reason)
 
     def watch(self, pids: Sequence[int]) -> None:

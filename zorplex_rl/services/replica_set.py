@@ -26,8 +26,7 @@ from zorplex_rl.services.replica import GivenUp, Replica, ReplicaStart, ServiceE
 from zorplex_rl.services.runtime import EndpointError, reason_of
 
 log = logging.getLogger(__name__)
-FINAL = (CheckpointError, ConfigError, HostError, TrainingDiverged)
-"""A start that raises one of these would fail again in the same way."""
+FINAL = (CheckpointError, ConfigError, HostError, TrainingDiverged)  # a start would raise it again
 BACK_OFF_SECONDS, MOST_BACK_OFF_SECONDS = 0.25, 4.0
 
 
@@ -56,17 +55,13 @@ class ReplicaSet:
     ) -> None:
         self.name, self.options, self._start = name, options, start
         self._on_ready, self._on_restart, self._on_give_up = on_ready, on_restart, on_give_up
-        self.replicas: dict[int, Replica] = {}
-        """The replica at each place, including those that are being started."""
+        self.replicas: dict[int, Replica] = {}  # by place; also those that are being started
         self.draining: set[Replica] = set()
-        self.lost: deque[tuple[str, str]] = deque(maxlen=64)
-        """The ids of the replicas that failed last, and why."""
-        self.given_up: dict[int, Exception] = {}
-        """The places that get no replica any more, and why."""
+        self.lost: deque[tuple[str, str]] = deque(maxlen=64)  # ids of the last failed replicas, and why
+        self.given_up: dict[int, Exception] = {}  # places that get no replica any more, and why
         self.restarts = 0
         self.closed = False
-        self.change = asyncio.Event()
-        """Set, and replaced, whenever a replica changes its state."""
+        self.change = asyncio.Event()  # set, and replaced, whenever a replica changes its state
         self._names, self._places = (f"{name}_{number}" for number in count()), count()
         self._spares: list[asyncio.Task[Replica]] = []
         self._keeping: dict[int, asyncio.Task[None]] = {}
@@ -182,7 +177,11 @@ class ReplicaSet:
                 if isinstance(why, FINAL) or (dead is None and isinstance(why, EndpointError)):
                     error = why
             else:
-                self._put(replica, place)
+                replica.place = place
+                self.replicas[place] = replica
+                replica.on_change.append(self._changed)
+                replica.move_to(State.READY)
+                self._on_ready(replica)
                 if dead:
                     self.restarts += 1
                     seconds = time.monotonic() - noticed
@@ -211,14 +210,6 @@ class ReplicaSet:
         self.given_up[place] = error
         self._changed()
         self._on_give_up(error)
-
-    def _put(self, replica: Replica, place: int) -> None:
-        """Put ``replica`` at ``place``, ready for requests."""
-        replica.place = place
-        self.replicas[place] = replica
-        replica.on_change.append(self._changed)
-        replica.move_to(State.READY)
-        self._on_ready(replica)
 
     async def _until_failed(self, replica: Replica) -> None:
         """Probe ``replica``. Returns when it has failed, or was stopped."""
@@ -251,13 +242,11 @@ class ReplicaSet:
         """Start a replica. Raises TimeoutError after ``start_timeout`` seconds."""
         try:
             async with asyncio.timeout(self.options.start_timeout) as limit:
-                replica = await self._start(next(self._names))
+                return await self._start(next(self._names))
         except TimeoutError as error:
             if not limit.expired():
                 raise
             raise TimeoutError(f"it was not ready within {self.options.start_timeout:g} s") from error
-        replica.since = time.monotonic()
-        return replica
 
     def _changed(self, replica: Replica | None = None) -> None:
         if replica and replica.state is State.FAILED:

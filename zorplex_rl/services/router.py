@@ -13,11 +13,10 @@ done twice unless that is harmless.
 """
 
 import asyncio
-import time
 from bisect import insort
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from typing import Any
@@ -97,36 +96,22 @@ class Request:
     only: Replica | None
     answer: asyncio.Future[Any]
     was_sent: bool = False
-    timer: asyncio.TimerHandle | None = None
-    """Ends its wait; set while it is in the queue."""
+    timer: asyncio.TimerHandle | None = None  # ends its wait; set while it is in the queue
 
     def fail(self, error: BaseException) -> None:
         if not self.answer.done():
             self.answer.set_exception(error)
 
 
-@dataclass(slots=True)
-class Metrics:
-    """Count requests. ``errors`` got no answer, ``application_errors`` an exception; ``latencies``
-    are seconds from request to answer, of the latest."""
-
-    requests: int = 0
-    answered: int = 0
-    application_errors: int = 0
-    errors: int = 0
-    retries: int = 0
-    latencies: deque[float] = field(default_factory=lambda: deque(maxlen=4096))
-
-
 class Router:
     """Hold the replicas, in the order of their turns, and the queue, by number; match them."""
 
     def __init__(self, name: str, options: ServiceOptions) -> None:
-        self.name, self.options, self.metrics = name, options, Metrics()
+        self.name, self.options = name, options
+        self.counts: Counter[str] = Counter()  # of requests, answered, raised (an exception), failed, retries
         self.replicas: list[Replica] = []
         self.queue: list[Request] = []
-        self.closed: Exception | None = None
-        """Why it takes no more requests."""
+        self.closed: Exception | None = None  # why it takes no more requests
         self._policy = options.router if callable(options.router) else POLICIES[options.router]
         self._numbers = count()
         self._sessions: OrderedDict[Hashable, Session] = OrderedDict()
@@ -144,9 +129,9 @@ class Router:
     ) -> Any:
         """Return the answer to a request; see ``Method.route``. A request for ``only`` one replica
         is sent to it without waiting for a slot."""
-        answer, began = asyncio.get_running_loop().create_future(), time.perf_counter()
+        answer = asyncio.get_running_loop().create_future()
         request = Request(next(self._numbers), method, args, kwargs, session, only, answer)
-        self.metrics.requests += 1
+        self.counts["requests"] += 1
         try:
             if only and only.state is not State.READY:
                 raise self._failed(only, f"is {only.state}, and {method!r} was not sent to it")
@@ -161,13 +146,12 @@ class Router:
                 self._leave_queue(request)
             raise
         except EndpointError as error:
-            self.metrics.application_errors += 1
+            self.counts["raised"] += 1
             raise error.original from None
         except ServiceError:
-            self.metrics.errors += 1
+            self.counts["failed"] += 1
             raise
-        self.metrics.answered += 1
-        self.metrics.latencies.append(time.perf_counter() - began)
+        self.counts["answered"] += 1
         return found
 
     async def call(self, replica: Replica, method: str, *args: Any, **kwargs: Any) -> Any:
@@ -190,7 +174,6 @@ class Router:
             request.fail(error)
             return
         request.was_sent = True
-        replica.sent += 1
         replica.in_flight[request] = future
         self.replicas.remove(replica)
         self.replicas.append(replica)
@@ -228,7 +211,7 @@ class Router:
             if request.method not in self.options.idempotent and not self.options.irreplaceable:
                 why = "it may or may not have finished, and is not repeated, since it is not marked idempotent"
                 request.fail(self._failed(replica, f"failed while it ran {request.method!r} ({replica.reason}): {why}"))
-            self.metrics.retries += not request.answer.done()
+            self.counts["retries"] += not request.answer.done()
             self._enqueue(request)
         self._go_on(replica)
 

@@ -27,8 +27,7 @@ from typing import Any, TypeVar
 from zorplex_rl import errors
 
 SETTINGS = {
-    # How soon Monarch says that a process is gone.
-    "HYPERACTOR_MESH_SUPERVISION_POLL_FREQUENCY": "1s",
+    "HYPERACTOR_MESH_SUPERVISION_POLL_FREQUENCY": "1s",  # how soon Monarch says that a process is gone
     # A process that stands still is judged by the probes of its service, and not by Monarch.
     "HYPERACTOR_MESH_GET_ACTOR_STATE_MAX_IDLE": "1h",
     "HYPERACTOR_MESH_GET_PROC_STATE_MAX_IDLE": "1h",
@@ -56,7 +55,7 @@ get_or_spawn_controller = monarch.actor.get_or_spawn_controller
 uncounted_endpoint = monarch.actor.concurrent_endpoint
 """Mark an async method as an endpoint that is no load, and answers while draining."""
 ReplicaDied = SupervisionError
-"""A call raises this if its process is gone. What an endpoint raises is an ActorError instead."""
+"""What a call raises if its process is gone. What an endpoint raises is an ActorError instead."""
 Result = TypeVar("Result")
 
 # The C library gives a freed block of some MB back to the system, and the next message of that size
@@ -79,8 +78,8 @@ def start_monarch() -> None:
     monarch.actor.unhandled_fault_hook = lambda failure: log.info("%s", failure.report())
     with quiet_stderr(), _private_host() if here else contextlib.nullcontext():
         monarch.actor.context()
-    # Registered after Monarch's own handler, so it runs before it; it has more patience.
-    atexit.register(_shut_down)
+    # Registered after Monarch's own handler, so it runs before it. It waits longer than that one.
+    atexit.register(lambda: monarch.actor.shutdown_context(host_timeout=0.3).get(timeout=10.0))
 
 
 def set_environment() -> None:
@@ -107,11 +106,6 @@ def _private_host() -> Iterator[None]:
     yield
     # One address serves one socket; RDMABuffer opens more.
     monarch.configure(default_transport=ChannelTransport.Unix)
-
-
-def _shut_down() -> None:
-    with contextlib.suppress(TimeoutError):
-        monarch.actor.shutdown_context(host_timeout=0.3).get(timeout=10.0)
 
 
 @contextlib.contextmanager
@@ -161,21 +155,19 @@ class Load:
 
     def __init__(self) -> None:
         self.serving = 0
-        self.answered: set[str] = set()
-        """The endpoints that have given an answer."""
+        self.answered: set[str] = set()  # endpoints
         self._draining = False
         self._last_arrival = 0.0
         self._lock = threading.Lock()
 
     def begin(self) -> bool:
-        """Count a request that has arrived. Returns False if it must not be begun."""
+        """Count a request that has arrived. Returns whether it may be begun."""
         with self._lock:
             self._last_arrival = time.monotonic()
             self.serving += not self._draining
             return not self._draining
 
     def end(self, endpoint: str) -> None:
-        """Count a request of ``endpoint`` as answered."""
         with self._lock:
             self.serving -= 1
             self.answered.add(endpoint)

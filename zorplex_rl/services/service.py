@@ -1,11 +1,10 @@
 """Provide a service: replicas of one actor class behind one name. Replicas that fail are replaced.
 
-    async with Service("tools", replicas_of(ToolActor, config), ServiceOptions(replicas=3, idempotent={"execute"})) as tools:
+    async with Service("tools", replicas_of(ToolActor, config), ServiceOptions(replicas=3)) as tools:
         await tools.execute.route(task, call)        one ready replica answers
         await tools.execute.fanout(task, call)       all of them; a failure is a value that names its replica
         async with tools.session() as session:       always the same replica as long as it lives, requests in order
             await session.execute.route(task, call)
-        print(tools)
 
     route ──► Router: the queue and its order ──► Replica: its process ──► the endpoint
                  ▲
@@ -15,18 +14,17 @@ A caller in another process has a ServiceClient: a router over the same replicas
 """
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Self
 
-import numpy as np
-
 from zorplex_rl.services.replica import Replica, ReplicaStart, ServiceError, ServiceOptions, State
 from zorplex_rl.services.replica_set import ReplicaSet, Restart
 from zorplex_rl.services.router import Method, Router, Session
 from zorplex_rl.services.scaler import follow_the_load
+
+FOLLOW_SECONDS = 0.5  # how often a client asks for changes: less than QUIET_SECONDS
 
 
 class ServiceEndpoints:
@@ -100,21 +98,6 @@ class Service(ServiceEndpoints):
         """The replica of each place, whether ready or starting."""
         return [replica for _, replica in sorted(self.replica_set.replicas.items())]
 
-    def __str__(self) -> str:
-        """Show replicas, queue and counts at this moment, as a table."""
-        router, m, now = self.router, self.router.metrics, time.monotonic()
-        rows: list[tuple[Any, ...]] = [("replica", "state", "pid", "in flight", "requests", "up")]
-        for r in [*self.replicas, *self.replica_set.draining]:
-            rows.append((r.name, r.state, r.pid, r.load, r.sent, f"{now - r.since:.0f} s"))
-        p50, p95, p99 = 1000 * np.quantile(m.latencies or [0.0], (0.5, 0.95, 0.99), method="higher")
-        counts = (
-            f"{m.requests} requests: {m.answered} answered, {m.application_errors} raised, {m.errors} failed, "
-            f"{len(router.queue)} waiting, {router.in_flight} in flight; {m.retries} retries, "
-            f"{self.replica_set.restarts} restarts; latency {p50:.1f} ms median, {p95:.1f} ms p95, {p99:.1f} ms p99"
-        )
-        table = ["".join(f"{cell!s:<12}" for cell in row).rstrip() for row in rows]
-        return "\n".join([f"service {self.name}", *table, counts])
-
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -160,7 +143,7 @@ class ServiceClient(ServiceEndpoints):
         """Follow the entry until the service is closed or forgotten."""
         while (entry := await ask()) and not entry.closed:
             self.update(entry)
-            await asyncio.sleep(self.options.probe_every)
+            await asyncio.sleep(FOLLOW_SECONDS)
         self.router.close(ServiceError(f"service {self.name!r} was closed"))
         for replica in self.replicas.values():
             replica.move_to(State.FAILED, f"service {self.name!r} was closed")
