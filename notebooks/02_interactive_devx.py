@@ -19,6 +19,7 @@ with app.setup(hide_code=True):
     import os
     import re
     import sys
+    import tempfile
     import time
     import traceback
     from collections import Counter, deque
@@ -29,7 +30,6 @@ with app.setup(hide_code=True):
     import torch
     import torch.distributed as dist
     import torch.nn.functional as F
-    from zorplex_rl.services.own_folder import own_folder
 
     from zorplex_rl.course import nb02
     from zorplex_rl.course.figures import drawing_of
@@ -242,7 +242,7 @@ async def _():
         "02", keep_open.stopping(this_host().spawn_procs(per_host={"ranks": 2}))
     )
     workers = procs.spawn("workers", Worker)
-    joined = await workers.join.call(own_folder() / "meeting")
+    joined = await workers.join.call(f"{tempfile.mkdtemp()}/meeting")
     restart_seconds = time.monotonic() - _start
     return joined, procs, restart_seconds, workers
 

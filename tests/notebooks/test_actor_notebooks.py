@@ -8,6 +8,7 @@ import asyncio
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -19,7 +20,6 @@ import pytest
 import torch
 from test_answers import answers as answers_of
 from test_notebooks import NOTEBOOKS, load
-from zorplex_rl.services.own_folder import own_folder
 
 from zorplex_rl.course import nb01, nb02
 from zorplex_rl.services.runtime import ActorError, start_monarch, this_host
@@ -166,7 +166,7 @@ def test_02_a_step_that_passes_its_check_trains_two_ranks_as_one_process(interac
     async def all_runs():
         async with mesh(ranks=2) as procs:
             workers = procs.spawn("workers", interactive.Worker)
-            await workers.join.call(own_folder() / "meeting")
+            await workers.join.call(f"{tempfile.mkdtemp()}/meeting")
 
             async def off(step, wrap, first):
                 runs = await workers.run.call(interactive.train_as_rank, step, wrap, first, *settings)

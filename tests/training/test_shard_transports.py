@@ -4,11 +4,11 @@ a real training step, bit for bit. ``test_trainer_group.py`` has a run with a sh
 from __future__ import annotations
 
 import asyncio
+import tempfile
 
 import pytest
 import torch
 from torch import nn
-from zorplex_rl.services.own_folder import own_folder
 
 from zorplex_rl.course.nb07b import Rank, SmallModel, minimum_bytes, on_all
 from zorplex_rl.services.replica import spawn
@@ -86,7 +86,7 @@ def test_after_each_step_every_generator_shard_is_bit_equal_to_the_trainers_weig
         replicas = await asyncio.gather(spawn("trainer", MeshRank, procs=4), spawn("generator", MeshRank, procs=2))
         trainer, generator = (replica.actor for replica in replicas)
         try:
-            await asyncio.gather(*(on_all(side.meet, own_folder() / "meeting") for side in (trainer, generator)))
+            await asyncio.gather(*(on_all(side.meet, f"{tempfile.mkdtemp()}/meeting") for side in (trainer, generator)))
             await train_and_pull(trainer, generator, {"dp": 4}, "rdma")
             await train_and_pull(trainer, generator, {"dp": 2, "tp": 2}, "shm")
             await train_and_pull(trainer, generator, {"replicate": 2, "dp": 2}, "auto")

@@ -8,6 +8,7 @@ import os
 import random
 import socket
 import struct
+import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -17,7 +18,6 @@ import torch.distributed as dist
 from torch import Tensor
 
 from zorplex_rl.course.figures.bars import grouped_bars
-from zorplex_rl.services.own_folder import own_folder
 from zorplex_rl.services.runtime import current_rank, start_monarch, this_host
 
 
@@ -36,7 +36,7 @@ async def process_group(name: str, count: int, actor: Any) -> AsyncIterator[Any]
     procs = this_host().spawn_procs(per_host={"procs": count}, name=name)
     try:
         ranks = procs.spawn(name, actor)
-        await ranks.run.call(join, own_folder() / "meeting", count)
+        await ranks.run.call(join, f"{tempfile.mkdtemp()}/meeting", count)
         yield ranks
     finally:
         await procs.stop()

@@ -10,6 +10,7 @@ import asyncio
 import itertools
 import math
 import random
+import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -17,7 +18,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from zorplex_rl.services.own_folder import own_folder
 from zorplex_rl.services.runtime import Actor, current_rank, endpoint, start_monarch, this_host
 from zorplex_rl.training import shard_transports
 from zorplex_rl.weights.reshard.plan import local_box
@@ -142,7 +142,7 @@ async def two_meshes(ranks: int) -> AsyncIterator[list[Any]]:
         for name in ("trainer", "generator"):
             meshes.append(this_host().spawn_procs(per_host={"procs": ranks}, name=name))
         sides = [mesh.spawn(name, Rank) for mesh, name in zip(meshes, ("trainer", "generator"), strict=True)]
-        await asyncio.gather(*(on_all(side.meet, own_folder() / "meeting") for side in sides))
+        await asyncio.gather(*(on_all(side.meet, f"{tempfile.mkdtemp()}/meeting") for side in sides))
         yield sides
     finally:
         await asyncio.gather(*(mesh.stop().as_asyncio() for mesh in meshes), return_exceptions=True)
