@@ -11,7 +11,7 @@ import pytest
 
 HERE = Path(__file__).parent
 FILES = {
-    ".": "config documents house run_folder timeline walk",
+    ".": "config documents house run_folder speedrun timeline walk",
     "cli": "cli live open",
     "training": "devices run_log",
     "training/hosts": "clusters",
@@ -19,7 +19,7 @@ FILES = {
     "simulation": "lag recorded",
     "sizing": "allocation fit memory model_shape run_time step_time",
     "drawing": "plots",
-    "learning": "alarm checkpoint learning_signal losses referee replay",
+    "learning": "alarm checkpoint learning_signal losses replay",
     "weights": "fence ring",
     "weights/reshard": "plan sharded_model transfer",
     "policy": "intervals limits",
@@ -49,7 +49,7 @@ test_a_configuration_of_ten_million_layers_is_refused_before_anything_is_made_of
 """.split()
 """Tests of these files that take seconds."""
 STARTING = """
-test_the_reference_workload_is_timed_in_two_processes_that_leave_nothing_behind
+test_each_entry_trains_the_policy_that_it_is_given
 test_no_command_begins_in_a_folder_that_is_gone
 test_the_first_picture_moves_unless_its_reader_wants_less_motion_and_is_light_and_dark
 test_a_disk_that_fills_up_is_one_sentence_whatever_is_written

@@ -4,14 +4,12 @@
     zorplex-rl eval [--policy …] [--task …]       benchmark a policy on all kinds of task, or on one
     zorplex-rl worker --listen tls://HOST:PORT    let a run on another machine use this one
     zorplex-rl certificates --to FOLDER HOST…     make what the machines of a run know each other by
-    zorplex-rl bench [NAME]                       run the benchmarks of this repository
     zorplex-rl size [--policy … | --preset …]     what a run takes in memory and time, before it is started
     zorplex-rl policy build | show                build the embedded policy, or describe a policy
     zorplex-rl env check FILE                     check a task of your own before you train on it
     zorplex-rl export RUN --to FOLDER             write a trained policy as a folder for transformers
     zorplex-rl status RUN                         look into a run that is going on (train --telemetry)
     zorplex-rl replay RUN [--loss …]              execute a run again; the same, or with one thing changed
-    zorplex-rl speedrun ENTRY.py                  run a speedrun's entry on secret seeds, and judge it
     zorplex-rl check                              is this machine ready, and how long will the notebooks take here?
     zorplex-rl open 05                            open a notebook of the course; in a copy of yours, from a wheel
     zorplex-rl course --to FOLDER                 write the course's notebooks, examples and workshop kit
@@ -33,7 +31,6 @@ from typing import Any
 import tyro
 
 from zorplex_rl import __version__
-from zorplex_rl.cli.bench import Bench, bench
 from zorplex_rl.cli.certificates import Certificates, certify
 from zorplex_rl.cli.check import Check, check
 from zorplex_rl.cli.course import Course, Open, copy, open_notebook
@@ -46,7 +43,6 @@ from zorplex_rl.cli.output import Output, one_line
 from zorplex_rl.cli.policy import Policy, build_or_show
 from zorplex_rl.cli.replay import Replay, defaults_of, replay
 from zorplex_rl.cli.size import Size, size
-from zorplex_rl.cli.speedrun import Speedrun, speedrun
 from zorplex_rl.cli.status import Status, status
 from zorplex_rl.cli.train import Train, cluster_of, train
 from zorplex_rl.cli.worker import Worker, work
@@ -58,8 +54,8 @@ PROGRAM = "zorplex-rl"
 DEBUG = "--debug"
 DESCRIPTION = "Train language models by reinforcement learning, every role in a process of its own. --version says which version this is."
 Commands = (
-    Train | Eval | Worker | Certificates | Bench | Policy | Env | Export | Status | Replay | Check | Size
-    | Course | Open | Speedrun
+    Train | Eval | Worker | Certificates | Policy | Env | Export | Status | Replay | Check | Size
+    | Course | Open
 )  # fmt: skip
 
 
@@ -113,10 +109,9 @@ def _run(given: list[str]) -> int:
             case Replay():
                 parsed = _parse(given, defaults_of(parsed))
         programs: dict[type, Callable[[Any], int]] = {
-            Train: train, Eval: evaluate, Worker: work, Certificates: certify, Bench: bench, Policy: build_or_show,
+            Train: train, Eval: evaluate, Worker: work, Certificates: certify, Policy: build_or_show,
             Env: check_environment, Export: export, Status: status,
             Replay: partial(replay, given=given), Check: check, Size: size, Course: copy, Open: open_notebook,
-            Speedrun: speedrun,
         }  # fmt: skip
         return programs[type(parsed)](parsed)
     except ConfigError as error:
