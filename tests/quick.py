@@ -24,7 +24,7 @@ FILES = {
     "weights/reshard": "plan sharded_model transfer",
     "policy": "intervals limits",
     "task": "environment parser reward_hacks rewards specs",
-    "course": "laboratory stacks",
+    "course": "stacks",
     "course/lesson": "exercise glossary keep_open markup",
     "course/figures": "actor_drawings figures loop_drawing",
     "course/widgets": "drawn_widgets",
@@ -32,7 +32,6 @@ FILES = {
 """By folder, without ``test_`` and ``.py``; beside them, the examples in the package's
 docstrings."""
 SLOWER = """
-test_the_diagnostic_of_a_run_is_what_the_trials_of_even_seeds_chose_before_those_that_judge_it
 test_what_cannot_be_stopped_does_not_hold_the_notebook
 test_every_bold_term_of_a_notebook_is_explained
 test_whatever_the_text_it_is_shown_and_nothing_else_happens
