@@ -18,7 +18,7 @@ PACKAGE = Path(__file__).resolve().parents[1]
 IN_CLONE = (PACKAGE.parent / "notebooks" / "05_rl_intro.py").is_file()
 FILES = PACKAGE.parent if IN_CLONE else PACKAGE / "course" / "kit"
 """The folder that has ``PARTS``."""
-RECORDED: tuple[str, ...] = ("LOG.md", "VERDICTS.md", "lags.jsonl", "real_model.json", "shaped_rewards.json")
+RECORDED: tuple[str, ...] = ("LOG.md", "lags.jsonl", "real_model.json", "shaped_rewards.json")
 RECORDED += ("staleness.jsonl", "confirmed_20.jsonl", "laboratory.jsonl", "foretold.jsonl")
 PARTS = ("notebooks", "examples", "workshop", *(f"benchmarks/{name}" for name in RECORDED))
 """What the wheel carries for the learner."""
