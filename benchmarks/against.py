@@ -49,14 +49,14 @@ import torch
 torch.set_num_threads(1)
 from zorplex_rl.policy.load import load_policy
 from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
-from zorplex_rl.task.specs import get_spec
+from zorplex_rl.task.specs import get_spec, run_tool
 async def bursts():
     policy, spec = load_policy("embedded"), get_spec("compositional", 0)
     for repeat in count():
         # Both trees sample the same tasks in the same burst, and the same again in later ones.
         requests = [RolloutRequest(spec.task(repeat % 4 * 8 + index // 8), index) for index in range(64)]
         began = time.perf_counter()
-        episodes = rollout(policy, requests, spec.execute, Sampling(slots=64))
+        episodes = rollout(policy, requests, run_tool, Sampling(slots=64))
         yield {"rollouts, tokens/s": sum(len(e.token_ids) for e in episodes) / (time.perf_counter() - began)}
 """,
     "train": """

@@ -32,7 +32,7 @@ from zorplex_rl.policy.evaluate import evaluate
 from zorplex_rl.policy.load import load_policy
 from zorplex_rl.task.episode import Task
 from zorplex_rl.task.rewards import score
-from zorplex_rl.task.specs import get_spec
+from zorplex_rl.task.specs import get_spec, run_tool
 
 PROMPTS = 8
 GROUP_SIZE = 8
@@ -79,7 +79,7 @@ def train_with_trl(job: Job) -> None:
         for start in range(0, len(prompts), GROUP_SIZE):
             (question,) = {prompt[-1]["content"] for prompt in prompts[start : start + GROUP_SIZE]}
             asked += [tasks_of[question].popleft()] * GROUP_SIZE
-        episodes = generate_turnwise(policy, asked, spec.execute)
+        episodes = generate_turnwise(policy, asked, run_tool)
         return {
             "prompt_ids": [episode.prompt_ids for episode in episodes],
             "completion_ids": [episode.token_ids for episode in episodes],
@@ -98,7 +98,7 @@ def train_with_trl(job: Job) -> None:
             now, step = time.perf_counter(), state.global_step
             rows = [{"event": "step", "step": step, "seconds": now - self.started}]
             if job.eval_tasks:
-                report, _ = evaluate(policy, spec.kind, held_out, spec.execute, seed=step)
+                report, _ = evaluate(policy, spec.kind, held_out, run_tool, seed=step)
                 rows.append({"event": "eval", "step": step, "sampled_accuracy": report.accuracy})
             with (Path(job.folder) / "metrics.jsonl").open("a") as metrics:
                 metrics.writelines(f"{json.dumps(row)}\n" for row in rows)

@@ -32,7 +32,7 @@ from zorplex_rl.task.environment import Zorplex
 from zorplex_rl.task.episode import Task
 from zorplex_rl.task.rewards import accuracy
 
-TIER = ("compositional:hard",)
+KINDS = ("compositional:hard",)
 TARGET = 0.90
 SEEDS = 8
 TRAINING_TASKS = 1_000
@@ -61,8 +61,8 @@ def load_entry(file: Path) -> Train:
 def time_entry(train: Train) -> Arrival | None:
     """Train on a secret seed until ``TARGET`` is reached. Returns None if it never is."""
     secret = random.SystemRandom()
-    tasks = Zorplex(secret.getrandbits(60)).tasks(TIER, TRAINING_TASKS)
-    held_out = Zorplex(secret.getrandbits(60)).tasks(TIER, 2 * HELD_OUT_TASKS, "held_out")
+    tasks = Zorplex(secret.getrandbits(60)).tasks(KINDS, TRAINING_TASKS)
+    held_out = Zorplex(secret.getrandbits(60)).tasks(KINDS, 2 * HELD_OUT_TASKS, "held_out")
     # A look at a few tasks spares most of the time. Others confirm that it was no luck.
     looks = (
         (held_out[:LOOK_TASKS], TARGET - 0.1),

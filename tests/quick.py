@@ -48,6 +48,7 @@ test_a_configuration_of_ten_million_layers_is_refused_before_anything_is_made_of
 """.split()
 """Tests of these files that take seconds."""
 STARTING = """
+test_the_repository_has_no_other_folder
 test_each_entry_trains_the_policy_that_it_is_given
 test_no_command_begins_in_a_folder_that_is_gone
 test_the_first_picture_moves_unless_its_reader_wants_less_motion_and_is_light_and_dark

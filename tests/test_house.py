@@ -2,6 +2,7 @@
 imports only from folders below it."""
 
 import ast
+import subprocess
 from collections.abc import Iterable
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
@@ -37,12 +38,12 @@ ROOT_FILES, ROOMS = 7, 20
 TOP = set("notebooks zorplex_rl tests benchmarks workshop examples speedrun recipes docs".split())
 LINES = {
     "course": 8_862,
-    "cli": 3_049,
+    "cli": 2_966,
     "training": 3_128,
     "simulation": 1_748,
     "sizing": 1_775,
     "drawing": 438,
-    "learning": 2_644,
+    "learning": 2_633,
     "policy": 2_829,
     "services": 3_960,
     "task": 857,
@@ -52,12 +53,12 @@ LINES = {
 """At most so many lines in each folder; "." is the files of the root. A capability that comes in
 takes machinery out: a budget is lowered when there is less, and never raised."""
 BESIDE = {
-    "tests": ("tests/**/*.py", 30_455),
+    "tests": ("tests/**/*.py", 29_502),
     "benchmarks": ("benchmarks/*.py", 2_500),
     "the speedrun's program": ("speedrun/run.py", 150),
     "the speedrun's rules": ("speedrun/RULES.md", 40),
     "the lab log": ("benchmarks/LOG.md", 700),
-    "README": ("README.md", 401),
+    "README": ("README.md", 349),
 }
 """What stands beside the package, and at most so many lines of it."""
 
@@ -160,9 +161,11 @@ def test_the_house_is_small():
 
 
 def test_the_repository_has_no_other_folder():
-    ignored = {line.strip("/") for line in (ROOT.parent / ".gitignore").read_text().splitlines()}
-    found = {path.name for path in ROOT.parent.iterdir() if path.is_dir() and not path.name.startswith(".")}
-    assert {name for name in found - ignored if not name.endswith(".egg-info")} <= TOP
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT.parent, capture_output=True, text=True, check=False).stdout
+    if not listed:
+        pytest.skip("this is no clone")
+    tracked = {line.split("/")[0] for line in listed.splitlines() if "/" in line}
+    assert {folder for folder in tracked if not folder.startswith(".")} <= TOP
 
 
 def lines_of(files: Iterable[Path]) -> int:

@@ -85,7 +85,7 @@ def test_an_entry_that_takes_too_long_is_stopped(run, entry):
 
 @pytest.mark.parametrize("file", ENTRIES, ids=lambda file: file.stem)
 def test_each_entry_trains_the_policy_that_it_is_given(run, file, embedded):
-    policy, tasks = copy.deepcopy(embedded), Zorplex(7).tasks(run.TIER, 8)
+    policy, tasks = copy.deepcopy(embedded), Zorplex(7).tasks(run.KINDS, 8)
     before = copy.deepcopy(policy.model.state_dict())
     with closing(run.load_entry(file)(policy, tasks, 3)) as steps:
         next(steps)
