@@ -40,7 +40,6 @@ PAIRS: tuple[tuple[Mesh, Mesh], ...] = (
     ({"dp": 2}, {"tp": 2}),
     ({"dp": 4}, {"tp": 2}),
     ({"dp": 2, "tp": 2}, {"tp": 2}),
-    ({"replicate": 2, "dp": 2}, {"tp": 2}),
 )
 WHOLE = Sharding((1,), (Replicate(),))
 
@@ -187,7 +186,7 @@ def hold(description: Description, rank: int) -> nn.Module:
 
 def _place(shape: list[int], tp_dim: int, mesh: Mesh) -> ShardedWeight:
     strided = _StridedShard(0, split_factor=mesh.get("tp", 1))
-    on: dict[str, Placement] = {"replicate": Replicate(), "tp": Shard(tp_dim)}
+    on: dict[str, Placement] = {"tp": Shard(tp_dim)}
     on["dp"] = strided if "tp" in mesh and tp_dim == 0 else Shard(0)
     sharding = Sharding(tuple(mesh.values()), tuple(on[dimension] for dimension in mesh))
     return ShardedWeight(tuple(shape), torch.bfloat16, sharding)
