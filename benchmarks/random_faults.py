@@ -1,50 +1,59 @@
-"""Strike small real runs with one random fault each, at a random moment, and say how every one of
-them ended.
+"""How do small real runs end that are struck by one random fault each, at a random moment?
 
-    python benchmarks/random_faults.py                 all runs that are not in random_faults.jsonl yet, then the table; give it
-                                                       again until there are 100 that were struck
-    python benchmarks/random_faults.py --only 17       run 17 again, and print it
-    python benchmarks/random_faults.py --share 0/2     every second run, so that two commands can share them
+    python benchmarks/random_faults.py                       100 runs on one machine
+    python benchmarks/random_faults.py --hosts processes:2   the same with two hosts of this machine
+    python benchmarks/random_faults.py --first 17 --runs 1   run 17 alone
+    python benchmarks/random_faults.py --soak 10             one run of ten minutes in which any process stands still now and then
 
-Run *i* draws its place, fault and moment from ``random.Random(i)``. The moment lies anywhere in an
-undisturbed run, start-up and end included: it is a share of the processor time that such a run
-takes there, because that does not depend on what else the machine does. Training is at ``--max-lag
-0``, so an undisturbed run always ends in the same weights, in every place. A struck run ends
+Run *i* draws its fault, its victim and its moment from ``random.Random(i)``. The moment lies anywhere
+in an undisturbed run, start-up included: it is a share of the processor time that such a run takes,
+because that does not depend on what else the machine does. At ``--max-lag 0`` an undisturbed run
+always ends in the same weights. A struck run ends
 
     same weights       in these weights, bit for bit
     sentence           with an exit code and at most three lines that say why
+    killed             as its controller was
     …, resumed         and ``train --resume`` has then ended in these weights
-    FAIL               anything else: it hangs, shows a traceback, ends in other weights, or leaves something on a host
+    FAIL               anything else: it hangs, shows a traceback, ends in other weights, or leaves a process behind
 
-Needs Linux and root: hosts are namespaces (``small_runs.py``).
+Linux only: who belongs to a run is read from the environment of its processes.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import json
 import math
+import os
 import random
 import re
-import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import tyro
-from small_runs import SMALL, Run, append_row, open_place, places, read_rows
+from table import describe_machine, print_table
 
-ASKED = "How do 100 runs end that are struck by one random fault each, at a random moment, start-up included?"
-EXPECTED = "Each in the undisturbed weights, bit for bit, or in one true sentence. No FAIL, nothing left on any host."
-KEPT = Path(__file__).with_suffix(".jsonl")
-CONTROLLERS = {"SIGTERM": signal.SIGTERM, "SIGINT": signal.SIGINT, "SIGHUP": signal.SIGHUP}
-NOBODY = "nobody"
+SMALL = (
+    "--task simple --max-lag 0 --steps 24 --prompts-per-step 2 --group-size 4 --eval-tasks 4 --eval-every 100 "
+    "--checkpoint-every 4 --max-tokens 64 --device cpu"
+).split()
+"""A run of about 20 s on two idle cores, most of which is its start."""
+MARK = "ZORPLEX_STRUCK_RUN"
+"""Environment variable of a run's processes: the folder of the run."""
+SIGNALS = {"SIGTERM": signal.SIGTERM, "SIGINT": signal.SIGINT, "SIGHUP": signal.SIGHUP}
+BUSY = 30
+"""Processes that only compute beside the soak."""
 LIMIT = 480.0
-"""Seconds after the fault in which a run must have ended. On a busy machine its start alone may
-take minutes."""
+"""Seconds after the fault in which a run must have ended. On a busy machine its start may take minutes."""
 PROGRESS = re.compile(
     r"(starting |eval |step |held-out|    |\d+ s of training|stopping|continuing|\s*$|.*│|.* took over )"
 )
@@ -56,248 +65,187 @@ class Options:
     """What to measure."""
 
     runs: int = 100
-    """Number of runs that are struck. One that is over before its fault does not count; the next
-    number takes its place."""
-    only: int | None = None
-    """Do this run alone, and keep its folder."""
-    share: str = "0/1"
-    """K/N: of the runs that are missing, those with number K modulo N."""
-    most: int = 1_000_000
-    """Stop after so many of them."""
-    again: bool = False
-    """Count those that failed as missing. The last row of each number is the one that counts."""
-    table: bool = False
-    """Only print the table of the runs so far."""
-    log: bool = True
-    """Append the table to LOG.md once all runs are there."""
+    """Number of runs."""
+    first: int = 0
+    """Number of the first one."""
+    hosts: str = "this"
+    """Where they run: ``this`` or ``processes:N``."""
+    soak: float = 0.0
+    """Minutes of the soak; above 0 nothing else is done."""
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What run ``number`` is: where, which fault (with its seconds, if it ends again), and at which
-    share of it."""
+class Run:
+    """One ``zorplex-rl train`` with its own folder, below which ``out.txt`` has what it printed."""
 
-    number: int
-    place: str
-    fault: str
-    seconds: float
-    share: float
-    spares: int
+    def __init__(self, folder: Path, *words: str) -> None:
+        self.folder, self.log = folder, folder.parent / "out.txt"
+        self._used: dict[int, float] = {}
+        with self.log.open("wb") as file:
+            command = [sys.executable, "-m", "zorplex_rl", "train", *words]
+            environment = os.environ | {MARK: str(folder)}
+            self.process = subprocess.Popen(
+                command, env=environment, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True
+            )
+
+    @property
+    def is_over(self) -> bool:
+        return self.process.poll() is not None
+
+    def members(self) -> dict[int, str]:
+        """Return the role of each living process of this run, by its number."""
+        found = {}
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error, OSError):
+                environment = process.environ()
+                if environment.get(MARK) == str(self.folder) and process.status() != psutil.STATUS_ZOMBIE:
+                    # generator_0-0 @ host
+                    name = environment.get("HYPERACTOR_PROCESS_NAME", "controller").partition(" @")[0]
+                    found[process.pid] = re.sub(r"[-_\d]+$", "", name)
+        return found
+
+    def wait_until(self, used: float) -> float:
+        """Return when it has used so many processor seconds, or is over: how many it has used."""
+        while not self.is_over and sum(self._used.values()) < used:
+            for pid in self.members():
+                with contextlib.suppress(psutil.Error):
+                    self._used[pid] = sum(psutil.Process(pid).cpu_times()[:2])
+            time.sleep(0.1)
+        return sum(self._used.values())
+
+    def finish(self, limit: float) -> int | None:
+        """Wait for its end. Returns the exit code, or None if it hangs: then it is killed."""
+        try:
+            return self.process.wait(limit)
+        except subprocess.TimeoutExpired:
+            for pid in self.members():
+                send(pid, signal.SIGKILL)
+            return None
+
+    def rows(self, event: str) -> list[dict[str, Any]]:
+        """Return the rows of its metrics so far."""
+        file = self.folder / "metrics.jsonl"
+        lines = file.read_bytes().splitlines() if file.exists() else []
+        return [row for line in lines if line.endswith(b"}") and (row := json.loads(line))["event"] == event]
+
+    def weights(self) -> str:
+        """Return a fingerprint of the weights that it has left behind."""
+        return hashlib.sha256((self.folder / "policy" / "model.safetensors").read_bytes()).hexdigest()
 
 
-def plan_of(number: int, where: list[str]) -> tuple[Plan, random.Random]:
-    """Return the plan of run ``number``, and the generator with which it goes on."""
-    rng = random.Random(number)
-    # Each drawn from its own list, in which tls stands last: the others' draws do not depend on it.
-    place = where[number % len(where)]
-    faults = ["kill -9"] * 4 + ["SIGSTOP"] * 3 + [rng.choice(list(CONTROLLERS))]
-    if place.startswith("two"):
-        faults += ["host killed", "host cut", "host cut for good", "5 % loss"]
-    fault = rng.choice(faults)
-    seconds = rng.uniform(1, 2) if fault == "host cut" else rng.uniform(2, 6)
-    return Plan(number, place, fault, round(seconds, 2), round(rng.random(), 4), int(rng.random() < 0.3)), rng
+def send(pid: int, number: int) -> None:
+    """Send a signal to a process, which may be gone."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
 
 
-def strike(run: Run, plan: Plan, rng: random.Random) -> str:
-    """Do to ``run`` what is planned. Returns whom it has met."""
-    if plan.fault in ("kill -9", "SIGSTOP"):
-        members = run.members()
-        role = rng.choice(sorted(set(members.values())))
-        victim = rng.choice(sorted(pid for pid, its in members.items() if its == role))
-        if plan.fault == "kill -9":
-            run.signal(victim, signal.SIGKILL)
-        else:
-            run.signal(victim, signal.SIGSTOP)
-            time.sleep(plan.seconds)
-            run.signal(victim, signal.SIGCONT)
-        return role
-    if plan.fault in CONTROLLERS:
-        for pid, role in run.members().items():
-            if role == "controller":
-                run.signal(pid, CONTROLLERS[plan.fault])
+def strike(run: Run, fault: str, rng: random.Random) -> str:
+    """Do ``fault`` to a process of ``run``; each role is as likely as another. Returns the role."""
+    if fault in SIGNALS:
+        send(run.process.pid, SIGNALS[fault])
         return "controller"
-    name = rng.choice(sorted(run.place.hosts))
-    host = run.place.hosts[name]
-    match plan.fault:
-        case "host killed":
-            host.kill()
-        case "host cut for good":
-            host.cut()
-        case "host cut":
-            host.cut()
-            time.sleep(plan.seconds)
-            host.restore()
-        case "5 % loss":
-            run.place.lose_packets(name, 0.05)
-    return f"host {name}"
+    members = run.members()
+    role = rng.choice(sorted(set(members.values())))
+    pid = rng.choice(sorted(pid for pid, its in members.items() if its == role))
+    if fault == "kill -9":
+        send(pid, signal.SIGKILL)
+    else:
+        send(pid, signal.SIGSTOP)
+        time.sleep(rng.uniform(2, 6))
+        send(pid, signal.SIGCONT)
+    return role
 
 
-def phase_of(run: Run) -> str:
-    """Return how far ``run`` has come."""
-    if run.is_over:
-        return "over"
-    events = [row["event"] for row in run.rows()]
-    if "step" not in events:
-        return "first evaluation done" if "eval" in events else "start-up"
-    return "end" if events.count("step") >= int(SMALL[SMALL.index("--steps") + 1]) else "training"
-
-
-def judge(run: Run, code: int | None, undisturbed: str) -> tuple[str, str]:
-    """Return how ``run`` has ended, and what there is to say of it."""
-    said = run.said()
+def judge(run: Run, code: int | None, undisturbed: str) -> str:
+    """Return how ``run`` has ended."""
+    said = run.log.read_text(errors="replace")
     reasons = [line for line in said.splitlines() if not PROGRESS.match(line)]
     if code is None:
-        return "FAIL: hangs", said[-500:]
+        return "FAIL: hangs"
     if "Traceback" in said or "panicked" in said:
-        return "FAIL: traceback", said[-1500:]
+        return "FAIL: traceback"
+    if len(reasons) > 3:
+        return f"FAIL: {len(reasons)} lines"
     if code == 0:
-        if run.weights() != undisturbed:
-            return "FAIL: other weights", said[-500:]
-        if len(reasons) > 3:
-            return f"FAIL: same weights, but {len(reasons)} lines of noise", "\n".join(reasons[:6])
-        return "same weights", "\n".join(reasons)
-    if code < 0 or (code > 128 and not reasons):
-        # 137 is what nsenter makes of it.
-        return ("killed" if code in (-9, 137) else f"ended by signal {code}"), "\n".join(reasons)
-    if "is a defect in zorplex-rl" in said:
-        return "FAIL: it takes the fault for a defect of its own", "\n".join(reasons)
-    if not reasons or len(reasons) > 3:
-        return f"FAIL: {len(reasons)} lines instead of a sentence", "\n".join(reasons[:12])
-    return "sentence", "\n".join(reasons)
+        return "same weights" if run.weights() == undisturbed else "FAIL: other weights"
+    if code == -signal.SIGKILL:
+        return "killed"
+    return "sentence" if reasons else "FAIL: no reason given"
 
 
-def perform(plan: Plan, rng: random.Random, undisturbed: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Do one run, and what follows from its end. Returns its row."""
-    with open_place(plan.place, folder) as place:
-        run = place.train(*SMALL, "--spares", str(plan.spares), "--out", str(folder / "run"))
-        run.wait_until(plan.share * undisturbed["processor seconds"][plan.place])
-        phase, moment = phase_of(run), time.monotonic() - run.began
-        met = NOBODY if phase == "over" else strike(run, plan, rng)
-        struck = time.monotonic()
-        outcome, said = judge(run, run.finish(LIMIT), undisturbed["weights"])
-        seconds = time.monotonic() - struck
-        restarts = [f"{row['died']}: {row['reason']}"[:160] for row in run.rows("restart")]
-        left = place.leftovers()
-        then = ""
-        if not outcome.startswith(("same", "FAIL")) and run.has_checkpoint():
-            place.heal()
-            place.age_folders()
-            resumed = place.train("--resume", str(run.folder), log="resumed.txt")
-            then, what = judge(resumed, resumed.finish(LIMIT), undisturbed["weights"])
-            said += f"\n[resumed] {what}" if what else ""
-            # What a killed process could not remove, the next start does.
-            left = place.leftovers() if "kill" in plan.fault else left + place.leftovers()
-        elif "kill" in plan.fault and met in ("controller", "worker"):
-            left = [what for what in left if "/tmp/" not in what]
-    row = asdict(plan) | {"met": met, "phase": phase, "moment": round(moment, 2), "outcome": outcome, "then": then}
-    said = said.replace(str(folder), "…")
-    row["commit"] = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True
-    ).stdout.strip()
-    return row | {"said": said, "left": left, "restarts": restarts, "seconds_to_end": round(seconds, 1)}
+def perform(number: int, options: Options, processor_seconds: float, undisturbed: str) -> tuple[str, str, str, str]:
+    """Do run ``number``. Returns its fault, whom it met, the phase and the outcome."""
+    rng = random.Random(number)
+    fault = rng.choice(["kill -9"] * 4 + ["SIGSTOP"] * 3 + [rng.choice(list(SIGNALS))])
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch) / "run"
+        run = Run(folder, *SMALL, "--hosts", options.hosts, "--out", str(folder))
+        run.wait_until(rng.random() * processor_seconds)
+        phase = "training" if run.rows("step") else "start-up"
+        met = "nobody" if run.is_over else strike(run, fault, rng)
+        outcome = judge(run, run.finish(LIMIT), undisturbed)
+        if outcome in ("sentence", "killed") and any((folder / "checkpoints").glob("step_*")):
+            resumed = Run(folder, "--resume", str(folder), "--hosts", options.hosts)
+            then = judge(resumed, resumed.finish(LIMIT), undisturbed)
+            outcome = f"{outcome}, resumed" if then == "same weights" else f"FAIL: resumed, {then}"
+        until = time.monotonic() + 40
+        while run.members() and time.monotonic() < until:
+            time.sleep(0.2)
+        if left := run.members():
+            outcome = f"FAIL: left {sorted(left.values())}"
+        if outcome.startswith("FAIL"):
+            print(f"run {number}: {run.log.read_text()[-2000:]}", file=sys.stderr)
+    print(f"run {number}: {fault} of {met} in {phase}: {outcome}", file=sys.stderr, flush=True)
+    return fault, met, phase, outcome
 
 
-def is_failure(row: dict[str, Any]) -> bool:
-    return "FAIL" in row["outcome"] or bool(row["left"]) or row["then"] not in ("", "same weights")
-
-
-def verdict(row: dict[str, Any]) -> str:
-    """Return the outcome of ``row`` in the words of the table."""
-    if row["left"]:
-        return "FAIL: something is left"
-    if row["then"]:
-        return f"{row['outcome']}, resumed" if row["then"] == "same weights" else f"FAIL: resumed, {row['then']}"
-    return row["outcome"]
-
-
-def last_rows(kept: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
-    """Return the last row of every number."""
-    return {row["number"]: row for row in kept if "number" in row}
-
-
-def describe(row: dict[str, Any]) -> str:
-    """Return ``row`` in one line."""
-    what = f"{row['place']}, {row['fault']} of {row['met']} at {row['moment']} s ({row['phase']})"
-    return f"{what}: {verdict(row)} {row['said'][:300]!r} {row['left']} {row['restarts']}"
-
-
-def reference(where: list[str], kept: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return weights and processor seconds of undisturbed runs: one in each of these places. Raises
-    RuntimeError if they differ."""
-    found = next((row for row in kept if row.get("what") == "undisturbed"), {"processor seconds": {}, "weights": ""})
-    missing = [place for place in where if place not in found["processor seconds"]]
-    for place_name in missing:
-        with tempfile.TemporaryDirectory(dir="/var/tmp") as scratch, open_place(place_name, Path(scratch)) as place:
-            run = place.train(*SMALL, "--spares", "0", "--out", f"{scratch}/run")
-            run.wait_until(math.inf)
-            if run.finish(1):
-                raise RuntimeError(f"an undisturbed run in {place_name} fails: {run.said()[-1000:]}")
-            found["processor seconds"][place_name] = round(run.processor_seconds(), 1)
-            found["weights"] = found["weights"] or run.weights()
-            if run.weights() != found["weights"]:
-                raise RuntimeError(f"an undisturbed run in {place_name} ends in other weights than elsewhere")
-            if left := place.leftovers():
-                raise RuntimeError(f"an undisturbed run in {place_name} leaves behind {left}")
-    if missing:
-        others = [row for row in kept if row.get("what") != "undisturbed"]
-        KEPT.unlink(missing_ok=True)
-        for row in ({"what": "undisturbed"} | found, *others):
-            append_row(KEPT, row)
-    return found
-
-
-def tabulate(rows: list[dict[str, Any]], too_late: int) -> Any:
-    """Return the table: place × fault × phase × outcome. ``too_late`` more runs were over before
-    their fault."""
-    from log import Report
-
-    counted = Counter((row["place"], row["fault"], row["phase"], verdict(row)) for row in rows)
-    cells = [[*key, str(count)] for key, count in sorted(counted.items())]
-    sentences = Counter(
-        f"{row['fault']} of {row['met']}: {line}"
-        for row in rows
-        for line in row["said"].splitlines()
-        if row["outcome"] == "sentence"
-    )
-    notes = [
-        f"{sum(map(is_failure, rows))} of {len(rows)} failed. {too_late} more were over before their fault, and do not count."
-    ]
-    notes += [f"{count} × {line[:300]}" for line, count in sentences.most_common()]
-    return Report(f"{len(rows)} random faults", ["place", "fault", "phase", "outcome", "runs"], cells, notes)
+def soak(options: Options) -> None:
+    """Train beside other processes that only compute, and stop a random process for some seconds
+    about every 20 s: nothing may be replaced, and the run must learn."""
+    rng, stopped = random.Random(0), Counter[str]()
+    with tempfile.TemporaryDirectory() as scratch, contextlib.ExitStack() as stack:
+        folder = Path(scratch) / "run"
+        words = "--steps 240 --checkpoint-every 20 --eval-every 1000"
+        run = Run(folder, *words.split(), "--hosts", options.hosts, "--out", str(folder))
+        while not run.rows("eval") and not run.is_over:
+            time.sleep(0.2)
+        for _ in range(BUSY):
+            loop = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+            stack.callback(loop.kill)
+        until = time.monotonic() + 60 * options.soak
+        while time.monotonic() < until and not run.is_over:
+            time.sleep(rng.uniform(10, 30))
+            if not run.is_over:
+                stopped[strike(run, "SIGSTOP", rng)] += 1
+        steps = len(run.rows("step"))
+        stack.close()
+        code = run.finish(1200)
+        rows = {
+            "stops": ", ".join(f"{count} × {role}" for role, count in stopped.items()),
+            "steps in it": steps,
+            "replaced": [row["died"] for row in run.rows("restart")],
+            "exit code": code,
+            "accuracy": [row["sampled_accuracy"] for row in run.rows("eval")],
+        }
+    title = f"{options.soak:g} minutes beside {BUSY} busy processes"
+    print_table(title, ["", "found"], [[name, str(value)] for name, value in rows.items()])
 
 
 def main(options: Options) -> None:
-    where = places()
-    kept = read_rows(KEPT)
-    if not options.table:
-        undisturbed = reference(where, kept)
-        rows = last_rows(kept)
-        done = {number for number, row in rows.items() if not (options.again and is_failure(row))}
-        part, parts = map(int, options.share.split("/"))
-        end = options.runs + sum(row["met"] == NOBODY for row in rows.values())
-        numbers = [number for number in range(end) if number not in done and number % parts == part]
-        for number in numbers[: options.most] if options.only is None else [options.only]:
-            plan, rng = plan_of(number, where)
-            folder = Path(tempfile.mkdtemp(prefix=f"random-fault-{number}-", dir="/var/tmp"))
-            row = perform(plan, rng, undisturbed, folder)
-            print(number, describe(row), flush=True)
-            if options.only is None:
-                append_row(KEPT, row)
-            if options.only is None and not is_failure(row):
-                shutil.rmtree(folder)
-            else:
-                print(f"    see {folder}", flush=True)
-        if options.only is not None:
-            return
-    rows = list(last_rows(read_rows(KEPT)).values())
-    struck = [row for row in rows if row["met"] != NOBODY]
-    if options.table or len(struck) >= options.runs:
-        from log import append_report, print_report
-
-        report = tabulate(struck, len(rows) - len(struck))
-        print_report(report)
-        if options.log and not options.table:
-            append_report("benchmarks/random_faults.py", ASKED, EXPECTED, {"runs": options.runs}, [report])
+    print(describe_machine())
+    if options.soak:
+        soak(options)
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch) / "run"
+        run = Run(folder, *SMALL, "--hosts", options.hosts, "--out", str(folder))
+        processor_seconds = run.wait_until(math.inf)
+        undisturbed = run.weights()
+    numbers = range(options.first, options.first + options.runs)
+    found = Counter(perform(number, options, processor_seconds, undisturbed) for number in numbers)
+    failed = sum(count for (*_, outcome), count in found.items() if outcome.startswith("FAIL"))
+    rows = [[*key, str(count)] for key, count in sorted(found.items())]
+    columns = ["fault", "of", "phase", "outcome", "runs"]
+    print_table(f"Random faults, {options.hosts}", columns, rows, f"{failed} of {options.runs} failed.")
 
 
 if __name__ == "__main__":

@@ -1,15 +1,14 @@
-"""Measure one transfer of weights between meshes with different shardings: the resharding plan
-against gathering and scattering.
+"""What does a transfer of weights between differently sharded meshes cost, by the resharding plan and by gathering?
 
     reshard                every generator rank reads its pieces from the trainer ranks that hold them
     gather, then scatter   trainer rank 0 reads what it lacks, then every generator rank reads its shard from trainer rank 0
 
-Both use the same rings and one-sided reads (``zorplex_rl/weights/reshard/transfer.py``), between
+Both use the same rings and one-sided reads (``zorplex_rl/weights/reshard/transfer.py``) between
 processes of this machine that hold random shards of a Llama-shaped model in bfloat16. On both
-sides, ``dp`` is FSDP and ``tp`` is tensor parallelism. Seconds are counted from the first publish
-to the last installed shard: the median over the repetitions, in which the two take turns. The
-set-up, once in a run, is not timed. Megabytes are counted in the buffers that are read, and are the
-same in every repetition.
+sides, ``dp`` is FSDP and ``tp`` is tensor parallelism. Seconds are counted from the first publish to
+the last installed shard: the median over the repetitions, in which the two take turns. The set-up is
+not timed. Megabytes are counted in the buffers that are read; those of the plan are the minimum,
+which is checked.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import median
 
 import torch
 import tyro
-from log import Report, append_report, print_report
+from table import describe_machine, print_table
 from torch import nn
 from torch.distributed.tensor import Placement, Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
@@ -36,20 +35,13 @@ from zorplex_rl.weights.reshard.plan import Sharding, local_box
 from zorplex_rl.weights.reshard.sharded_model import Description, ModelPlan, ShardedWeight, plan_model
 from zorplex_rl.weights.reshard.transfer import ShardPublisher
 
-ASKED = (
-    "How many bytes and seconds does the resharding plan need to bring weights from trainer ranks to generator ranks that cut them "
-    "differently, compared with gathering everything on one rank and scattering it?"
-)
-EXPECTED = "Every generator rank reads only what it needs, bit for bit. No expectation for the seconds."
 Mesh = dict[str, int]
 PAIRS: tuple[tuple[Mesh, Mesh], ...] = (
     ({"dp": 2}, {"tp": 2}),
     ({"dp": 4}, {"tp": 2}),
     ({"dp": 2, "tp": 2}, {"tp": 2}),
-    ({"replicate": 2, "dp": 2}, {"tp": 2}),
 )
 WHOLE = Sharding((1,), (Replicate(),))
-RESHARD, GATHER = "reshard", "gather, then scatter"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,16 +56,6 @@ class Options:
     """Rows of the embedding and of the output layer."""
     repeats: int = 7
     """Transfers of each kind for each pair of meshes."""
-    log: bool = True
-    """Append the result to LOG.md."""
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """Hold the bytes in the buffers that were read, and the seconds of each repetition."""
-
-    bytes: int
-    seconds: list[float]
 
 
 class RankActor(Actor):
@@ -123,7 +105,7 @@ class Sides:
     source: Description
     destination: Description
 
-    async def connect(self) -> dict[str, int]:
+    async def connect(self) -> tuple[int, int]:
         """Prepare both kinds of transfer. Returns the bytes that each reads."""
         direct = plan_model(self.source, self.destination)
         offers = await call(self.trainer, "offer", "direct", direct, "shard")
@@ -135,8 +117,8 @@ class Sides:
         gathered = await call(self.trainer[:1], "gather", "gather", offers, gathering)
         offers = await call(self.trainer[:1], "offer", "scatter", scattering, "whole")
         scattered = await call(self.generator, "subscribe", "scatter", offers, scattering)
-        found = {RESHARD: sum(moved), GATHER: sum(gathered) + sum(scattered)}
-        assert found == {RESHARD: minimum_bytes(direct), GATHER: gather_then_scatter_bytes(direct)}
+        found = sum(moved), sum(gathered) + sum(scattered)
+        assert found == (minimum_bytes(direct), gather_then_scatter_bytes(direct))
         return found
 
     async def reshard(self, version: int) -> None:
@@ -155,9 +137,8 @@ async def call(replicas: list[Replica], endpoint: str, *args) -> list:
     return await asyncio.gather(*(getattr(replica.actor, endpoint).call_one(*args) for replica in replicas))
 
 
-async def measure(options: Options, trainer: Mesh, generator: Mesh) -> dict[str, Measured]:
-    """Run both kinds of transfer between these meshes, in turns. The first round warms up. Returns
-    the measurements."""
+async def measure(options: Options, trainer: Mesh, generator: Mesh) -> list[str]:
+    """Run both kinds of transfer between these meshes, in turns. Returns a row of the table."""
     source, destination = (describe_llama(options, mesh) for mesh in (trainer, generator))
     described = [("trainer", source, rank) for rank in range(math.prod(trainer.values()))]
     described += [("generator", destination, rank) for rank in range(math.prod(generator.values()))]
@@ -165,16 +146,20 @@ async def measure(options: Options, trainer: Mesh, generator: Mesh) -> dict[str,
     try:
         first = math.prod(trainer.values())
         sides = Sides(replicas[:first], replicas[first:], source, destination)
-        found = {name: Measured(size, []) for name, size in (await sides.connect()).items()}
+        megabytes = [f"{size / 1e6:.1f}" for size in await sides.connect()]
+        seconds: dict[str, list[float]] = {"reshard": [], "gather": []}
         for version in range(options.repeats + 1):
-            for name, transfer in ((RESHARD, sides.reshard), (GATHER, sides.gather_then_scatter)):
+            for times, transfer in zip(seconds.values(), (sides.reshard, sides.gather_then_scatter), strict=True):
                 began = time.perf_counter()
                 await transfer(version)
-                if version:
-                    found[name].seconds.append(time.perf_counter() - began)
-        return found
+                times.append(time.perf_counter() - began)
     finally:
         await asyncio.gather(*(replica.stop() for replica in replicas))
+    # The first round warms up.
+    ratios = [theirs / ours for ours, theirs in list(zip(*seconds.values(), strict=True))[1:]]
+    medians = [f"{median(times[1:]):.3f}" for times in seconds.values()]
+    meshes = " → ".join(" × ".join(f"{name} {size}" for name, size in mesh.items()) for mesh in (trainer, generator))
+    return [meshes, *megabytes, *medians, f"{median(ratios):.2f}", f"{min(ratios):.2f} – {max(ratios):.2f}"]
 
 
 def describe_llama(options: Options, mesh: Mesh) -> dict[str, ShardedWeight]:
@@ -201,38 +186,18 @@ def hold(description: Description, rank: int) -> nn.Module:
 
 def _place(shape: list[int], tp_dim: int, mesh: Mesh) -> ShardedWeight:
     strided = _StridedShard(0, split_factor=mesh.get("tp", 1))
-    on: dict[str, Placement] = {"replicate": Replicate(), "tp": Shard(tp_dim)}
+    on: dict[str, Placement] = {"tp": Shard(tp_dim)}
     on["dp"] = strided if "tp" in mesh and tp_dim == 0 else Shard(0)
     sharding = Sharding(tuple(mesh.values()), tuple(on[dimension] for dimension in mesh))
     return ShardedWeight(tuple(shape), torch.bfloat16, sharding)
 
 
 def main(options: Options) -> None:
-    rows = []
-    for trainer, generator in PAIRS:
-        found = asyncio.run(measure(options, trainer, generator))
-        direct, gathered = found[RESHARD], found[GATHER]
-        ratios = [theirs / ours for ours, theirs in zip(direct.seconds, gathered.seconds, strict=True)]
-        rows.append(
-            [
-                f"{_name(trainer)} → {_name(generator)}",
-                *(f"{measured.bytes / 1e6:.1f}" for measured in (direct, gathered)),
-                *(f"{median(measured.seconds):.3f}" for measured in (direct, gathered)),
-                f"{median(ratios):.2f}",
-                f"{min(ratios):.2f} – {max(ratios):.2f}",
-            ]
-        )
+    print(describe_machine())
+    rows = [asyncio.run(measure(options, trainer, generator)) for trainer, generator in PAIRS]
     columns = ["meshes", "MB, reshard", "MB, gather", "s, reshard", "s, gather", "its time ÷ reshard's", "range"]
-    note = "What reshard reads is the minimum, which is checked: every destination shard once. 'gather' is gather, then scatter."
-    report = Report("Weights from trainer meshes to generator meshes", columns, rows, [note])
-    print_report(report)
-    if options.log:
-        settings = {name: value for name, value in asdict(options).items() if name != "log"}
-        append_report("benchmarks/reshard.py", ASKED, EXPECTED, settings, [report])
-
-
-def _name(mesh: Mesh) -> str:
-    return " × ".join(f"{dimension} {size}" for dimension, size in mesh.items())
+    note = "'gather' is gather, then scatter."
+    print_table("Weights from trainer meshes to generator meshes", columns, rows, note)
 
 
 if __name__ == "__main__":

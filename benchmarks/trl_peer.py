@@ -1,5 +1,4 @@
-"""Run the training job of ``time_to_accuracy.py`` on TRL's ``GRPOTrainer``, the other side of that
-comparison.
+"""Train with TRL's ``GRPOTrainer``: the other side of ``time_to_accuracy.py``.
 
     python trl_peer.py '{"folder": "DIR", "threads": 2}'        writes DIR/metrics.jsonl
 
@@ -26,42 +25,31 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
 from turnwise import generate_turnwise
 
 from zorplex_rl.config import LearnerConfig
+from zorplex_rl.policy.evaluate import evaluate
 from zorplex_rl.policy.load import load_policy
-from zorplex_rl.policy.model_folder import EMBEDDED
 from zorplex_rl.task.episode import Task
 from zorplex_rl.task.rewards import score
-from zorplex_rl.task.specs import get_spec
+from zorplex_rl.task.specs import get_spec, run_tool
+
+PROMPTS = 8
+GROUP_SIZE = 8
+LEARNING_RATE = 2e-4
+"""The best of five, and constant after the warm-up (``LOG.md``)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """Describe a training job, the same for both sides."""
+    """A training job."""
 
     folder: str
     """Where ``metrics.jsonl`` is written."""
-    policy: str = EMBEDDED
-    """``embedded``, a folder or a hub id."""
-    steps: int = 100
+    steps: int = 120
     """Training steps."""
-    difficulty: str = "hard"
-    """Difficulty of the compositional tasks."""
-    prompts: int = 8
-    """Prompts in a step."""
-    group_size: int = 8
-    """Samples of each prompt."""
-    learning_rate: float = LearnerConfig.learning_rate
-    """Learning rate after the warm-up of ``LearnerConfig``."""
-    schedule: str = "constant_with_warmup"
-    """What becomes of it then, by its name in transformers: ``linear`` falls to 0 at the last step."""
-    beta2: float = 0.95
-    """AdamW's second beta, as in ``Learner``; the first is 0.9, weight decay 0, gradient norm
-    clipped as in ``LearnerConfig``."""
-    keep_weights: bool = False
-    """Write the weights after each step to ``STEP.safetensors``."""
+    eval_tasks: int = 0
+    """Held-out tasks on which the policy is evaluated after each step; 0 for none."""
     threads: int = 1
     """Torch threads."""
     seed: int = 0
@@ -74,8 +62,9 @@ def train_with_trl(job: Job) -> None:
     from transformers import TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
 
-    policy, spec = load_policy(job.policy, of_transformers=True), get_spec("compositional", job.seed, job.difficulty)
-    tasks = [spec.task(index) for index in range(job.prompts * job.steps)]
+    policy, spec = load_policy(of_transformers=True), get_spec("compositional", job.seed, "hard")
+    held_out = [spec.task(index, "held_out") for index in range(job.eval_tasks)]
+    tasks = [spec.task(index) for index in range(PROMPTS * job.steps)]
     # TRL hands over prompts only, in the order of the dataset; tasks with the same question follow
     # one another in that order.
     tasks_of: dict[str, deque[Task]] = defaultdict(deque)
@@ -87,10 +76,10 @@ def train_with_trl(job: Job) -> None:
 
     def roll_out(prompts: list, trainer: GRPOTrainer) -> dict[str, list | None]:
         asked = []
-        for start in range(0, len(prompts), job.group_size):
-            (question,) = {prompt[-1]["content"] for prompt in prompts[start : start + job.group_size]}
-            asked += [tasks_of[question].popleft()] * job.group_size
-        episodes = generate_turnwise(policy, asked, spec.execute)
+        for start in range(0, len(prompts), GROUP_SIZE):
+            (question,) = {prompt[-1]["content"] for prompt in prompts[start : start + GROUP_SIZE]}
+            asked += [tasks_of[question].popleft()] * GROUP_SIZE
+        episodes = generate_turnwise(policy, asked, run_tool)
         return {
             "prompt_ids": [episode.prompt_ids for episode in episodes],
             "completion_ids": [episode.token_ids for episode in episodes],
@@ -100,18 +89,19 @@ def train_with_trl(job: Job) -> None:
         }
 
     class Clock(TrainerCallback):
-        """Note after each step the seconds since the first began, without those of keeping the weights."""
+        """Note after each step the seconds since the first began, without those of evaluations."""
 
         def on_train_begin(self, args, state, control, **kwargs) -> None:
             self.started = time.perf_counter()
 
         def on_step_end(self, args, state, control, **kwargs) -> None:
             now, step = time.perf_counter(), state.global_step
+            rows = [{"event": "step", "step": step, "seconds": now - self.started}]
+            if job.eval_tasks:
+                report, _ = evaluate(policy, spec.kind, held_out, run_tool, seed=step)
+                rows.append({"event": "eval", "step": step, "sampled_accuracy": report.accuracy})
             with (Path(job.folder) / "metrics.jsonl").open("a") as metrics:
-                metrics.write(json.dumps({"event": "step", "step": step, "seconds": now - self.started}) + "\n")
-            if job.keep_weights:
-                weights = dict(policy.model.named_parameters())
-                save_file({n: w.detach() for n, w in weights.items()}, Path(job.folder) / f"{step}.safetensors")
+                metrics.writelines(f"{json.dumps(row)}\n" for row in rows)
             self.started += time.perf_counter() - now
 
     config = GRPOConfig(
@@ -120,15 +110,15 @@ def train_with_trl(job: Job) -> None:
         bf16=False,
         seed=job.seed,
         max_steps=job.steps,
-        per_device_train_batch_size=job.prompts * job.group_size,
+        per_device_train_batch_size=PROMPTS * GROUP_SIZE,
         steps_per_generation=1,
-        num_generations=job.group_size,
+        num_generations=GROUP_SIZE,
         max_completion_length=96,
         shuffle_dataset=False,
-        learning_rate=job.learning_rate,
-        lr_scheduler_type=job.schedule,
+        learning_rate=LEARNING_RATE,
+        lr_scheduler_type="constant_with_warmup",
         warmup_steps=LearnerConfig.warmup_steps,
-        adam_beta2=job.beta2,
+        adam_beta2=0.95,
         max_grad_norm=LearnerConfig.max_grad_norm,
         temperature=1.0,
         beta=0.0,

@@ -1,5 +1,4 @@
-"""Sample episodes turn by turn through ``model.generate``: rollouts with tools in transformers
-alone.
+"""Sample episodes turn by turn through ``model.generate``: rollouts with tools in transformers alone.
 
     contexts ──generate──► each row stops at its own call, answer or end ──► results appended ──► again, rows still open
 
@@ -13,25 +12,18 @@ and in a batch every row waits for the slowest row of its turn.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
 
 import torch
 from transformers import GenerationConfig, StoppingCriteria, StoppingCriteriaList
 
 from zorplex_rl.policy.load import Policy
 from zorplex_rl.policy.tool_loop import encode_prompt, encode_text
-from zorplex_rl.task.episode import Episode, Finish, Task, Turn
+from zorplex_rl.task.episode import Episode, Task, Turn
 from zorplex_rl.task.parser import ToolCall, answer_is_complete, find_call, format_result
 
-
-@dataclass(slots=True)
-class _Row:
-    task: Task
-    prompt_ids: list[int]
-    token_ids: list[int] = field(default_factory=list)
-    sampled: list[bool] = field(default_factory=list)
-    turns: list[Turn] = field(default_factory=list)
-    finish: Finish | None = None
+NOT_YET: Any = None
 
 
 class StopAtTurnEnd(StoppingCriteria):
@@ -43,7 +35,7 @@ class StopAtTurnEnd(StoppingCriteria):
 
     def __init__(self, policy: Policy, width: int, limits: Sequence[int]) -> None:
         self._tokenizer, self._width = policy.tokenizer, width
-        self._marks, self._eos = find_marks(policy), set(policy.eos_ids)
+        self._marks, self._eos = marks_of(policy.tokenizer), set(policy.eos_ids)
         self._limits = limits
         self.ends: list[int | None] = [None] * len(limits)
 
@@ -76,12 +68,12 @@ def generate_turnwise(
     sampling = {"temperature": temperature, "top_k": 0, "top_p": 1.0} if temperature else {}
     eos, pad = list(policy.eos_ids), policy.tokenizer.pad_token_id
     config = GenerationConfig(do_sample=temperature > 0, eos_token_id=eos, pad_token_id=pad, **sampling)
-    rows = [_Row(task, encode_prompt(policy.tokenizer, task)) for task in tasks]
-    while still_open := [row for row in rows if row.finish is None]:
+    rows = [Episode(task, encode_prompt(policy.tokenizer, task), [], [], [], [], NOT_YET) for task in tasks]
+    while still_open := [row for row in rows if row.finish is NOT_YET]:
         turns = _generate_turn(policy, still_open, config, max_tokens)
         for row, turn in zip(still_open, turns, strict=True):
             _end_turn(policy, row, turn, execute, (max_tokens, max_turns))
-    return [Episode(r.task, r.prompt_ids, r.token_ids, r.sampled, [], r.turns, r.finish) for r in rows]
+    return rows
 
 
 def last_line(text: str) -> str:
@@ -89,20 +81,17 @@ def last_line(text: str) -> str:
     return text[text[:-1].rfind("\n") + 1 :]
 
 
-def find_marks(policy: Policy) -> set[int]:
+@cache
+def marks_of(tokenizer: Any) -> set[int]:
     """Return the tokens that can end a call or a line."""
-    if policy.name not in _MARKS:
-        vocabulary = policy.tokenizer.get_vocab()
-        signs = ("]", "\n", "Ċ", "<0x0A>")
-        _MARKS[policy.name] = {i for entry, i in vocabulary.items() if any(sign in entry for sign in signs)}
-    return _MARKS[policy.name]
-
-
-_MARKS: dict[str, set[int]] = {}
+    signs = ("]", "\n", "Ċ", "<0x0A>")
+    return {i for entry, i in tokenizer.get_vocab().items() if any(sign in entry for sign in signs)}
 
 
 @torch.inference_mode()
-def _generate_turn(policy: Policy, rows: Sequence[_Row], config: GenerationConfig, max_tokens: int) -> list[list[int]]:
+def _generate_turn(
+    policy: Policy, rows: Sequence[Episode], config: GenerationConfig, max_tokens: int
+) -> list[list[int]]:
     """Sample the next turn of each of ``rows``. Returns their token ids."""
     contexts = [row.prompt_ids + row.token_ids for row in rows]
     width = max(map(len, contexts))
@@ -124,7 +113,7 @@ def _generate_turn(policy: Policy, rows: Sequence[_Row], config: GenerationConfi
 
 
 def _end_turn(
-    policy: Policy, row: _Row, turn: list[int], execute: Callable[[Task, ToolCall], str], limits: tuple[int, int]
+    policy: Policy, row: Episode, turn: list[int], execute: Callable[[Task, ToolCall], str], limits: tuple[int, int]
 ) -> None:
     """Add a sampled turn to its row. Run the call that ended it, if there is one. Set ``finish`` if
     the episode is over."""

@@ -1,13 +1,12 @@
-"""Measure how fast weights travel through every transport, and check that they arrive whole.
+"""How fast do weights travel through each transport, and do they arrive whole?
 
     ladder      one reader, one version at a time: bytes per second of a verified read into the staging buffer, against memcpy here.
-                ``rdma`` is measured twice: with ``runtime.py``'s settings for Monarch's TCP fallback, and, in a process of its own, with Monarch's.
+                ``rdma`` is measured twice: with the package's settings for Monarch's TCP fallback, and, in another process, with Monarch's
     swap        the copy after a read: from the staging buffer into the model, between two decode steps
-    fan-out     1, 2 and 4 readers at once, each in a process of its own
-    storm       pulls while a writer publishes as fast as it can: each pull is checked for mixed versions and for order
+    storm       pulls while a writer publishes as fast as it can: each is checked for mixed versions and for order
 
-The writer is always a process of its own. Where there is RDMA hardware, ``rdma`` uses it and the
-tuning changes nothing.
+The writer is always another process. Where there is RDMA hardware, ``rdma`` uses it, and the
+settings change nothing.
 """
 
 from __future__ import annotations
@@ -18,29 +17,26 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import asdict, dataclass, replace
+from collections import Counter
+from dataclasses import dataclass, replace
 from statistics import median
 
 import torch
 import tyro
-from log import Report, append_report, print_report
+from table import describe_machine, print_table
 from torch import Tensor, nn
 
 from zorplex_rl.errors import WeightPullError
 from zorplex_rl.services import runtime
 from zorplex_rl.services.replica import spawn
 from zorplex_rl.services.runtime import Actor, concurrent_endpoint
-from zorplex_rl.training.transports import READERS, SLOTS, Publisher, Subscriber, WeightSource, subscribe
+from zorplex_rl.training.transports import SLOTS, Publisher, Subscriber, WeightSource, subscribe
 
-ASKED = (
-    "How many bytes per second does each transport carry, compared with a memcpy on this machine? Do weights arrive whole, and in order, "
-    "while the writer publishes as fast as it can?"
-)
-EXPECTED = (
-    "``shm`` at least 50 % of memcpy at 256 MB. Tuned ``rdma`` over TCP at least 3 times Monarch's defaults and at least 4 times ``message``. "
-    "No torn and no backward version. No expectation for the fan-out."
-)
 MB = 1_000_000
+TRANSPORTS = ("shm", "rdma", "message")
+STORM_MB = 1
+STORM_SLOTS = 32
+"""A read must end before the writer comes back to its slot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,26 +49,19 @@ class Options:
     """Reads of each size through each transport."""
     pulls: int = 10_000
     """Pulls in the storm, through each transport."""
-    storm_megabytes: int = 1
-    """Size of the model in the storm."""
     device: str = "cpu"
     """Where the writer's and the readers' models are: cpu, or cuda."""
-    storm_slots: int = 32
-    """Slots of the ring in the storm: a read must end before the writer comes back to its slot."""
     as_monarch_comes: bool = False
     """Only print, as JSON, the seconds of ``rdma`` reads with Monarch's own settings. The benchmark
     starts itself with this flag."""
-    log: bool = True
-    """Append the result to LOG.md."""
 
     @property
     def transports(self) -> list[str]:
-        """All but those that are not there: tcp is served on a worker's host only (``hosts.py``),
-        and a GPU's weights are not in shared memory."""
-        return [name for name in READERS if name != "shm" or self.device == "cpu"]
+        """All, but that a GPU's weights are not in shared memory."""
+        return [name for name in TRANSPORTS if name != "shm" or self.device == "cpu"]
 
 
-def make_model(megabytes: int, device: str) -> nn.Module:
+def make_model(megabytes: int, device: str = "cpu") -> nn.Module:
     """Return sixteen layers of ``megabytes`` MB together, on ``device``."""
     return nn.ParameterList(torch.zeros(megabytes * MB // 64, device=device) for _ in range(16))
 
@@ -80,7 +69,7 @@ def make_model(megabytes: int, device: str) -> nn.Module:
 class Writer(Actor):
     """Publish a model in which every number is the version."""
 
-    def __init__(self, megabytes: int, device: str, slots: int = SLOTS) -> None:
+    def __init__(self, megabytes: int, device: str = "cpu", slots: int = SLOTS) -> None:
         self.model, self.version = make_model(megabytes, device), 0
         self.publisher = Publisher(self.model, slots)
         self._stop = threading.Event()
@@ -123,25 +112,6 @@ class Writer(Actor):
         self.publisher.publish(self.model, self.version)
 
 
-class ReaderActor(Actor):
-    """Read from a process of its own."""
-
-    def __init__(self, megabytes: int, device: str) -> None:
-        torch.set_num_threads(1)
-        self._model = make_model(megabytes, device)
-
-    @concurrent_endpoint
-    async def subscribe(self, source: WeightSource, transport: str) -> None:
-        self._subscriber = await subscribe(source, transport, self._model)
-
-    @concurrent_endpoint
-    async def fetch(self) -> float:
-        """Return the seconds of a read."""
-        began = time.perf_counter()
-        await self._subscriber.fetch()
-        return time.perf_counter() - began
-
-
 async def connect(writer: Actor, transport: str, model: nn.Module) -> Subscriber:
     source = await writer.source.call_one()
     return await subscribe(replace(source, owner=writer), transport, model)
@@ -153,18 +123,18 @@ async def time_reads(megabytes: int, transport: str, options: Options) -> tuple[
     reads, swaps = [], []
     try:
         subscriber = await connect(replica.actor, transport, make_model(megabytes, options.device))
-        for repeat in range(-1, options.repeats):
+        for _ in range(options.repeats + 1):
             await replica.actor.publish.call_one()
             began = time.perf_counter()
             await subscriber.fetch()
             fetched = time.perf_counter()
             subscriber.swap()
-            if repeat >= 0:
-                reads.append(fetched - began)
-                swaps.append(time.perf_counter() - fetched)
+            reads.append(fetched - began)
+            swaps.append(time.perf_counter() - fetched)
     finally:
         await replica.stop()
-    return reads, swaps
+    # The first warms up.
+    return reads[1:], swaps[1:]
 
 
 def time_memcpy(megabytes: int, repeats: int) -> list[float]:
@@ -178,14 +148,14 @@ def time_memcpy(megabytes: int, repeats: int) -> list[float]:
 
 
 def time_as_monarch_comes(options: Options) -> dict[int, list[float]]:
-    """Return the seconds of ``rdma`` reads in a process with Monarch's own settings."""
+    """Return the seconds of ``rdma`` reads in a process with Monarch's own settings, by size."""
     sizes = [str(size) for size in options.megabytes]
     flags = ["--as-monarch-comes", "--megabytes", *sizes, "--repeats", str(options.repeats), "--device", options.device]
     done = subprocess.run([sys.executable, __file__, *flags], capture_output=True, text=True, check=True)
     return {int(size): seconds for size, seconds in json.loads(done.stdout.splitlines()[-1]).items()}
 
 
-async def ladder(options: Options) -> Report:
+async def ladder(options: Options) -> None:
     rows = []
     untuned = time_as_monarch_comes(options)
     for megabytes in options.megabytes:
@@ -200,41 +170,18 @@ async def ladder(options: Options) -> Report:
             ratios = [f"{ratio:.2f}" for ratio in ratios]
             rows.append([f"{megabytes} MB, {name}", f"{1e3 * median(seconds):.2f}", f"{rate[name]:.2f}", *ratios])
     columns = ["one reader", "median ms", "GB/s", "× memcpy", "× message", "× untuned rdma"]
-    return Report("The ladder", columns, rows)
+    print_table("The ladder", columns, rows)
 
 
-async def fan_out(megabytes: int, options: Options) -> Report:
+async def storm(options: Options) -> None:
     rows = []
     for transport in options.transports:
-        for count in (1, 2, 4):
-            writer = await spawn("writer", Writer, megabytes, options.device)
-            readers = [
-                await spawn(f"reader_{number}", ReaderActor, megabytes, options.device) for number in range(count)
-            ]
-            try:
-                source = replace(await writer.actor.source.call_one(), owner=writer.actor)
-                await asyncio.gather(*(r.actor.subscribe.call_one(source, transport) for r in readers))
-                seconds = []
-                for _ in range(options.repeats + 1):
-                    await writer.actor.publish.call_one()
-                    began = time.perf_counter()
-                    await asyncio.gather(*(reader.actor.fetch.call_one() for reader in readers))
-                    seconds.append(time.perf_counter() - began)
-            finally:
-                await asyncio.gather(*(replica.stop() for replica in (writer, *readers)))
-            took = median(seconds[1:])
-            rows.append([transport, str(count), f"{1e3 * took:.1f}", f"{count * megabytes / 1000 / took:.2f}"])
-    return Report(f"Fan-out, {megabytes} MB", ["transport", "readers", "ms until all have it", "GB/s together"], rows)
-
-
-async def storm(options: Options) -> Report:
-    rows = []
-    for transport in options.transports:
-        writer = await spawn("writer", Writer, options.storm_megabytes, options.device, options.storm_slots)
-        torn = backwards = failed = last = 0
-        versions = set()
+        writer = await spawn("writer", Writer, STORM_MB, options.device, STORM_SLOTS)
+        counts = Counter(torn=0, backwards=0, failed=0)
+        versions = set[int]()
+        last = 0
         try:
-            model = make_model(options.storm_megabytes, options.device)
+            model = make_model(STORM_MB, options.device)
             subscriber = await connect(writer.actor, transport, model)
             await writer.actor.publish.call_one()
             await writer.actor.publish_without_pause.call_one()
@@ -243,25 +190,26 @@ async def storm(options: Options) -> Report:
                 try:
                     version = await subscriber.pull()
                 except WeightPullError:
-                    failed += 1
+                    counts["failed"] += 1
                     continue
-                torn += not all(bool((parameter == float(version)).all()) for parameter in model)
-                backwards += version < last
+                counts["torn"] += not all(bool((parameter == float(version)).all()) for parameter in model)
+                counts["backwards"] += version < last
                 last = version
                 versions.add(version)
             took = time.perf_counter() - began
             published = await writer.actor.rest.call_one()
         finally:
             await writer.stop()
-        counts = (torn, backwards, failed, len(versions), published)
-        rows.append([transport, str(options.pulls), *map(str, counts), f"{1e3 * took / options.pulls:.2f}"])
+        numbers = (options.pulls, *counts.values(), len(versions), published)
+        rows.append([transport, *map(str, numbers), f"{1e3 * took / options.pulls:.2f}"])
     columns = ["transport", "pulls", "torn", "backwards", "failed", "versions seen", "published", "ms a pull"]
-    return Report(f"Storm, {options.storm_megabytes} MB, a writer that never rests", columns, rows)
+    print_table(f"Storm, {STORM_MB} MB, a writer that never rests", columns, rows)
 
 
-async def measure(options: Options) -> list[Report]:
+async def measure(options: Options) -> None:
     torch.set_num_threads(1)
-    return [await ladder(options), await fan_out(64, options), await storm(options)]
+    await ladder(options)
+    await storm(options)
 
 
 async def measure_as_monarch_comes(options: Options) -> dict[int, list[float]]:
@@ -269,17 +217,10 @@ async def measure_as_monarch_comes(options: Options) -> dict[int, list[float]]:
     return {size: (await time_reads(size, "rdma", options))[0] for size in options.megabytes}
 
 
-def main(options: Options) -> None:
-    if options.as_monarch_comes:
-        print(json.dumps(asyncio.run(measure_as_monarch_comes(options))))
-        return
-    reports = asyncio.run(measure(options))
-    for report in reports:
-        print_report(report)
-    if options.log:
-        settings = {name: value for name, value in asdict(options).items() if name not in ("log", "as_monarch_comes")}
-        append_report("benchmarks/weight_sync.py", ASKED, EXPECTED, settings, reports)
-
-
 if __name__ == "__main__":
-    main(tyro.cli(Options, description=__doc__))
+    asked = tyro.cli(Options, description=__doc__)
+    if asked.as_monarch_comes:
+        print(json.dumps(asyncio.run(measure_as_monarch_comes(asked))))
+    else:
+        print(describe_machine())
+        asyncio.run(measure(asked))

@@ -354,7 +354,7 @@ def _():
         + nb10.roofline()
         + "\n\n"
         "The best speedrun samples at 34 % of such a bound, with 6,000 small calls a step, and "
-        "computes gradients at 66 % (recorded by `benchmarks/speedrun_budget.py`).",
+        "computes gradients at 66 % (recorded in `benchmarks/LOG.md`).",
     )
     return
 

@@ -513,7 +513,7 @@ def _(recorded):
     _disputed = lesson.md(f"""
     DPPO's authors say that CISPO collapses; ScaleRL's chose it. Of its runs in the table {_of["`cispo`"]}
     collapsed, of DPPO's {_of["`dppo`"]}. By the rule that we had written down before, CISPO collapses at
-    lag 32, and lag 8 is undecided (`benchmarks/VERDICTS.md`). A mask like IcePop's, the cure for wrong
+    lag 32, and lag 8 is undecided (`benchmarks/LOG.md`). A mask like IcePop's, the cure for wrong
     records, is none for old data here. `--ess-control` lowers the rate with the sample size.
     """)
     mo.vstack([_chosen, lesson.table(_caption, _ends), _disputed])

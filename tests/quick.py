@@ -11,7 +11,7 @@ import pytest
 
 HERE = Path(__file__).parent
 FILES = {
-    ".": "config documents house run_folder timeline walk",
+    ".": "config documents house run_folder speedrun timeline walk",
     "cli": "cli live open",
     "training": "devices run_log",
     "training/hosts": "clusters",
@@ -19,12 +19,12 @@ FILES = {
     "simulation": "lag recorded",
     "sizing": "allocation fit memory model_shape run_time step_time",
     "drawing": "plots",
-    "learning": "alarm checkpoint learning_signal losses referee replay",
+    "learning": "alarm checkpoint learning_signal losses replay",
     "weights": "fence ring",
     "weights/reshard": "plan sharded_model transfer",
     "policy": "intervals limits",
     "task": "environment parser reward_hacks rewards specs",
-    "course": "laboratory stacks",
+    "course": "stacks",
     "course/lesson": "exercise glossary keep_open markup",
     "course/figures": "actor_drawings figures loop_drawing",
     "course/widgets": "drawn_widgets",
@@ -32,7 +32,6 @@ FILES = {
 """By folder, without ``test_`` and ``.py``; beside them, the examples in the package's
 docstrings."""
 SLOWER = """
-test_the_diagnostic_of_a_run_is_what_the_trials_of_even_seeds_chose_before_those_that_judge_it
 test_what_cannot_be_stopped_does_not_hold_the_notebook
 test_every_bold_term_of_a_notebook_is_explained
 test_whatever_the_text_it_is_shown_and_nothing_else_happens
@@ -49,7 +48,8 @@ test_a_configuration_of_ten_million_layers_is_refused_before_anything_is_made_of
 """.split()
 """Tests of these files that take seconds."""
 STARTING = """
-test_the_reference_workload_is_timed_in_two_processes_that_leave_nothing_behind
+test_the_repository_has_no_other_folder
+test_each_entry_trains_the_policy_that_it_is_given
 test_no_command_begins_in_a_folder_that_is_gone
 test_the_first_picture_moves_unless_its_reader_wants_less_motion_and_is_light_and_dark
 test_a_disk_that_fills_up_is_one_sentence_whatever_is_written

@@ -78,7 +78,7 @@ def with_row(text: str, machine: str, cells: list[str]) -> str:
 def main() -> None:
     """Measure, and write the row."""
     sys.path.insert(0, str(ROOT / "benchmarks"))
-    from log import describe_machine
+    from table import describe_machine
 
     load = os.getloadavg()[0]
     cells = [f"{call_ms():.2f}", f"{copy_gb_per_second():.1f}", f"{training_seconds():.0f}", f"{load:.1f}"]

@@ -1,41 +1,66 @@
-"""As temperature.py, and a token is compared with the samples that are the same up to it: who shares a beginning shares its luck."""
+"""As temperature.py, and each token is compared with the samples that are the same up to it: they share its luck."""
 
 import math
 from statistics import pstdev
 
-from zorplex_rl.learning.entry import Entry
+import torch
+
+from zorplex_rl.learning.advantages import prefix_relative
+from zorplex_rl.learning.batches import collate
+from zorplex_rl.learning.learner import token_logprobs
+from zorplex_rl.learning.schedule import schedule
+from zorplex_rl.learning.train_simple import play
+from zorplex_rl.task.environment import Zorplex
+
+PROMPTS = 8
+GROUP_SIZE = 8
+STEPS = 40
+LEARNING_RATE = 5e-4
+WARMUP_STEPS = 3
+SHARPENING = 0.2
+SHARPEN_FROM = 32
 
 
-class Prefix(Entry):
-    learning_rate, warmup_steps, decay_steps, most_steps, enough = 5e-4, 3, 40, 40, 2.0
-    sharpening, sharpen_from, first, second = 0.2, 32, 0.0, 0.0
+def train(policy, tasks, seed):
+    parameters = list(policy.model.parameters())
+    optimizer = torch.optim.AdamW(parameters, betas=(0.9, 0.95), weight_decay=0.0)
+    gain = policy.model.base_model.norm.weight
+    mean = 0.0
+    square = 0.0
+    for step in range(STEPS):
+        batch = [tasks[(PROMPTS * step + number) % len(tasks)] for number in range(PROMPTS)]
+        copies = [task for task in batch for _ in range(GROUP_SIZE)]
+        episodes = play(policy, Zorplex(), copies, seed + step * len(copies))
 
-    def advantages(self, group):
-        # Reward minus the mean reward of the *others* that share the prefix: unbiased, and 0 wherever no sample turns off.
-        rewards = [episode.scored.reward for episode in group]
-        spread, baseline = pstdev(rewards) + 0.1, list(rewards)
-        found = [[0.0] * len(episode.token_ids) for episode in group]
-        together, at = [list(range(len(group)))], 0
-        while together:
-            next_together = []
-            for rows in together:
-                branches = {}
-                for row in rows:
-                    if len(rows) > 1:
-                        baseline[row] = (sum(rewards[other] for other in rows) - rewards[row]) / (len(rows) - 1)
-                    if at < len(found[row]):
-                        found[row][at] = (rewards[row] - baseline[row]) / spread
-                        branches.setdefault(group[row].token_ids[at], []).append(row)
-                next_together += branches.values()
-            together, at = next_together, at + 1
-        return found
+        advantages = []
+        for start in range(0, len(episodes), GROUP_SIZE):
+            advantages += advantages_of(episodes[start : start + GROUP_SIZE])
+        teaching = [(e, values) for e, values in zip(episodes, advantages, strict=True) if any(values)]
 
-    def update(self, optimizer, model, tokens, step):
-        # The logits are linear in the gain of the last norm. So the gradient of log(scale) is Σ gain · gradient; Adam on it.
-        gain = model.model.norm.weight
-        slope = float((gain.detach() * gain.grad).sum()) / tokens
-        self.first, self.second = 0.9 * self.first + 0.1 * slope, 0.95 * self.second + 0.05 * slope**2
-        mean, square = self.first / (1 - 0.9 ** (step + 1)), self.second / (1 - 0.95 ** (step + 1))
-        super().update(optimizer, model, tokens, step)
-        if step >= self.sharpen_from:
-            gain.data.mul_(math.exp(-self.sharpening * mean / (square**0.5 + 1e-12)))
+        tokens = sum(sum(episode.sampled) for episode in episodes)
+        for parameter in parameters:
+            parameter.grad = torch.zeros_like(parameter)
+        for part in collate([episode for episode, _ in teaching], [values for _, values in teaching], 8192):
+            logp, _ = token_logprobs(policy, part)
+            loss = -(part.advantage * logp * part.mask).sum() / tokens
+            loss.backward()
+
+        # The logits are linear in the gain of the last norm: the gradient of log(scale) is Σ gain · gradient.
+        slope = float((gain.detach() * gain.grad).sum())
+        mean = 0.9 * mean + 0.1 * slope
+        square = 0.95 * square + 0.05 * slope**2
+        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+        optimizer.param_groups[0]["lr"] = LEARNING_RATE * schedule(step, WARMUP_STEPS, STEPS)
+        optimizer.step()
+        if step >= SHARPEN_FROM:
+            # A step of Adam on log(scale).
+            move = mean / (1 - 0.9 ** (step + 1)) / (math.sqrt(square / (1 - 0.95 ** (step + 1))) + 1e-12)
+            gain.data.mul_(math.exp(-SHARPENING * move))
+        yield
+
+
+def advantages_of(group):
+    """Return a list for each episode: at each token its reward minus the mean of those that begin alike."""
+    rewards = [episode.scored.reward for episode in group]
+    spread = pstdev(rewards) + 0.1
+    return prefix_relative([episode.token_ids for episode in group], [reward / spread for reward in rewards])

@@ -167,10 +167,6 @@ policy build --start ''
 policy build --start no/such/policy
 policy show --policy ''
 policy show --tasks 0
-bench --nam all
-bench --name all
-bench ''
-bench all of
 env
 env check
 export
@@ -499,7 +495,6 @@ def test_a_run_cannot_be_made_shorter_than_what_it_has_done(capsys, tmp_path):
 def test_an_unknown_command_is_refused(capsys, tmp_path):
     assert "no command 'trian'" in refused(capsys, tmp_path, "trian")
     assert "no command" in refused(capsys, tmp_path, "policy", "destroy")
-    assert "no benchmark 'speed'; expected all or one of" in refused(capsys, tmp_path, "bench", "speed")
 
 
 def test_eval_writes_accuracy_outcomes_turns_calls_and_latency_of_all_four_kinds(capsys, tmp_path):

@@ -16,7 +16,7 @@ from zorplex_rl.course.recorded_study import Row, Study, read_study
 
 def study_of(accuracies: dict[tuple[str, int, float], list[float]]) -> Study:
     rows = [
-        Row(loss, lag, rate, seed, accuracy, None, lag, 1.0, "2026-01-02", [3], [accuracy], [1.0] * 3, [1.0] * 3)
+        Row(loss, lag, rate, seed, accuracy, None, "2026-01-02", [3], [accuracy], [1.0] * 3)
         for (loss, lag, rate), found in accuracies.items()
         for seed, accuracy in enumerate(found)
     ]

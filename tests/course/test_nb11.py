@@ -19,8 +19,7 @@ def study_of(accuracies: dict[tuple[str, int, float], list[float]]) -> Study:
     rows = []
     for (loss, lag, rate), path in accuracies.items():
         steps = [3 * (index + 1) for index in range(len(path))]
-        sizes = [1.0] * steps[-1]
-        rows.append(Row(loss, lag, rate, 0, path[-1], None, lag, 1.0, "2026-01-02", steps, path, sizes, sizes))
+        rows.append(Row(loss, lag, rate, 0, path[-1], None, "2026-01-02", steps, path))
     return Study("benchmarks/staleness.py", "2 cores", {"steps": 6}, tuple(rows))
 
 

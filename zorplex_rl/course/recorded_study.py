@@ -18,7 +18,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One trial: its setting, its result, and series over its steps."""
+    """One trial: its setting and its result."""
 
     loss: str
     lag: int
@@ -28,20 +28,12 @@ class Row:
     """Sampled accuracy on held-out tasks after the last step; 0.0 if the training diverged."""
     diverged_at: int | None
     """The step at which a number was not finite; the training ended there."""
-    mean_lag: float
-    seconds: float
     date: str
     eval_steps: list[int]
     accuracies: list[float]
     """Sampled accuracy on a few held-out tasks, after each of ``eval_steps``."""
-    token_sample_sizes: list[float]
-    """The effective sample size of the batch's tokens, in each step's first update."""
-    episode_sample_sizes: list[float]
-    """That of its episodes: the ratio of an episode is the product of its tokens' ratios."""
-    ended_at: int | None = None
-    """The step after which a trial that had collapsed for good was ended."""
-    series: dict[str, list[float]] = field(default_factory=dict)
-    """Other diagnostics of each step, by their names in ``Learner.step``; none in older studies."""
+    episode_sample_sizes: list[float] = field(default_factory=list)
+    """The effective sample size of the batch's episodes in each step's first update; nothing where no page reads it."""
 
     @property
     def key(self) -> tuple[str, int, float, int]:
@@ -70,11 +62,11 @@ class Row:
 
     @property
     def diagnostics(self) -> list[dict[str, float]]:
-        """What was recorded of each step, by the names of ``Learner.step``, with its lag."""
-        lags = [float(min(version, self.lag)) for version in range(len(self.token_sample_sizes))]
-        sizes = {"effective_sample_size": self.token_sample_sizes, "episode_sample_size": self.episode_sample_sizes}
-        series = {"lag_mean": lags, "lag_max": lags} | sizes | self.series
-        return [dict(zip(series, values, strict=True)) for values in zip(*series.values(), strict=True)]
+        """What the alarm reads of each step, by the names of ``Learner.step``."""
+        return [
+            {"lag_max": min(version, self.lag), "episode_sample_size": size}
+            for version, size in enumerate(self.episode_sample_sizes)
+        ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -771,8 +771,7 @@ AT_ONCE = f'addEventListener("DOMContentLoaded", () => {{ window.atOnce = ({STAT
 
 @pytest.mark.parametrize("scripts", [True, False], ids=["scripts", "no scripts"])
 def test_the_text_of_every_page_is_there_as_soon_as_the_page_is_read(site, address, visit, scripts):
-    """Once the HTML is parsed, its text is there, and the browser has asked for nothing else.
-    ``benchmarks/pages.py`` measures the seconds."""
+    """Once the HTML is parsed, its text is there, and the browser has asked for nothing else."""
     page = visit(address + "index.html", scripts=scripts, first=AT_ONCE)
     for name in names_of_pages(site):
         page.goto(address + name)

@@ -86,10 +86,7 @@ SHARDS = {
 
 
 def trial(loss, lag, seed, accuracy) -> Row:
-    series = {"eval_steps": [3, 6], "accuracies": [0.4, accuracy], "token_sample_sizes": [1.0] * 6}
-    return Row(
-        loss, lag, 4e-4, seed, accuracy, None, 3.0, 40.0, "2026-01-02", **series, episode_sample_sizes=[1.0] * 5 + [0.3]
-    )
+    return Row(loss, lag, 4e-4, seed, accuracy, None, "2026-01-02", [3, 6], [0.4, accuracy], [1.0] * 5 + [0.3])
 
 
 def phase_diagram() -> PhaseDiagram:
