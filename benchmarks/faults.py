@@ -1,7 +1,7 @@
 """What do faults cost: a run in which every role is killed once, against the same run left alone?
 
-    after this share of all steps    1/5              2/5                3/5            4/5
-    kill -9 for                      a tool replica   a reward replica   a generator    the trainer
+    after this share of all steps    1/5              2/5                  3/5            4/5
+    kill -9 for                      the tools        the reward service   a generator    the trainer
 
 Both train on the same groups, asynchronously at lag 1. Each group that was started must be trained
 on once or given back: the counters of the replay buffer show that, and this program fails if they do
@@ -24,7 +24,7 @@ from statistics import mean, median, stdev
 import tyro
 from table import describe_machine, print_table
 
-from zorplex_rl.config import Config, ServicesConfig
+from zorplex_rl.config import Config
 from zorplex_rl.run.folder import MetricsRow, RunFolder
 from zorplex_rl.training.controller import Controller
 from zorplex_rl.training.loop import run_training
@@ -58,10 +58,7 @@ class Measured:
 def run(options: Options, seed: int, victims: tuple[str, ...]) -> Measured:
     """Train once, and kill one of ``victims`` after equal shares of the steps."""
     # Tools have their own processes only if they take time.
-    config = Config(
-        steps=options.steps, seed=seed, tool_latency=0.02, eval_every=1_000_000, eval_tasks=200,
-        services=ServicesConfig(tool_replicas=2, reward_replicas=2),
-    )  # fmt: skip
+    config = Config(steps=options.steps, seed=seed, tool_latency=0.02, eval_every=1_000_000, eval_tasks=200)
     due = {options.steps * (index + 1) // (len(victims) + 1): role for index, role in enumerate(victims)}
     controllers: list[Controller] = []
 
@@ -86,8 +83,8 @@ def run(options: Options, seed: int, victims: tuple[str, ...]) -> Measured:
 def pid_of(controller: Controller, role: str) -> int:
     """Return the id of a live process of ``role``."""
     if role == "trainer":
-        return controller.trainer.replica.pid
-    return next(row.pid for row in controller.services[role].status().replicas if row.state == "ready")
+        return controller.trainer.service.replicas[0].pid
+    return controller.services[role].router.ready[0].pid
 
 
 def tabulate(found: dict[str, list[Measured]]) -> None:

@@ -160,7 +160,7 @@ async def under_faults(service: Service, restarts: list[Restart], journal: Path,
                     await service.complain.route()
             elif ready:
                 victim = rng.choice(ready)
-                os.kill(victim.pids[0], FAULTS[fault])
+                os.kill(victim.pid, FAULTS[fault])
                 running.add(asyncio.create_task(time_recovery(victim.name, fault, time.monotonic())))
 
     async def time_recovery(name: str, fault: str, began: float) -> None:
@@ -215,7 +215,8 @@ async def burst(journal: str) -> None:
         while len(service.replicas) > 1 and time.monotonic() - began < 60:
             await asyncio.sleep(0.05)
         rows.append(["afterwards", "", str(len(service.replicas)), f"{time.monotonic() - began:.1f}"])
-        errors = f"{service.status().errors} errors among {service.status().requests} requests."
+        counts = service.router.counts
+        errors = f"{counts['raised'] + counts['failed']} errors among {counts['requests']} requests."
     columns = ["load", "requests/s", "replicas", "s until scaled back"]
     print_table("A burst of ten times the load", columns, rows, errors)
 

@@ -27,7 +27,6 @@ with app.setup(hide_code=True):
 
     import marimo as mo
     import torch
-    from zorplex_rl.services.host import MARGIN_SECONDS
 
     from zorplex_rl.course import nb10, nb10_hosts
     from zorplex_rl.course.figures import bars, drawing_of, spans
@@ -36,6 +35,8 @@ with app.setup(hide_code=True):
     from zorplex_rl.course.nb10_hosts import HostProcess
     from zorplex_rl.course.widgets import LiveCurve, WhatIf
     from zorplex_rl.course.widgets.what_if import Knob
+    from zorplex_rl.hosts.hosts import MARGIN_SECONDS
+    from zorplex_rl.hosts.lease import LEASE_SECONDS
     from zorplex_rl.sizing.allocation import H100, MEMORY_SHARE, MODELS
     from zorplex_rl.sizing.measured_size import Case
     from zorplex_rl.sizing.memory import generator_memory, trainer_memory
@@ -652,7 +653,6 @@ def settings_hosts():
         drift=3.0,  # the third host's clock runs at a quarter of its speed
         steps=60,  # of the run over two hosts: a successor must have time to work
         kill_after=4,  # steps
-        run_lease=10.0,  # seconds, of the run's hosts
     )
     return (hosts_config,)
 
@@ -737,7 +737,7 @@ def _(hosts_config):
     addresses = "attach:tcp://10.77.0.2:4444,tcp://10.77.0.3:4444"
     train_flags = [
         *("--hosts", "processes:2" if why_not() else addresses),
-        *("--lease", f"{hosts_config.run_lease:g}", "--generators", "2"),
+        *("--generators", "2"),
         *("--steps", f"{hosts_config.steps}", "--eval-every", "10", "--eval-tasks", "50"),
         *([] if why_not() else ["--insecure"]),
     ]
@@ -747,7 +747,7 @@ def _(hosts_config):
 @app.cell(hide_code=True)
 def _(hosts_config):
     ask_notice = lesson.predict(
-        f"In mid-run the host of `generator_0` dies, with a lease of {hosts_config.run_lease:g} s. When does the controller count that generator as lost?",
+        f"In mid-run the host of `generator_0` dies, with a lease of {LEASE_SECONDS:g} s. When does the controller count that generator as lost?",
         "within a quarter of a second",
         "within seconds, long before the lease is over",
         "when the lease is over",
@@ -790,10 +790,10 @@ def _(ask_notice, hosts_config, lost, stage):
     _before = lost.accuracy_before_the_kill
     lesson.reveal(
         ask_notice,
-        right=0 if _notice <= 0.25 else 1 if _notice < hosts_config.run_lease else 2,
+        right=0 if _notice <= 0.25 else 1 if _notice < LEASE_SECONDS else 2,
         why=f"""
         Lost after {_notice:.1f} s, on {stage.kind}. What a lost generator says late is dropped, so nobody waits for its lease. A trainer, which must not exist twice,
-        would have started no sooner than {hosts_config.run_lease + MARGIN_SECONDS:g} s after its host was last heard.
+        would have started no sooner than {LEASE_SECONDS + MARGIN_SECONDS:g} s after its host was last heard.
 
         The replacement was ready {lost.replaced[0] - lost.killed:.1f} s after the kill. The spare had died on the same host, so {lost.replaced[0] - lost.noticed[0]:.1f} s of these went into a new process.
         It sampled {len(lost.worked)} groups. Accuracy was {_before:.0%} at the last

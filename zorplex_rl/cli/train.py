@@ -50,7 +50,7 @@ class Train:
             return None
         _, earlier = RunFolder.reopen(self.resume)
         # Another machine, and the code of a task, are named by who continues the run.
-        hosts = "this" if earlier.hosts.startswith("attach") else earlier.hosts
+        hosts = "this" if earlier.hosts.startswith(("attach", "job")) else earlier.hosts
         task = Config.task if earlier.is_own_task else earlier.task
         return Train(replace(earlier, hosts=hosts, insecure=False, task=task, task_data=None))
 

@@ -29,7 +29,6 @@ from zorplex_rl.course.figures.spans import Lives, LostHost
 from zorplex_rl.course.namespaces import namespaced_hosts, why_not
 from zorplex_rl.run.folder import RunFolder
 from zorplex_rl.run.timeline import Timeline
-from zorplex_rl.services.runtime import SECRET
 
 if TYPE_CHECKING:
     from zorplex_rl.course.widgets import LiveCurve
@@ -41,7 +40,7 @@ def environment() -> dict[str, str]:
     """Return the environment of programs on another host, which do not see this folder."""
     package = str(Path(zorplex_rl.__file__).parents[1])
     found = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
-    return {**os.environ, SECRET: os.urandom(8).hex(), "PYTHONPATH": found}
+    return os.environ | {"PYTHONPATH": found}
 
 
 class HostProcess:

@@ -3,6 +3,7 @@
     --hosts this                            every process on this machine (the default): nothing below is used
     --hosts processes:N                     N workers on this machine, to look at what hosts are
     --hosts attach:tls://HOST:PORT,…        machines on which ``zorplex-rl worker --listen tls://HOST:PORT`` runs
+    hosts="job"                             meshes that a job of Monarch has started, given in Python (examples/slurm.py)
 
     trainer                                 the first host that is alive, with all its processes
     generators, tools, reference            spread over the hosts that are alive, the second one first
@@ -204,7 +205,7 @@ def parse_hosts(text: str) -> tuple[str, list[str]]:
     addresses = rest.split(",")
     if kind == "attach" and all(urlsplit(a).scheme in ("tls", "tcp") and urlsplit(a).port for a in addresses):
         return kind, addresses
-    if text == "this":
+    if text in ("this", "job"):
         return kind, []
     raise ConfigError(f"--hosts is {text!r}; expected this, processes:N or attach:tls://HOST:PORT,…")
 
@@ -242,8 +243,9 @@ def own_address(peer: str) -> str:
 
 
 @asynccontextmanager
-async def open_hosts(config: Config) -> AsyncIterator[Hosts]:
-    """Reach every host of ``config``, and let go of all at the end. Raises HostError."""
+async def open_hosts(config: Config, given: Sequence[Any] = ()) -> AsyncIterator[Hosts]:
+    """Reach every host of ``config``, or those of the ``given`` host meshes, each of one host, and
+    let go of all at the end. Raises HostError."""
     kind, addresses = parse_hosts(config.hosts)
     async with AsyncExitStack() as around:
         names = addresses
@@ -257,7 +259,8 @@ async def open_hosts(config: Config) -> AsyncIterator[Hosts]:
         if addresses:
             start_monarch()
         meshes = [monarch.actor.attach_to_workers(ca="trust_all_connections", workers=[a]) for a in addresses]
-        hosts = [Host(name, mesh) for name, mesh in zip(names, meshes, strict=True)]
+        names += [f"node {number}" for number in range(len(given))]
+        hosts = [Host(name, mesh) for name, mesh in zip(names, [*meshes, *given], strict=True)]
         for host in hosts:
             around.push_async_callback(host.close)
         await asyncio.gather(*(host.greet() for host in hosts))

@@ -109,9 +109,9 @@ class Controller:
 
     @classmethod
     @contextlib.asynccontextmanager
-    async def assemble(cls, config: Config, log: RunLog) -> AsyncIterator[Self]:
+    async def assemble(cls, config: Config, log: RunLog, meshes: Sequence[Any] = ()) -> AsyncIterator[Self]:
         """Start every process of ``config``; stop them all on the way out, whatever happened."""
-        async with open_hosts(config) as hosts:
+        async with open_hosts(config, meshes) as hosts:
             controller = cls(config, log, hosts)
             try:
                 # All load side by side; a generator asks for weights only when it has a model.

@@ -16,7 +16,7 @@ is ``train_async``.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -106,13 +106,14 @@ async def run_training(
     draw: Callable[[], None] = lambda: None,
     on_start: Callable[[Controller], None] = lambda controller: None,
     loop: TrainingLoop | None = None,
+    meshes: Sequence[Any] = (),
 ) -> tuple[MetricsRow, MetricsRow]:
     """Run a whole training: start the actors, evaluate, train, save, evaluate, stop everything.
     Returns the first and the last evaluation.
 
     ``resume`` is the checkpoint of ``folder`` to continue from. ``show``, ``say`` and ``draw`` are
     those of ``RunLog``. ``on_start`` is given the controller as soon as its actors are up. ``loop``
-    replaces the one that ``max_lag`` selects.
+    replaces the one that ``max_lag`` selects. ``meshes`` are the hosts, if a job has started them.
 
     Raises GivenUp when a role cannot be kept alive; StopRequest if ``controller.stop_requested``
     was set and a checkpoint has been written; ConfigError if another process writes to ``folder``;
@@ -121,7 +122,7 @@ async def run_training(
     loop = loop or (train_sync if config.max_lag == 0 else train_async)
     log = RunLog(folder, show, say, draw)
     with folder.locked():
-        async with Controller.assemble(config, log) as controller:
+        async with Controller.assemble(config, log, meshes) as controller:
             on_start(controller)
 
             async def whole_run() -> MetricsRow:

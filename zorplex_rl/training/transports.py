@@ -89,7 +89,7 @@ def offer(ring: WeightRing, config: Config | None = None) -> WeightSource:
 def _needs_rdma(config: Config, ring: WeightRing) -> bool:
     """Return whether to start RDMA. It opens a socket, so not where all readers share memory."""
     if config.transport == "auto":
-        return ring.shared is None or config.hosts.startswith("attach")
+        return ring.shared is None or config.hosts.startswith(("attach", "job"))
     return config.transport == "rdma"
 
 

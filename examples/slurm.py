@@ -1,0 +1,60 @@
+"""Train on the nodes of a Slurm cluster: Monarch's SlurmJob starts a worker on each, and the run takes them as its hosts.
+
+    python examples/slurm.py --out runs/mix --nodes 4 --partition gpu --task mix --steps 500
+
+Run it where jobs are submitted; Python and the packages have to be at the same path on every node.
+Nothing else is shared: the policy is sent to the nodes, and only this machine writes the run's
+folder. SlurmJob's workers speak plain TCP: use it on a network that you trust. A run that was cut
+off is continued with ``zorplex-rl train --resume``, on this machine or with ``--hosts attach:…``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+from monarch.job import SlurmJob
+
+from zorplex_rl.config import Config
+from zorplex_rl.run.folder import RunFolder
+from zorplex_rl.training.loop import run_training
+
+
+@dataclass(frozen=True)
+class Options:
+    """Train on the nodes of a Slurm cluster."""
+
+    out: Path
+    """The run's folder."""
+    config: tyro.conf.OmitArgPrefixes[Config] = Config(hosts="job")
+    nodes: int = 2
+    partition: str | None = None
+    gpus: int | None = None
+    """GPUs of a node."""
+    time_limit: str = "04:00:00"
+    wait: int = 3600
+    """Seconds for which the job may wait for its nodes."""
+
+
+def main(options: Options) -> None:
+    options.config.check()
+    folder = RunFolder.create(options.out, options.config)
+    job = SlurmJob(
+        {"hosts": options.nodes}, sys.executable, partition=options.partition, gpus_per_node=options.gpus,
+        time_limit=options.time_limit, job_start_timeout=options.wait, log_dir=str(folder.path / "slurm"),
+    )  # fmt: skip
+    job.apply()
+    try:
+        hosts = job.state(cached_path=None).hosts
+        meshes = [hosts.slice(hosts=number) for number in range(options.nodes)]
+        _, after = asyncio.run(run_training(options.config, folder, show=print, say=print, meshes=meshes))
+        print(f"held-out accuracy {after['greedy_accuracy']:.2f}; everything is in {options.out}")
+    finally:
+        job.kill()
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Options, description=__doc__))
