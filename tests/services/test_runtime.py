@@ -1,8 +1,7 @@
-"""Who can reach the sockets of a run: this user, and as few others as Monarch allows; and what is left of them."""
+"""Who can reach the sockets of a run: this user, and as few others as Monarch allows."""
 
 from __future__ import annotations
 
-import ast
 import asyncio
 import contextlib
 import os
@@ -16,14 +15,11 @@ import pytest
 from echo import Echo
 from runs import SMALL, as_flags, command, rows
 
-from zorplex_rl.services import own_folder
 from zorplex_rl.services.replica import spawn
-from zorplex_rl.services.runtime import Actor, endpoint
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 LISTENING, LISTENING_TCP = "01", "0A"
 SOMEBODY_ELSE = 65534
-WRITTEN_LATER = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "ZORPLEX_SECRET")
 OF_CUDA = "@cuda-uvmfd-"
 """Where there is a GPU, NVIDIA's driver opens a socket in each process that uses it."""
 
@@ -81,7 +77,7 @@ def tried_sockets():
     return asyncio.run(run())
 
 
-def test_another_user_is_refused_by_every_socket_but_what_readme_warns_of():
+def test_another_user_is_refused_by_every_socket_but_what_the_documents_warn_of():
     answers, own = tried_sockets()
     (host,) = (Path(name) for name in own if not name.startswith("@"))
     folder = host.parent.stat()
@@ -91,13 +87,12 @@ def test_another_user_is_refused_by_every_socket_but_what_readme_warns_of():
     paths = [name for name in answers if not name.startswith("@")]
     assert len(paths) >= 2
     assert all("PermissionError" in answers[path] for path in paths)
-    assert "connected" in answers.values(), "then README need not warn any more"
-    readme = (Path(__file__).parents[2] / "README.md").read_text()
-    assert "On a shared machine" in readme
+    assert "connected" in answers.values(), "then docs/RUNS.md need not warn any more"
+    assert "On a shared machine" in (Path(__file__).parents[2] / "docs" / "RUNS.md").read_text()
 
 
 def test_a_run_on_this_machine_has_one_abstract_socket_one_more_for_each_process_that_starts_and_no_port(tmp_path):
-    """README, "On a shared machine", says so. Whatever is more is another door for the other users
+    """docs/RUNS.md, "On a shared machine", says so. Whatever is more is another door for the other users
     of the machine."""
     config = SMALL.changed(max_lag=1)
     most_at_start, in_mid_run = 0, set()
@@ -124,73 +119,6 @@ def test_a_run_on_this_machine_has_one_abstract_socket_one_more_for_each_process
     assert 1 <= most_at_start <= 1 + 6
 
 
-def test_what_monarch_leaves_of_a_killed_process_is_swept_with_its_folder(tmp_path_factory, monkeypatch):
-    folder = tmp_path_factory.mktemp("short")
-    monkeypatch.setenv("TMPDIR", str(folder))
-    program = "from zorplex_rl.services.runtime import start_monarch; start_monarch(); print(); input()"
-    process = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    process.stdout.readline()
-    process.kill()
-    process.communicate()
-    assert [path.name[: len(own_folder.PREFIX)] for path in folder.iterdir()] == [own_folder.PREFIX]
-    (left,) = folder.iterdir()
-    os.utime(left, (0, 0))
-    own_folder.sweep()
-    assert not left.exists()
-
-
-class Writer(Actor):
-    """Writes names into the environment of its process, again and again."""
-
-    @endpoint
-    def write(self, names: tuple[str, ...], seconds: float) -> int:
-        assert set(names) <= set(os.environ)
-        until, times = time.monotonic() + seconds, 0
-        while time.monotonic() < until:
-            for name in names:
-                os.environ[name] = "x" * (times % 100)
-            times += 1
-        return times
-
-
-def test_a_process_in_which_monarch_runs_survives_what_is_written_into_its_environment():
-    """With as many *new* names, set and removed, it dies of signal 11 within seconds."""
-
-    async def scenario():
-        replica = await spawn("writer", Writer)
-        try:
-            assert await replica.actor.write.call_one(WRITTEN_LATER, 1.0) > 0
-        finally:
-            await replica.stop()
-
-    asyncio.run(scenario())
-
-
-def test_no_function_of_a_process_with_monarch_writes_a_new_name_into_the_environment():
-    """torchrun's way, ``setup_torch_elastic_env``, writes eleven. A rank of notebook 07b once ended by signal 11 in it."""
-    allowed = {
-        *("SECRET", "'GLOO_SOCKET_IFNAME'", "'NCCL_SOCKET_IFNAME'"),  # there from the start
-        *("'PATH'", "'TMPDIR'"),  # a usual name; set before Monarch's client starts
-    }
-    package = Path(own_folder.__file__).parents[1]
-    found = set()
-    for path in (p for room in ("services", "training", "course") for p in (package / room).rglob("*.py")):
-        text = path.read_text()
-        assert "setup_torch_elastic_env" not in text, path
-        for function in ast.walk(ast.parse(text)):
-            if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
-                continue
-            for node in ast.walk(function):
-                if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
-                    where, name = node.value, node.slice
-                elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") in (
-                    "setdefault",
-                    "update",
-                    "putenv",
-                ):
-                    where, name = node.func.value, node.args[0]
-                else:
-                    continue
-                if ast.unparse(where) in ("os.environ", "environ", "os"):
-                    found.add(ast.unparse(name))
-    assert found <= allowed and "SECRET" in found
+def test_importing_the_package_changes_nothing_in_the_environment():
+    program = "import os; before = dict(os.environ); import zorplex_rl.training.loop; assert os.environ == before"
+    subprocess.run([sys.executable, "-c", program], check=True)

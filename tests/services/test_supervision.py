@@ -18,11 +18,10 @@ import pytest
 from echo import Echo, Finder, Misled, Mortal
 from runs import SMALL, final_weights, rows, same_weights, train_here
 from test_service import children, until
-from zorplex_rl.services.processes import until_one_ends
 
 from zorplex_rl.errors import ConfigError
 from zorplex_rl.services.registry import register_service, unregister_service
-from zorplex_rl.services.replica import GivenUp, ReplicaFailed, ServiceOptions, replicas_of, spawn
+from zorplex_rl.services.replica import THIS_MACHINE, GivenUp, ReplicaFailed, ServiceOptions, replicas_of, spawn
 from zorplex_rl.services.service import Service
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has pidfds")
@@ -53,7 +52,7 @@ async def killed_after_a_stop(pid):
 def test_the_end_of_a_process_is_told_in_words(somebody_waits_for_it):
     async def ended(program):
         process = subprocess.Popen([sys.executable, "-c", f"import os, sys; sys.stdin.read(); {program}"], stdin=PIPE)
-        told = asyncio.create_task(until_one_ends([os.getpid(), process.pid]))
+        told = asyncio.create_task(THIS_MACHINE.until_one_ends([os.getpid(), process.pid]))
         await asyncio.sleep(0)
         process.stdin.close()
         if somebody_waits_for_it:
