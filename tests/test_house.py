@@ -35,11 +35,11 @@ know of each other."""
 MONARCH = ("services", "training")
 ROOT_FILES, ROOMS = 7, 20
 LINES = {
-    "course": 8_862,
-    "cli": 3_259,
+    "course": 9_137,
+    "cli": 3_228,
     "training": 3_128,
     "simulation": 1_748,
-    "sizing": 1_775,
+    "sizing": 550,
     "drawing": 438,
     "learning": 3_593,
     "policy": 2_829,

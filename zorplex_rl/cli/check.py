@@ -75,7 +75,7 @@ def python() -> Finding:
 
 def memory() -> Finding:
     """Check how much memory this process and its children may use."""
-    from zorplex_rl.sizing.fit import available_memory
+    from zorplex_rl.sizing.measured import available_memory
 
     free = (available_memory() or 0) / 1e9
     said = f"{free:.1f} GB free" if free else "this system does not say how much is free"
@@ -90,13 +90,11 @@ def memory() -> Finding:
 
 def cores() -> Finding:
     """Check the number of cores that this process may use."""
-    from zorplex_rl.sizing.fit import available_cores
-
-    count = available_cores()
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if count < 2:
         turns = "nothing fails, but what should run side by side takes turns: use a machine with two"
-        return Finding("note", "cores", f"{count:g}; {turns}")
-    return Finding("ok", "cores", f"{count:g}")
+        return Finding("note", "cores", f"{count}; {turns}")
+    return Finding("ok", "cores", f"{count}")
 
 
 def disk() -> Finding:

@@ -5,7 +5,7 @@
     zorplex-rl worker --listen tls://HOST:PORT    let a run on another machine use this one
     zorplex-rl certificates --to FOLDER HOST…     make what the machines of a run know each other by
     zorplex-rl bench [NAME]                       run the benchmarks of this repository
-    zorplex-rl size [--policy … | --preset …]     what a run takes in memory and time, before it is started
+    zorplex-rl size [--policy … | --preset …]     what a run takes in memory, before it is started
     zorplex-rl policy build | show                build the embedded policy, or describe a policy
     zorplex-rl env check FILE                     check a task of your own before you train on it
     zorplex-rl export RUN --to FOLDER             write a trained policy as a folder for transformers
@@ -44,6 +44,7 @@ from zorplex_rl.cli.failures import FAILED, sentence_of
 from zorplex_rl.cli.flags import parse_command
 from zorplex_rl.cli.output import Output, one_line
 from zorplex_rl.cli.policy import Policy, build_or_show
+from zorplex_rl.cli.presets import preset_config
 from zorplex_rl.cli.replay import Replay, defaults_of, replay
 from zorplex_rl.cli.size import Size, size
 from zorplex_rl.cli.speedrun import Speedrun, speedrun
@@ -52,7 +53,6 @@ from zorplex_rl.cli.train import Train, cluster_of, train
 from zorplex_rl.cli.worker import Worker, work
 from zorplex_rl.errors import ConfigError
 from zorplex_rl.run_folder import RunFolder
-from zorplex_rl.sizing.presets import preset_config
 
 PROGRAM = "zorplex-rl"
 DEBUG = "--debug"

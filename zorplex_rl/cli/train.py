@@ -21,6 +21,7 @@ from zorplex_rl.cli.failures import DONE, FAILED, INTERRUPTED, cause_of, sentenc
 from zorplex_rl.cli.flags import Command
 from zorplex_rl.cli.log_file import logged_to, record_traceback
 from zorplex_rl.cli.output import Output, one_line
+from zorplex_rl.cli.presets import PresetName
 from zorplex_rl.cli.train_checks import check_needs, show_plan
 from zorplex_rl.config import Config, HostsConfig
 from zorplex_rl.errors import (
@@ -34,7 +35,6 @@ from zorplex_rl.errors import (
 )
 from zorplex_rl.manifest import storing
 from zorplex_rl.run_folder import RunFolder, expect_task_named, step_of
-from zorplex_rl.sizing.presets import PresetName
 
 if TYPE_CHECKING:
     from zorplex_rl.cli.live import LiveView
@@ -47,7 +47,7 @@ class Train(Command):
 
     config: Config = field(default_factory=Config)
     preset: PresetName | None = None
-    """Settings for a policy of this size; explicit flags win. sizing/presets.py has the reasons."""
+    """Settings by name; explicit flags win. cli/presets.py has the reasons."""
     out: Path | None = None
     """The run's folder; runs/<date>-<time> if left out."""
     resume: Path | None = None

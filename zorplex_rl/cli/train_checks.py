@@ -5,7 +5,7 @@ import os
 from functools import partial
 
 from zorplex_rl.cli.eval import check_limits_of
-from zorplex_rl.cli.size import expect_fit
+from zorplex_rl.cli.size import warn_of_memory
 from zorplex_rl.config import Config
 from zorplex_rl.errors import ConfigError
 
@@ -41,7 +41,8 @@ def check_needs(config: Config) -> str:
     if tokenizer:
         count_tokens = partial(token_count, tokenizer)
         check_limits_of(tasks, environment.kinds, config, count_tokens, positions_of(source))
-    expect_fit(config, source, count_tokens, assign_devices(config.device, roles_with_models(config)), environment)
+    if set(assign_devices(config.device, roles_with_models(config)).values()) == {"cpu"}:
+        warn_of_memory(config, source, tasks)
     if config.policy != EMBEDDED:  # That one comes with the package, and torch takes a second to load.
         from zorplex_rl.policy.load import check_weights
 
