@@ -32,8 +32,7 @@ from log import Report, append_report, describe_machine, print_report
 
 from zorplex_rl.config import Config, ServicesConfig
 from zorplex_rl.run_folder import MetricsRow, RunFolder
-from zorplex_rl.simulation.replay import read_recording, replay
-from zorplex_rl.simulation.what_if import what_if
+from zorplex_rl.simulation.what_if import read_recording, replay, what_if
 from zorplex_rl.training.controller import Controller
 from zorplex_rl.training.loop import run_training
 
@@ -99,8 +98,8 @@ def one_run(name: str, seed: int) -> dict[str, Any]:
     (pair,) = changed.pairs
     return {
         "setting": name, "seed": seed, "restarts": restarts, "sampled": last["sampled_accuracy"], "seconds": last["seconds"],
-        "equal": found.is_equal, "difference": found.first_difference, "why": found.why, "episodes": found.episodes,
-        "same_episodes": found.same_episodes, "replay_seconds": seconds, "target": target, "was": changed.means("sampled, at the end")[0],
+        "equal": found.is_equal, "difference": found.first_difference, "why": found.why, "episodes": found.compared["episodes"],
+        "same_episodes": found.same["episodes"], "replay_seconds": seconds, "target": target, "was": changed.means("sampled, at the end")[0],
         "changed": changed.means("sampled, at the end")[1], "predicted": changed.predicted[1], "parted": pair.parted,
         "machine": describe_machine(),
     }  # fmt: skip

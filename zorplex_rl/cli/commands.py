@@ -27,7 +27,6 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import tyro
@@ -115,7 +114,7 @@ def _run(given: list[str]) -> int:
         programs: dict[type, Callable[[Any], int]] = {
             Train: train, Eval: evaluate, Worker: work, Certificates: certify, Bench: bench, Policy: build_or_show,
             Env: check_environment, Export: export, Status: status,
-            Replay: partial(replay, given=given), Check: check, Size: size, Course: copy, Open: open_notebook,
+            Replay: replay, Check: check, Size: size, Course: copy, Open: open_notebook,
             Speedrun: speedrun,
         }  # fmt: skip
         return programs[type(parsed)](parsed)
