@@ -133,7 +133,7 @@ def test_a_changed_learning_rate_is_executed_on_the_same_draws_and_the_command_t
     rows = sync_run.evaluations()
     assert [e.greedy for e in first.original.evaluations] == [row["greedy_accuracy"] for row in rows]
     assert found.predicted == (None, None)
-    assert found.change == "--learning-rate 0.002"
+    assert found.change == "--learning-rate 0.002 instead of 0.0002"
     said = " ".join(capsys.readouterr().out.split())
     before, after = found.means("sampled, at the end")
     assert f"{before:.1%}" in said and f"{after - before:+.1%}" in said

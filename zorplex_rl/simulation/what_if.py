@@ -243,7 +243,7 @@ def what_if(
         traces = [_trace(recording, settings.changed(seed=seed), schedule, on_step) for settings, schedule in both]
         pairs.append(Pair(seed, *traces))
     now, was = config.settings(), earlier.settings()
-    changes = [f"--{name.replace('_', '-')} {now[name]}" for name in now if now[name] != was[name]]
+    changes = [f"--{n.replace('_', '-')} {now[n]} instead of {was[n]}" for n in now if now[n] != was[n]]
     change = " and ".join(changes + ["no process that dies"] * without_fault)
     seconds = max(row["seconds"] for row in recording.events("step"))
     predicted = (before.seconds if before else None, after.seconds if after else None)
