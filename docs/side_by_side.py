@@ -14,7 +14,7 @@ from pathlib import Path
 
 from zorplex_rl.run.figure import GREY, ROLES, drawing
 from zorplex_rl.simulation.setting import Setting
-from zorplex_rl.simulation.simulate import Run, compare
+from zorplex_rl.simulation.simulate import SimulatedRun, compare
 
 FILE = Path(__file__).with_suffix(".svg")
 LEFT, RIGHT, LANE, BAR = 104, 712, 22, 17
@@ -61,12 +61,12 @@ def picture(setting: Setting) -> str:
     return drawing(shapes, top - 8, "Reinforcement learning in turns and side by side", said) + "\n"
 
 
-def _actors(run: Run) -> list[str]:
+def _actors(run: SimulatedRun) -> list[str]:
     """Return who has a lane, from top to bottom."""
     return [actor for actor in run.timeline.actors if actor != "weights"]
 
 
-def _bars(run: Run, top: float, scale: float) -> str:
+def _bars(run: SimulatedRun, top: float, scale: float) -> str:
     """Return a bar for each span of work."""
     lanes = {actor: top + LANE * number for number, actor in enumerate(_actors(run))}
     return "".join(
@@ -77,7 +77,7 @@ def _bars(run: Run, top: float, scale: float) -> str:
     )
 
 
-def _lanes(run: Run, top: float) -> str:
+def _lanes(run: SimulatedRun, top: float) -> str:
     """Return the names of the lanes, and a line below each."""
     return "".join(
         f'<text x="0" y="{top + LANE * number + 13}">{actor.replace("_", " ")}</text>'

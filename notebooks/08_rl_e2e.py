@@ -119,7 +119,7 @@ def _(config):
     policy = load_policy(config.policy, config.device)
     environment = Zorplex(config.seed, config.hints)
     # For the labels of this page's buttons: what takes how long with this policy on this machine.
-    expected = nb08.run_time(nb08.run_config(config), IMPORTS)
+    expected = nb08.run_time(nb08.run_config(config), policy, IMPORTS)
     lesson.ran_on(policy)
     return environment, expected, policy
 

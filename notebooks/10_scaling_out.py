@@ -32,16 +32,19 @@ with app.setup(hide_code=True):
     from zorplex_rl.course.figures import bars, drawing_of, spans
     from zorplex_rl.course.lesson import exercise, keep_open, lesson
     from zorplex_rl.course.namespaces import why_not
+    from zorplex_rl.course.nb10_gpus import H100, MEMORY_SHARE, MODELS
     from zorplex_rl.course.nb10_hosts import HostProcess
     from zorplex_rl.course.widgets import LiveCurve, WhatIf
     from zorplex_rl.course.widgets.what_if import Knob
     from zorplex_rl.hosts.hosts import MARGIN_SECONDS
     from zorplex_rl.hosts.lease import LEASE_SECONDS
-    from zorplex_rl.sizing.allocation import H100, MEMORY_SHARE, MODELS
-    from zorplex_rl.sizing.measured_size import Case
-    from zorplex_rl.sizing.memory import generator_memory, trainer_memory
+    from zorplex_rl.sizing.memory import (
+        BatchShape,
+        Workload,
+        generator_memory,
+        trainer_memory,
+    )
     from zorplex_rl.sizing.model_shape import ModelShape
-    from zorplex_rl.sizing.workload import MicroBatch, Workload
 
     torch.set_num_threads(1)
 
@@ -214,14 +217,13 @@ def _(config):
         return memory.total <= 0.85 * config.budget
 
     many_slots = max(slots for slots in range(1, 65) if fits(slots))
-    trainer_case = Case(
-        "trainer", "", prompts=4, group_size=4, max_tokens=64, checkpoint=False
-    )
+    _tasks, _each = config.sampled
+    _sampling = replace(config.work, tasks=_tasks, group_size=_each)
     sampling_cases = [
-        Case("generator", "", "float32", *config.sampled, max_tokens=64, slots=slots)
+        ("generator", replace(_sampling, slots=slots))
         for slots in (config.few_slots, many_slots)
     ]
-    return many_slots, sampling_cases, trainer_case
+    return many_slots, sampling_cases
 
 
 @app.cell(hide_code=True)
@@ -232,13 +234,13 @@ def _():
 
 
 @app.cell
-def _(config, sampling_cases, start_measuring, trainer_case):
+def _(config, sampling_cases, start_measuring):
     lesson.wait_for(start_measuring)
     with mo.status.spinner("Training, then sampling twice", remove_on_exit=True):
-        (trained, trainer_work), *sampled = nb10.measured_cases(
-            config.shape, [trainer_case, *sampling_cases], seconds=45
+        trained, *sampled = nb10.measured_cases(
+            config.shape, [("trainer", config.work), *sampling_cases]
         )
-    return sampled, trained, trainer_work
+    return sampled, trained
 
 
 @app.cell(hide_code=True)
@@ -247,11 +249,10 @@ def _(
     config,
     on_this_machine,
     trained,
-    trainer_work,
     whose_budget,
 ):
-    _sized = trainer_memory(config.shape, trainer_work)
-    _hand = on_this_machine(trainer_work)
+    _sized = trainer_memory(config.shape, trained.work)
+    _hand = on_this_machine(trained.work)
     _sum = sum(_hand.values())
     _ratio = trained.peak / _sum
     lesson.reveal(
@@ -314,13 +315,11 @@ def _(config, many_slots):
 
 @app.cell(hide_code=True)
 def _(ask_slots, config, many_slots, sampled):
-    (_few, _), (_many, _work) = sampled
-    _slow, _fast = (
-        found.seconds["first step"] + found.seconds["sample"] for found in (_few, _many)
-    )
+    _few, _many = sampled
+    _slow, _fast = (found.seconds for found in sampled)
     _names = [f"{config.few_slots} slots", f"{many_slots} slots"]
     _computed = [
-        generator_budget(config.shape, slots, nb10.cache_length(_work), 4)
+        generator_budget(config.shape, slots, nb10.cache_length(_many.work), 4)
         for slots in (config.few_slots, many_slots)
     ]
     lesson.reveal(
@@ -390,7 +389,7 @@ def _():
 
 @app.cell
 def _(my_budget):
-    one_answer = MicroBatch(prompts=1, prompt=512, rows=1, response=2048)
+    one_answer = BatchShape(prompts=1, prompt=512, rows=1, response=2048)
     room = MEMORY_SHARE * H100.memory
 
     def first_stage(shape, ranks, recomputed=False):
@@ -838,9 +837,9 @@ def _():
 
 
 @app.cell(hide_code=True)
-def _(config, trained, trainer_work):
+def _(config, trained):
     lesson.headline(
-        f"a trainer of {config.shape.parameters / 1e6:.1f} million parameters took {trained.peak / 1e6:.0f} MB; the budget had said {trainer_memory(config.shape, trainer_work).total / 1e6:.0f} MB."
+        f"a trainer of {config.shape.parameters / 1e6:.1f} million parameters took {trained.peak / 1e6:.0f} MB; the budget had said {trainer_memory(config.shape, trained.work).total / 1e6:.0f} MB."
     )
     return
 

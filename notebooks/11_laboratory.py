@@ -35,8 +35,7 @@ with app.setup(hide_code=True):
     from zorplex_rl.learning.microscope import factors, in_type, sample_as
     from zorplex_rl.policy.load import load_policy
     from zorplex_rl.policy.tool_loop import RolloutRequest
-    from zorplex_rl.simulation.replay import read_recording, replay
-    from zorplex_rl.simulation.what_if import what_if
+    from zorplex_rl.simulation.what_if import read_recording, replay, what_if
     from zorplex_rl.task.environment import Zorplex, kinds_of
 
 
@@ -123,9 +122,9 @@ async def _(config, own, start_run):
 @app.cell(hide_code=True)
 def _(recording, unchanged):
     lesson.md(f"""
-    {unchanged.same_episodes} of {unchanged.episodes} episodes came out the same, token for token and
-    log-prob for log-prob, in {unchanged.same_steps} of {unchanged.steps} steps.
-    {"So whatever you change now is the only difference." if unchanged.is_equal else f"The first difference: {unchanged.first_difference}. The likeliest reason: {unchanged.why}."}
+    {unchanged.same["episodes"]} of {unchanged.compared["episodes"]} episodes came out the same, token for token and
+    log-prob for log-prob, in {unchanged.same["steps"]} of {unchanged.compared["steps"]} steps.
+    {"So whatever you change now is the only difference." if unchanged.is_equal else f"The first difference: {unchanged.first_difference}; {unchanged.why}."}
     Processes that died in it: {len(recording.events("restart"))}.
     """)
     return
@@ -137,8 +136,8 @@ def _():
     ## One thing changed
 
     Change one setting, and execute both runs on the same random draws, with three seeds. Others to
-    try: `{"loss": "tis"}`, `{"order": "freshest"}` (which waiting group is trained on first), or `{}`
-    with `without_fault = True`. For any run: `zorplex-rl replay RUN --max-lag 8`.
+    try: `{"loss": "tis"}`, `{"temperature": 0.7}`, or `{}` with `without_fault = True`. For any run:
+    `zorplex-rl replay RUN --max-lag 8`.
     """)
     return
 
@@ -182,7 +181,7 @@ def _(ask_change, compared):
     With three seeds: {_told.words}. *Clear* means that the interval leaves out 0. Pairs share their
     draws, so luck drops out of the difference, but not all of it: three seeds are few.
 
-    Where do they part? In the first seed {compared.why}. {f"The simulator says {_was:.1f} s as it was and {_now:.1f} s changed." if _was and _now else ""}
+    Where do they part? In the first seed {_told.why}. {f"The simulator says {_was:.1f} s as it was and {_now:.1f} s changed." if _was and _now else ""}
     """,
         shows=[
             lesson.figure(_told.drawn, "Thin: a seed. Thick: their mean. Dots: they part.")

@@ -18,22 +18,14 @@ from zorplex_rl.simulation.setting import Setting
 
 
 def exact_seconds(setting: Setting, mode: Mode) -> float:
-    """Return the wall time in seconds.
-
-    Raises ValueError if latencies vary, or if the mode is async and the generators cannot share a
-    step's groups evenly.
-    """
-    if setting.variation or setting.straggler != 1:
-        raise ValueError("the closed form is for latencies that do not vary; set variation to 0 and straggler to 1")
+    """Return the wall time in seconds."""
+    assert not setting.variation and setting.straggler == 1
     rounds = -(-setting.groups_per_step // setting.generators)
     batch, train, transfer = rounds * setting.generation_seconds, setting.training_seconds, setting.sync_seconds
     once, steps, lag = transfer + batch + train, setting.steps, setting.max_lag
     if mode == "sync" or lag == 0:
         return steps * once
-    if setting.groups_per_step % setting.generators:
-        raise ValueError(
-            f"{setting.generators} generators cannot share {setting.groups_per_step} groups evenly; the closed form needs that"
-        )
+    assert setting.groups_per_step % setting.generators == 0, "in async mode generators share a step evenly"
     row = max(batch, train, transfer)
     paths = [(steps - 1) * max(batch, train)]
     paths += [m * once + (steps - 1 - m * (lag + 1)) * row for m in range(1, (steps - 1) // (lag + 1) + 1)]

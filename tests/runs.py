@@ -52,8 +52,7 @@ def undisturbed_weights(config: Config) -> dict[str, torch.Tensor]:
     """The parameters in which a synchronous run of ``config`` ends that nothing disturbs, computed in
     this process alone."""
     from zorplex_rl.policy.load import load_policy
-    from zorplex_rl.simulation.execute import Execution
-    from zorplex_rl.simulation.schedule import Part, Schedule
+    from zorplex_rl.simulation.execute import Execution, Part, Schedule
     from zorplex_rl.task.own_task import EnvironmentSource
 
     name, size, events, batches = "generator_0", config.prompts_per_step, [], {}

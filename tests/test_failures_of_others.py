@@ -18,7 +18,7 @@ import zorplex_rl
 from zorplex_rl.cli.commands import main
 from zorplex_rl.config import LOSS_KNOBS, Config
 from zorplex_rl.run.folder import RunFolder
-from zorplex_rl.simulation.replay import read_recording
+from zorplex_rl.simulation.what_if import read_recording
 
 CONFIG = SMALL.changed(max_lag=1, steps=4, checkpoint_every=1)
 SECONDS = 10
@@ -75,7 +75,7 @@ def test_a_tool_that_never_answers_or_fails_has_said_so_to_its_episodes_and_the_
     recording = read_recording(run.path, task=task)
     assert [len(sitting.batches) for sitting in recording.journal.sittings] == ([2, 2] if resumed else [4])
     said = {"] -> ERROR: timed out after 0.5 s": set(), "] -> ERROR: ConnectionError: the backend is gone": set()}
-    for batch in recording.batches.values():
+    for batch in (batch for sitting in recording.journal.sittings for batch in sitting.batches.values()):
         for place, episode in enumerate(batch.episodes):
             text = recording.policy.tokenizer.decode(episode.token_ids)
             for answer, groups in said.items():

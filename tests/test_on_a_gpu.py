@@ -19,7 +19,8 @@ from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
 from zorplex_rl.run.folder import RunFolder
 from zorplex_rl.services.replica import spawn
 from zorplex_rl.services.runtime import concurrent_endpoint
-from zorplex_rl.sizing.measured_size import Case, measure
+from zorplex_rl.sizing.measured import measure
+from zorplex_rl.sizing.memory import Workload
 from zorplex_rl.task.specs import get_spec
 from zorplex_rl.training.devices import has_driver
 from zorplex_rl.training.transports import subscribe
@@ -128,7 +129,6 @@ def test_an_asynchronous_run_on_the_gpu_learns_and_survives_the_death_of_its_gen
 
 @pytest.mark.parametrize("role", ["trainer", "generator"])
 def test_what_a_process_takes_of_the_gpu_is_measured_in_a_process_of_its_own(role):
-    found = measure(
-        Case(role, str(EMBEDDED_PATH), prompts=2, group_size=4, max_tokens=24, device="cuda", checkpoint=False)
-    )
-    assert 1e6 < found.peak < 1e9 and all(seconds > 0 for seconds in found.seconds.values())
+    work = Workload(prompts=2, tasks=2, group_size=4, response=24, evaluated=0)
+    (found,) = measure([(role, work)], EMBEDDED_PATH, "cuda")
+    assert 1e6 < found.peak < 1e9 and found.seconds > 0

@@ -8,7 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from zorplex_rl.config import Config, ServicesConfig
 from zorplex_rl.course import nb08, nb08_checks
+from zorplex_rl.policy.load import load_policy
 from zorplex_rl.run.timeline import Span, Timeline
 
 
@@ -66,3 +68,29 @@ def test_more_generators_keep_the_simulated_trainer_busier():
     assert busy(1) < busy(2)
     listed = nb08.busy_by_lag(phases, 4).splitlines()
     assert len(listed) == 3 and f" 1: {busy(2):.0f}%" in listed[1]
+
+
+TWO_CORES = nb08.RunTime(start=5.0, sample=2.0, train=3.0, cores=2)
+
+
+def lasts(expected: nb08.RunTime = TWO_CORES, **changes) -> float:
+    run = Config(services=ServicesConfig(spares=0)).changed(**({"eval_tasks": 1, "eval_every": 1000} | changes))
+    return expected.run(run.changed(steps=10))
+
+
+def test_in_turns_the_phases_of_a_run_add_up_and_side_by_side_the_longer_one_counts():
+    assert lasts(max_lag=0) == pytest.approx(5 + 10 * (2 + 3), abs=0.5)
+    assert lasts(max_lag=1) == pytest.approx(5 + 10 * 3, abs=0.5)
+    one_core = nb08.RunTime(start=5.0, sample=2.0, train=3.0, cores=1)
+    assert lasts(one_core, max_lag=1) == pytest.approx(2 * 5 + 10 * (2 + 3), abs=0.5)
+    few, many = (lasts(max_lag=0, eval_tasks=64, eval_every=every) for every in (1000, 4))
+    assert many - few == pytest.approx(2 * 2 * TWO_CORES.sample)
+
+
+def test_the_seconds_of_this_machine_are_measured_and_the_policy_stays_as_it_was():
+    policy = load_policy()
+    before = {name: weight.clone() for name, weight in policy.model.named_parameters()}
+    run = Config(task="compositional").changed(prompts_per_step=2, group_size=2, max_tokens=32)
+    found = nb08.run_time(run, policy, start=1.0)
+    assert found.start == 1.0 and 0 < found.sample < 60 and 0 < found.train < 60
+    assert all(weight.grad is None and weight.equal(before[name]) for name, weight in policy.model.named_parameters())

@@ -12,8 +12,8 @@ from runs import SMALL, train_here
 
 from zorplex_rl.config import Config
 from zorplex_rl.run.timeline import Span, Timeline, group_latencies
-from zorplex_rl.simulation.recorded import group_variation, predict, read_run, read_timeline
-from zorplex_rl.simulation.setting import Details, Setting
+from zorplex_rl.simulation.recorded import group_variation, latencies_of, predict, read_run, read_timeline
+from zorplex_rl.simulation.setting import Setting
 from zorplex_rl.simulation.simulate import simulate_async, simulate_sync
 from zorplex_rl.training.controller import Controller
 
@@ -40,7 +40,8 @@ def sync_timeline() -> Timeline:
         spans.append(Span("reward", "reward", scored, scored + 0.25, {"episodes": 16}))  # As many as an evaluation has.
         train = scored + 0.25 + 0.75
         groups = [[2 * step, step, 3.0, 0.0], [2 * step + 1, step, 4.0, 0.0]]
-        spans.append(Span("trainer", "train", train, train + 5, {"step": step, "groups": groups}))
+        by = dict.fromkeys((2 * step, 2 * step + 1), "generator_0")
+        spans.append(Span("trainer", "train", train, train + 5, {"step": step, "groups": groups, "sampled_by": by}))
         spans.append(Span("trainer", "publish", train + 5.5, train + 6, {"version": step + 1}))
         now = train + 6 + 2
     return Timeline(spans)
@@ -48,14 +49,14 @@ def sync_timeline() -> Timeline:
 
 def test_every_latency_is_read_off_its_spans():
     recorded = read_timeline(sync_timeline(), SYNC)
-    latencies, details = recorded.latencies, recorded.latencies.details
+    latencies = recorded.latencies
     # Both groups of a step took the 4 s of their generator, one 3 s and the other 4 s.
     assert latencies.generate == pytest.approx((4 * 3 / 7, 4 * 4 / 7) * 3)
     assert latencies.train == pytest.approx((6.0,) * 3)
     assert latencies.transfer == pytest.approx((0.0, 2.0, 2.0))
-    assert dict(details.load) == pytest.approx({1: 1.0, 2: 1.0})
-    assert (details.start, details.deliver, details.share) == pytest.approx((0.25, 1.5, 2))
-    assert not details.evaluate
+    assert dict(latencies.load) == pytest.approx({1: 1.0, 2: 1.0})
+    assert (latencies.start, latencies.deliver, latencies.share) == pytest.approx((0.25, 1.5, 2))
+    assert not latencies.evaluate
     assert recorded.setting.variation == pytest.approx(0.5 / 3.5)
 
 
@@ -91,7 +92,7 @@ def test_an_evaluation_holds_its_generator_up_until_the_next_pull():
     spans.append(Span("generator_0", "pull", last_pull - 4.0, last_pull - 3.0, {"version": 2}))
     spans.append(Span("generator_0", "evaluate", last_pull - 3.0, last_pull - 1.0, {"version": 2}))
     recorded = read_timeline(Timeline(spans), SYNC)
-    assert dict(recorded.latencies.details.evaluate) == pytest.approx({2: 3.0})
+    assert dict(recorded.latencies.evaluate) == pytest.approx({2: 3.0})
 
 
 def test_groups_that_waited_for_tools_keep_their_latency_and_others_do_not():
@@ -101,7 +102,7 @@ def test_groups_that_waited_for_tools_keep_their_latency_and_others_do_not():
             step = span.args["step"]
             span.args["groups"] = [[2 * step, step, 9.0, 7.0], [2 * step + 1, step, 4.0, 0.0]]
     recorded = read_timeline(timeline, SYNC)
-    assert dict(recorded.latencies.details.latency) == {0: 9.0, 2: 9.0, 4: 9.0}
+    assert dict(recorded.latencies.latency) == {0: 9.0, 2: 9.0, 4: 9.0}
     assert predict(recorded).seconds == pytest.approx(predict(read_timeline(sync_timeline(), SYNC)).seconds + 3 * 5)
 
 
@@ -115,17 +116,24 @@ def test_the_same_latencies_may_be_asked_about_another_lag():
 
 
 def test_a_run_that_was_resumed_or_had_a_generator_replaced_is_refused():
-    spans = [span for span in sync_timeline().spans if span.args.get("step") != 1]
-    with pytest.raises(ValueError, match="2 training steps and 1 generators, not 3 steps in one go by 1"):
-        read_timeline(Timeline(spans), SYNC)
-    # Stopped after a checkpoint and continued: no step is missing, but the weights were published
-    # once more, and seconds passed in between.
-    again = Span("trainer", "publish", 31.0, 32.0, {"version": 1})
-    with pytest.raises(ValueError, match="version 1 published twice: the run was resumed, or its trainer replaced"):
-        read_timeline(Timeline([*sync_timeline().spans, again]), SYNC)
-    took_over = Span("generator_1", "generate", 30.0, 31.0, {"version": 1})
-    with pytest.raises(ValueError, match="3 training steps and 2 generators"):
-        read_timeline(Timeline([*sync_timeline().spans, took_over]), SYNC)
+    missing = [span for span in sync_timeline().spans if span.args.get("step") != 1]
+    # Stopped after a checkpoint and continued: the weights were published once more.
+    again = [*sync_timeline().spans, Span("trainer", "publish", 31.0, 32.0, {"version": 1})]
+    took_over = [*sync_timeline().spans, Span("generator_1", "generate", 30.0, 31.0, {"version": 1})]
+    for spans in (missing, again, took_over):
+        with pytest.raises(ValueError, match="not in one go"):
+            read_timeline(Timeline(spans), SYNC)
+
+
+def test_a_run_that_was_not_in_one_go_has_mean_latencies():
+    assert latencies_of(sync_timeline(), SYNC, 3)[1] is None
+    took_over = [*sync_timeline().spans, Span("generator_1", "generate", 30.0, 31.0, {"version": 1})]
+    measured, note = latencies_of(Timeline(took_over), SYNC, 5)
+    assert note
+    assert len(measured.latencies.train) == measured.setting.steps == 5
+    assert measured.latencies.train[0] == pytest.approx(5 + 0.5)
+    assert measured.latencies.generate[0] == pytest.approx((3 * 4 + 1) / 6)
+    assert len(predict(measured, max_lag=1).timeline.spans) > 10
 
 
 def test_a_group_is_as_slow_as_its_slowest_episode_and_as_old_as_its_oldest():
@@ -154,7 +162,7 @@ def test_a_synchronous_step_is_shared_out_to_generators_as_the_simulation_does_i
     replay = SimpleNamespace(admit_now=SimpleNamespace(route=admit_now))
     shares = asyncio.run(Controller.admit_step(SimpleNamespace(config=config, published=0, replay=replay)))
     setting = Setting(generators, prompts, steps=1, max_lag=0, variation=0)
-    run = simulate_sync(setting, replace(setting.latencies(), details=Details(share=config.share)))
+    run = simulate_sync(setting, replace(setting.latencies(), share=config.share))
     simulated = {actor: [] for actor in run.timeline.actors if actor.startswith("generator")}
     for span in run.timeline.spans:
         if span.kind == "generate":

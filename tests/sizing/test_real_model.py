@@ -11,9 +11,8 @@ from datetime import date
 from pathlib import Path
 
 import pytest
-import torch
 
-from zorplex_rl.policy.load import save_model
+from zorplex_rl.course.nb10 import make_model
 from zorplex_rl.policy.warmstart import WarmStart, build_tokenizer
 from zorplex_rl.sizing.model_shape import ModelShape
 
@@ -28,11 +27,8 @@ def test_a_model_is_trained_exported_evaluated_and_sized(tmp_path):
     if folder:
         flags, steps = [], 20
     else:
-        from transformers import Qwen2Config, Qwen2ForCausalLM
-
-        torch.manual_seed(0)
-        tokenizer = build_tokenizer(WarmStart(seed=5, vocabulary=400))
-        save_model(Qwen2ForCausalLM(Qwen2Config(**SHAPE.as_config())), tokenizer, tmp_path / "model")
+        make_model(SHAPE, tmp_path / "model")
+        build_tokenizer(WarmStart(seed=5, vocabulary=400)).save_pretrained(tmp_path / "model")
         folder, flags, steps = str(tmp_path / "model"), SMALL, 3
     record.write_text('[{"date": "before"}]')
     command = [

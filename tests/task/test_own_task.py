@@ -21,7 +21,7 @@ from zorplex_rl.errors import ConfigError, TaskError
 from zorplex_rl.policy.load import load_policy
 from zorplex_rl.policy.tool_loop import PartialEpisode, Sampling, ToolLoop, encode_text
 from zorplex_rl.run.folder import RunFolder
-from zorplex_rl.simulation.replay import read_recording, replay
+from zorplex_rl.simulation.what_if import read_recording, replay
 from zorplex_rl.task.episode import Episode
 from zorplex_rl.task.own_task import EnvironmentSource
 from zorplex_rl.task.parser import ToolCall, find_answer, find_call

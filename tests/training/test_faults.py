@@ -3,7 +3,6 @@ and real signals."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import shutil
@@ -13,12 +12,12 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from runs import LAGGING, SMALL, as_flags, command, counters, eventually, final_weights, rows, same_weights, train_here
+from runs import SMALL, as_flags, command, counters, eventually, final_weights, rows, same_weights, train_here
 
 from zorplex_rl.run.folder import RunFolder
 from zorplex_rl.run.timeline import Timeline
 from zorplex_rl.simulation.recorded import read_run
-from zorplex_rl.simulation.replay import read_recording, replay
+from zorplex_rl.simulation.what_if import read_recording, replay
 
 
 @pytest.fixture
@@ -69,38 +68,6 @@ def test_one_of_two_generators_killed_in_mid_run_is_replaced_without_a_spare_and
     assert found.is_equal, found.first_difference
 
 
-def test_what_a_killed_generator_has_finished_of_its_episodes_is_gone_on_with_by_another(tmp_path, controller):
-    config = LAGGING.changed(task="multi_step", tool_latency=0.3, generators=1, salvage=True, steps=5)
-    killing = []
-
-    async def kill_in_mid_episode():
-        numbers, unfinished = list(range(config.steps * config.prompts_per_step)), []
-        while len(unfinished) < 3:
-            kept = await controller().replay.kept.route(numbers, config.steps)
-            unfinished = [prefix for prefix in kept if prefix.finish is None]
-        kill(controller().services["generator"])
-
-    def show(row):
-        if row["event"] == "step" and row["step"] == 1:
-            killing.append(asyncio.get_running_loop().create_task(kill_in_mid_episode()))
-
-    run = train_here(config, tmp_path / "run", show=show, on_start=controller)
-    assert [row["role"] for row in rows(run.path, "restart")] == ["generator"]
-    found = counters(run)
-    assert found["trained"] == config.steps * config.prompts_per_step
-    assert found["started"] == found["trained"] + found["abandoned"]
-    assert found["stale"] == 0
-    recording = read_recording(run.path)
-    found = replay(recording)
-    assert found.is_equal, found.first_difference
-    assert found.kept_tokens > 0
-    for step, batch in recording.batches.items():
-        for episode in batch.episodes:
-            versions = [episode.first_version, *(version for _, _, version in episode.turns)]
-            assert versions == sorted(versions)
-            assert 0 <= step - 1 - versions[0] <= config.max_lag
-
-
 def test_a_run_survives_the_loss_of_every_role_and_loses_no_group(tmp_path, controller):
     """One stands still, and the others die.
 
@@ -141,8 +108,6 @@ def test_a_run_survives_the_loss_of_every_role_and_loses_no_group(tmp_path, cont
     assert found["stale"] == 0
     trace = json.loads(run.timeline.read_text())["traceEvents"]
     assert sum(event["name"] == "restart" for event in trace) == 4
-    found = replay(read_recording(run.path))
-    assert found.is_equal, found.first_difference
 
 
 def test_a_trainer_that_dies_comes_back_with_the_very_weights_that_it_had(tmp_path, controller, sync_run):
@@ -200,7 +165,7 @@ def test_a_controller_that_is_killed_takes_all_its_actors_with_it_and_the_run_is
         assert "held-out accuracy, greedy" in output
         assert running.all_gone()
     assert same_weights(final_weights(path), final_weights(sync_run.path))
-    (resumed,) = rows(path, "resume")
+    assert len(rows(path, "resume")) == 1
     assert events(path, without="resume") == events(sync_run.path)
     assert episode_texts(path) == episode_texts(sync_run.path)
     seconds = [row["seconds"] for row in RunFolder(path).metrics()]
@@ -211,11 +176,11 @@ def test_a_controller_that_is_killed_takes_all_its_actors_with_it_and_the_run_is
     )
     assert [span.args["step"] for span in trained] == [0, 1, 2, 3]
     assert all(before.end <= after.start for before, after in pairwise(trained))
-    with pytest.raises(ValueError, match=f"version {resumed['step']} published twice: the run was resumed"):
+    with pytest.raises(ValueError, match="not in one go"):
         read_run(path)
     found = replay(read_recording(path))
     assert found.is_equal, found.first_difference
-    assert found.steps == 4
+    assert found.compared["steps"] == 4
 
 
 def test_ctrl_c_checkpoints_stops_every_process_and_says_how_to_resume(tmp_path):

@@ -3,46 +3,26 @@ with one thing changed.
 
     zorplex-rl replay RUN                       is it the same, bit for bit? exit code 1 and the first difference if not
     zorplex-rl replay RUN --max-lag 4           what would it have been? the difference in accuracy, and the seconds
-    zorplex-rl replay RUN --loss tis --out a.svg
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from zorplex_rl.cli.eval import check_writable
 from zorplex_rl.cli.failures import DONE, FAILED
 from zorplex_rl.cli.flags import Command
 from zorplex_rl.cli.output import plain_console
-from zorplex_rl.config import Config, Device, LearnerConfig, OrderName
+from zorplex_rl.config import LOSS_KNOBS, Config, Device, LearnerConfig, check_range
 from zorplex_rl.run.folder import read_config
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from zorplex_rl.course.figures.two_runs import Curves
-    from zorplex_rl.simulation.replay import Progress, Recording
-    from zorplex_rl.simulation.what_if import Pair, WhatIf
-
-CHANGES = {
-    f"--{name.replace('_', '-')}"
-    for name in (
-        *(f.name for f in fields(LearnerConfig)),
-        "max_lag",
-        "order",
-        "temperature",
-        "without_fault",
-        "seeds",
-        "out",
-    )
-}
-"""Flags with which the replay is not unchanged."""
+    from zorplex_rl.simulation.what_if import PairedRuns, Replayed
 
 
 @dataclass(frozen=True)
@@ -58,16 +38,12 @@ class Replay(Command):
     max_lag: int = Config.max_lag
     """How many versions old the weights that sampled a group may be. Another one has another
     schedule, which the simulator makes from the run's timeline."""
-    order: OrderName = Config.order
-    """Which of the groups that wait is trained on first; as with --max-lag."""
     temperature: float = Config.temperature
     """Temperature of sampling in training."""
     without_fault: bool = False
     """No process dies; the schedule is the simulator's."""
     seeds: int = 3
     """With something changed: repeat both with so many seeds, the run's own first."""
-    out: Path | None = None
-    """With something changed: draw both runs beside one another into this SVG file."""
     device: Device = "auto"
     """auto is CUDA where there is one. Bit for bit a replay is the same only on the run's device, a
     CPU, and its machine."""
@@ -81,112 +57,66 @@ def defaults_of(command: Replay) -> Replay:
     """Return the command with the settings of its run, which are in force where a flag is left
     out. Raises ConfigError if there is no run."""
     config = read_config(command.run, "the run")
-    return replace(
-        command,
-        learner=config.learner,
-        max_lag=config.max_lag,
-        order=config.order,
-        temperature=config.temperature,
-        device=config.device,
-    )
+    kept = {name: getattr(config, name) for name in ("learner", "max_lag", "temperature", "device")}
+    return replace(command, **kept)
 
 
-def replay(command: Replay, given: Sequence[str]) -> int:
-    """Replay the run as the command line ``given`` says. Returns the exit code: 1 if an unchanged
-    replay differs."""
-    from zorplex_rl.course.figures.two_runs import two_runs
+def replay(command: Replay) -> int:
+    """Replay the run. Returns the exit code: 1 if an unchanged replay differs."""
+    from rich.progress import Progress
+
     from zorplex_rl.simulation import what_if
-    from zorplex_rl.simulation.replay import read_recording
     from zorplex_rl.training.devices import assign_devices, prepare
 
-    if command.out:
-        check_writable("--out", command.out)
+    check_range("seeds", command.seeds, 1, 1000)
     device = assign_devices(command.device, ["policy"])["policy"]
     prepare(device, read_config(command.run, "the run").threads)
-    recording = read_recording(command.run, device, command.task, command.task_data)
-    config = recording.config.changed(
-        max_lag=command.max_lag, order=command.order, temperature=command.temperature, **vars(command.learner)
-    )
-    config = what_if.with_own_knobs(config, recording.config)
+    recording = what_if.read_recording(command.run, device, command.task, command.task_data)
+    earlier = recording.config
+    config = earlier.changed(max_lag=command.max_lag, temperature=command.temperature, **vars(command.learner))
+    # What the run's loss has and the new one has not.
+    foreign = [knob for knob, losses in LOSS_KNOBS.items() if config.learner.loss not in losses]
+    config = config.changed(**{k: None for k in foreign if config.settings()[k] == earlier.settings()[k]})
     console = plain_console()
-    if not CHANGES & {argument.partition("=")[0].replace("_", "-") for argument in given}:
-        return _unchanged(recording, console)
-    # What changes nothing is said before the work begins.
-    what_if.expect_change(recording, config, command.without_fault)
-    with _progress(console, 2 * command.seeds * recording.journal.steps) as on_step:
-        found = what_if.what_if(recording, config, command.without_fault, command.seeds, on_step)
-    _tell(found, console)
-    if command.out:
-        command.out.write_text(two_runs([curves_of(pair) for pair in found.pairs], found.change, found.why))
-        console.print(f"the two runs are drawn in {command.out}")
-    return DONE
+    with Progress(console=console, transient=True) as bar:
+        is_changed = config != earlier or command.without_fault
+        task = bar.add_task("steps", total=recording.journal.steps * (2 * command.seeds if is_changed else 1))
+
+        def on_step(step: int) -> None:
+            bar.advance(task)
+
+        if not is_changed:
+            same = what_if.replay(recording, on_step)
+        else:
+            found = what_if.what_if(recording, config, command.without_fault, command.seeds, on_step)
+    return _tell(found, console) if is_changed else _tell_whether_same(same, console)
 
 
-def _unchanged(recording: Recording, console: Console) -> int:
-    """Replay the run unchanged, and say whether it is the same."""
-    from zorplex_rl.simulation.replay import replay as replay_unchanged
-
-    with _progress(console, recording.journal.steps) as on_step:
-        found = replay_unchanged(recording, on_step)
-    counts = {
-        "episodes": (found.same_episodes, found.episodes),
-        "steps": (found.same_steps, found.steps),
-        "evaluations": (found.same_evaluations, found.evaluations),
-        "files of weights": (len(found.same_weights), len(found.weights)),
-    }
-    told = ", ".join(f"{same} of {all_} {name}" for name, (same, all_) in counts.items())
+def _tell_whether_same(found: Replayed, console: Console) -> int:
+    told = ", ".join(f"{found.same[what]} of {count} {what}" for what, count in found.compared.items())
     console.print(f"the same, bit for bit: {told}")
-    if found.kept_tokens:
-        console.print(
-            f"{found.kept_tokens:,} tokens, kept of generators that died (--salvage), were taken from the journal"
-        )
     if found.is_equal:
         return DONE
-    console.print(f"the first difference: {found.first_difference}")
-    console.print(f"the likeliest reason: {found.why}")
+    console.print(f"the first difference: {found.first_difference}; {found.why}")
     return FAILED
 
 
-def _tell(found: WhatIf, console: Console) -> None:
+def _tell(found: PairedRuns, console: Console) -> int:
     """Print where the runs part, the differences in accuracy, and the seconds."""
     from rich.table import Table
 
-    seeds = f"{len(found.pairs)} seed{'s' if len(found.pairs) > 1 else ''}"
-    table = Table(title=f"{found.change}; {seeds}", title_justify="left")
-    table.add_column("held-out accuracy")
-    for column in ("as it was", "changed", "difference", "95 % interval"):
-        table.add_column(column, justify="right")
-    for measure in found.measures:
-        difference, interval = found.difference(measure)
+    from zorplex_rl.simulation.what_if import MEASURES
+
+    columns = ("held-out accuracy", "as it was", "changed", "difference", "95 % interval")
+    table = Table(*columns, title=f"{found.change}; seeds: {len(found.pairs)}", title_justify="left")
+    for measure in MEASURES:
+        (was, now), (difference, interval) = found.means(measure), found.difference(measure)
         between = f"{interval[0]:+.1%} to {interval[1]:+.1%}" if interval else "needs two seeds"
-        was, now = found.means(measure)
         table.add_row(measure, f"{was:.1%}", f"{now:.1%}", f"{difference:+.1%}", between)
     console.print(table)
-    console.print(f"seed {found.pairs[0].seed}: {found.why}")
-    before, after = found.predicted
-    said = f"seconds of training: {found.seconds:.1f} measured"
-    said += f", {before:.1f} simulated as it was" if before is not None else ""
-    said += f", {after:.1f} simulated with the change" if after is not None else "; the change keeps the schedule"
-    console.print(said)
+    console.print(f"seed {found.pairs[0].seed}: the weights part in step {found.pairs[0].parted}")
+    before, after = (f"{seconds:.1f}" if seconds else "none" for seconds in found.predicted)
+    console.print(f"seconds of training: {found.seconds:.1f} measured; simulated: {before} as it was, {after} changed")
     if found.note:
         console.print(found.note)
-
-
-def curves_of(pair: Pair) -> Curves:
-    """Return what ``two_runs`` draws of a pair."""
-    from zorplex_rl.course.figures.two_runs import Curves
-
-    first, second = ([(e.version, e.sampled) for e in run.evaluations] for run in (pair.original, pair.changed))
-    return Curves((first, second), (pair.original.lags, pair.changed.lags), pair.same_episodes(), pair.parted)
-
-
-@contextlib.contextmanager
-def _progress(console: Console, steps: int) -> Iterator[Progress]:
-    """Yield what is called after each step, which moves a bar."""
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bar
-
-    columns = (TextColumn("steps"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Bar(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("steps", total=steps)
-        yield lambda step: bar.advance(task)
+    return DONE

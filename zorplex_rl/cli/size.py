@@ -1,185 +1,134 @@
-"""Does a run fit, how long are its steps? ``zorplex-rl size``, and the first check of ``train``."""
+"""What does a run take in memory, part by part? ``zorplex-rl size``, and a warning of ``train``."""
 
-import math
 import sys
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from zorplex_rl.cli.flags import Command
 from zorplex_rl.cli.output import plain_console
+from zorplex_rl.cli.presets import PresetName
 from zorplex_rl.config import Config
-from zorplex_rl.sizing.fit import Process, available_memory, check_fit, gigabytes, processes, run_bytes, table_of
-from zorplex_rl.sizing.model_shape import ModelShape
-from zorplex_rl.sizing.presets import PRESETS, PresetName
-from zorplex_rl.sizing.run_time import RunTime
-from zorplex_rl.sizing.workload import Workload
-from zorplex_rl.task.own_task import EnvironmentSource
+from zorplex_rl.sizing.measured import available_memory, measure
+from zorplex_rl.sizing.memory import BYTES, Memory, Workload, generator_memory, logit_bytes, trainer_memory
+from zorplex_rl.sizing.model_shape import ModelShape, shape_of
+from zorplex_rl.task.environment import Environment
 
 TEMPLATE_TOKENS = 16
 """What a chat template adds to the system prompt and the question."""
-SHORTEST_ANSWER = 8
-"""Tokens of ``[ANSWER] 7`` and the end of the text."""
 PROMPTS_TRIED = 8
+MODEL_PROCESS, SMALL_PROCESS = 280_000_000, 65_000_000
+"""Bytes that a process with torch and transformers, and one without a model, has for itself alone."""
+SMALL_PROCESSES = 3
+"""Dataset, replay buffer and advantages; reward and tool replicas come on top."""
+
+Process = tuple[str, int, Memory]
+"""A role with a model, how many processes it has, and what each of them needs."""
 
 
 @dataclass(frozen=True)
 class Size(Command):
-    """Print a run's memory and step time, part by part. Takes train's settings, starts nothing."""
+    """Print a run's memory, part by part. Takes train's settings, starts no run."""
 
     config: Config = field(default_factory=Config)
     preset: PresetName | None = None
-    """Settings for a policy of this size; explicit flags win. sizing/presets.py has the reasons."""
-    time: bool = True
-    """Also measure this machine for some seconds, and compute the time of a step."""
+    """Settings by name; explicit flags win. cli/presets.py has the reasons."""
+    measure: bool = False
+    """Also measure a real training step and a real generator, on one thread of this machine."""
 
 
 def size(command: Size) -> int:
     """Print the tables. Returns the exit code."""
     from rich.table import Table
 
+    from zorplex_rl.policy.model_folder import check_policy
+    from zorplex_rl.task.own_task import EnvironmentSource
+
     config = command.config
     config.check()
-    shape, stored, source = _shape(config.policy)
-    prompt, shared = _prompts(config, source)
-    work = Workload.of(config, prompt, stored, shared)
+    folder = check_policy(config.policy)
+    shape = shape_of(Path(folder))
+    work = workload_of(config, folder, EnvironmentSource.of(config).make())
     found = processes(shape, work, config)
-    console = plain_console()
     title = f"{config.policy}: {shape.parameters / 1e6:.1f} million parameters, {config.dtype}"
-    table = Table(title=title, title_justify="left")
-    for column in ("process", "when", "part"):
-        table.add_column(column)
-    table.add_column("bytes", justify="right")
-    last = ""
-    for name, phase, part, bytes_needed in table_of(found):
-        if last and name != last:
-            table.add_section()
-        same = name == last
-        table.add_row("" if same else name, "" if same else phase, part, gigabytes(bytes_needed))
-        last = name
+    table = Table("process", "when", "part", "bytes", title=title, title_justify="left")
+    table.columns[-1].justify = "right"
+    for role, count, memory in found:
+        cells = [f"{role} × {count}" if count > 1 else role, memory.highest]
+        for part, size_of in sorted(memory.parts.items(), key=lambda item: -item[1]):
+            table.add_row(*cells, part, gigabytes(size_of))
+            cells = ["", ""]
+        table.add_row(*cells, "all of it", gigabytes(memory.total), end_section=True)
+    console = plain_console()
     console.print(table)
-    for difference in shape.unknown:
-        console.print(f"not known: {difference}")
-    for process in found:
-        each = " each" if process.count > 1 else ""
-        console.print(f"{process.role}: {gigabytes(process.memory.on_host(cuda=False))}{each}")
-    there = available_memory()
-    have = f"; {gigabytes(there)} are there" if there is not None else ""
-    console.print(
-        f"all processes on one machine without a GPU: {gigabytes(run_bytes(shape, work, config))}, "
-        f"for prompts of {prompt} and answers of {config.max_tokens} tokens{have}"
-    )
-    if command.time:
-        _print_seconds(console, shape, work, config)
+    if shape.unknown:
+        console.print(f"not known: {shape.unknown}")
+    console.print(f"all processes on one machine without a GPU: {gigabytes(run_bytes(found, config))}, ", end="")
+    console.print(f"for prompts of {work.prompt} and answers of {work.response} tokens")
+    if command.measure:
+        roles = ("trainer", "generator")
+        cases = [(role, replace(work, evaluated=0)) for role in roles]
+        for role, taken in zip(roles, measure(cases, folder), strict=True):
+            console.print(f"measured: {role} {gigabytes(taken.peak)}, {taken.seconds:.2g} s")
     return 0
 
 
-def _print_seconds(console: Any, shape: ModelShape, work: Workload, config: Config) -> None:
-    import torch
-
-    from zorplex_rl.simulation.lag import mean_lag
-    from zorplex_rl.sizing.step_time import calibrate, sample_seconds, train_seconds
-
-    torch.set_num_threads(1)
-    machine = calibrate(shape, work)
-    learn = train_seconds(shape, work, machine, config.learner.updates_per_batch)
-    sample = sample_seconds(shape, work, machine)
-    console.print(
-        f"on one thread of this machine ({machine.product / 1e9:.0f} GFLOP/s in {config.dtype}, {machine.traffic / 1e9:.1f} GB/s): "
-        f"a training step {sum(learn.values()):.2g} s, sampling its batch {sum(sample.values()):.2g} s, if every answer has full length"
-    )
-    for name, parts in (("training", learn), ("sampling", sample)):
-        shares = sorted(parts.items(), key=lambda item: -item[1])
-        console.print(f"  {name}: " + ", ".join(f"{part} {value:.2g} s" for part, value in shares if value > 0))
-    if config.max_lag:
-        # A generator samples its share of a step at once, so a step is one round.
-        ahead = config.on_update == "wait"
-        lag = mean_lag(1, 1, config.max_lag, sum(sample.values()), sum(learn.values()), 0.0, ahead)
-        who = "generators wait" if sum(sample.values()) < sum(learn.values()) else "the trainer waits"
-        console.print(f"side by side {who}, and the data's lag will be {lag:g} (--max-lag {config.max_lag})")
-
-
-def budget(config: Config) -> list[Process]:
-    """Return the processes of ``config`` with a model, and their memory. Raises PolicyError."""
-    shape, stored, source = _shape(config.policy)
-    prompt, shared = _prompts(config, source)
-    return processes(shape, Workload.of(config, prompt, stored, shared), config)
-
-
-def run_time(config: Config, start: float) -> RunTime:
-    """Measure this machine. Returns what a run takes on it; ``start`` is in seconds, of imports.
-    For families other than Llama and Qwen2 the seconds are NaN. Raises PolicyError if not found."""
-    shape, _, source = _shape(config.policy)
-    if shape.unknown:
-        return RunTime(math.nan, math.nan, math.nan)
-    return RunTime.here(config, shape, _prompts(config, source)[0], start)
-
-
-def expect_fit(
-    config: Config,
-    source: str,
-    count_tokens: Callable[[str], int] | None,
-    devices: Mapping[str, str],
-    environment: EnvironmentSource,
-) -> None:
-    """Warn if a run of ``config`` may outgrow this machine's memory; raise ConfigError if it must.
-    ``source`` is the folder of the policy, ``devices`` says where each role computes."""
-    shape, stored = _read_shape(Path(source))
-    prompt, _ = _prompt_tokens(config, count_tokens, environment)
-    gpus = _gpu_capacity({device for device in devices.values() if device.startswith("cuda")})
-    if warning := check_fit(
-        shape, config, prompt, min(SHORTEST_ANSWER, config.max_tokens), available_memory(), gpus, devices, stored
-    ):
-        print(f"zorplex-rl: warning: {warning}", file=sys.stderr)
-
-
-def _gpu_capacity(devices: set[str]) -> dict[str, int]:
-    """Return the bytes of memory of each CUDA device. Without one, makes no CUDA call."""
-    if not devices:
-        return {}
-    import torch
-
-    return {device: torch.cuda.get_device_properties(device).total_memory for device in devices}
-
-
-def _shape(policy: str) -> tuple[ModelShape, str, str | None]:
-    """Return ``policy``'s shape, number type and folder, which is None for an absent preset."""
-    from zorplex_rl.policy.model_folder import check_policy
-
-    of_preset = next((preset.shape for preset in PRESETS.values() if preset.values["policy"] == policy), None)
-    if of_preset and policy != "embedded":
-        return of_preset, "bfloat16", None
-    source = check_policy(policy)
-    return *_read_shape(Path(source)), source
-
-
-def _read_shape(folder: Path) -> tuple[ModelShape, str]:
-    import json
-
-    from zorplex_rl.sizing.model_shape import shape_of
-
-    shape = shape_of(folder)
-    config = json.loads((folder / "config.json").read_text())
-    stored = config.get("dtype") or config.get("torch_dtype") or "float32"
-    return shape, stored if stored in ("float32", "bfloat16") else "float32"
-
-
-def _prompts(config: Config, source: str | None) -> tuple[int, int]:
+def workload_of(config: Config, folder: str, environment: Environment) -> Workload:
+    """Return the workload of ``config``, with the prompts of some tasks of ``environment``."""
     from zorplex_rl.policy.model_folder import fast_tokenizer, token_count
 
-    tokenizer = fast_tokenizer(source) if source else None
-    return _prompt_tokens(config, partial(token_count, tokenizer) if tokenizer else None)
-
-
-def _prompt_tokens(
-    config: Config, count_tokens: Callable[[str], int] | None, source: EnvironmentSource | None = None
-) -> tuple[int, int]:
-    """Return the tokens of the longest prompt, and how many all share, or else characters / 4."""
-    count = count_tokens or (lambda text: len(text) // 4)
-    environment = (source or EnvironmentSource.of(config)).make()
+    tokenizer = fast_tokenizer(folder)
     tasks = [environment.task(index, "train") for index in range(PROMPTS_TRIED)]
-    systems = {task.system: count(task.system) for task in tasks}
-    longest = max(systems[task.system] + count(task.question) for task in tasks) + TEMPLATE_TOKENS
-    return longest, next(iter(systems.values())) if len(systems) == 1 else 0
+    lengths = [
+        # About four characters are a token.
+        [token_count(tokenizer, text) if tokenizer else len(text) // 4 for text in (task.system, task.question)]
+        for task in tasks
+    ]
+    shared = lengths[0][0] if len({task.system for task in tasks}) == 1 else 0
+    return Workload.of(config, max(map(sum, lengths)) + TEMPLATE_TOKENS, shared)
+
+
+def processes(shape: ModelShape, work: Workload, config: Config) -> list[Process]:
+    """Return the processes of ``config`` that hold a model."""
+    sampled_in = config.dtype if config.generator_dtype == "same" else config.generator_dtype
+    weights = {"weights": BYTES[work.dtype] * shape.parameters}
+    scoring = weights | {"logits": logit_bytes(shape, work.micro_batches[0][0])}
+    found = [
+        ("trainer", 1, trainer_memory(shape, work)),
+        ("generator", config.services.generators, generator_memory(shape, replace(work, dtype=sampled_in))),
+        ("spare", config.services.spares, Memory({"waiting": weights})),
+        ("reference", int(config.learner.kl_coefficient > 0), Memory({"score": scoring})),
+    ]
+    return [process for process in found if process[1]]
+
+
+def run_bytes(found: Sequence[Process], config: Config) -> int:
+    """Return the bytes of main memory that all processes of ``config`` take without a GPU."""
+    models = sum(count * (memory.total + MODEL_PROCESS) for _, count, memory in found)
+    tools = config.services.tool_replicas * (config.tool_latency > 0)
+    small = SMALL_PROCESSES + config.services.reward_replicas + tools
+    # The controller has loaded what a model process has, but no model.
+    return models + small * SMALL_PROCESS + MODEL_PROCESS
+
+
+def warn_of_memory(config: Config, folder: str, environment: Environment) -> None:
+    """Print a warning if a run of ``config`` without a GPU may outgrow the memory that is there: the
+    kernel would kill its processes without a word. On a GPU torch says what it lacks."""
+    work = workload_of(config, folder, environment)
+    needed = run_bytes(processes(shape_of(Path(folder)), work, config), config)
+    there = available_memory()
+    if there is not None and needed > there:
+        print(
+            f"zorplex-rl: warning: with answers of {config.max_tokens} tokens this run needs about {gigabytes(needed)} of memory, and "
+            f"{gigabytes(there)} are there; lower --token-budget, --slots or --max-tokens, or take --dtype bfloat16",
+            file=sys.stderr,
+        )
+
+
+def gigabytes(size: float) -> str:
+    """Return ``size`` bytes for people.
+
+    >>> gigabytes(2_340_000_000), gigabytes(45_600_000)
+    ('2.3 GB', '46 MB')
+    """
+    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"

@@ -1,6 +1,7 @@
 """Drive notebook 08: settings of a run, a planted fault, accounts, a killed generator.
 
 run_config      the page's settings ──► the package's Config
+run_time        what its parts take on this machine, for the labels of buttons
 create          the folder of a run; notebook 11 replays the one that is kept
 diagnose        the diagnostics of three training steps, two of them with a fault
 account         the spans of a run ──► seconds of its phases, busy shares, lags
@@ -13,29 +14,35 @@ books_of  around_the_kill       what became of every group, and the moments arou
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from types import SimpleNamespace
 from typing import Any
 
-from zorplex_rl.cli.size import run_time as run_time
 from zorplex_rl.config import Config, LearnerConfig, ServicesConfig
 from zorplex_rl.course.figures.spans import paired_timelines, timeline_chart
 from zorplex_rl.course.nb02 import captured
 from zorplex_rl.course.widgets.what_if import Answer
-from zorplex_rl.learning.learner import Learner
-from zorplex_rl.policy.load import load_policy
+from zorplex_rl.learning.batches import collate
+from zorplex_rl.learning.learner import Learner, token_logprobs
+from zorplex_rl.policy.history import group_requests
+from zorplex_rl.policy.load import Policy, load_policy
+from zorplex_rl.policy.rollout import RolloutEngine, Sampling
+from zorplex_rl.policy.tool_loop import encode_prompt
 from zorplex_rl.run.folder import RunFolder
 from zorplex_rl.run.timeline import Span, Timeline
 from zorplex_rl.services.runtime import run_together
 from zorplex_rl.simulation.setting import Setting
 from zorplex_rl.simulation.simulate import simulate_async
+from zorplex_rl.task.environment import Zorplex, kinds_of
 from zorplex_rl.task.episode import Episode
 from zorplex_rl.training.controller import Controller
 from zorplex_rl.training.loop import train_async
@@ -43,6 +50,8 @@ from zorplex_rl.training.run_log import RunLog
 
 KEPT = Path("runs") / "notebook_08"
 """Where the run with the kill stays, in the folder above the notebooks, for notebook 11 to replay."""
+ANSWER_SHARE = 0.5
+"""A common answer ÷ ``max_tokens``."""
 SCRATCH = tempfile.TemporaryDirectory(prefix="zorplex_rl_08_")
 
 
@@ -75,6 +84,62 @@ def run_config(config: SimpleNamespace, **changes: Any) -> Config:
     )
     made.check()
     return made
+
+
+@dataclass(frozen=True, slots=True)
+class RunTime:
+    """Seconds on this machine: a process's imports and load, sampling a batch, a step on it."""
+
+    start: float
+    sample: float
+    train: float
+    cores: int
+
+    def starting(self, processes: int) -> float:
+        """Return the seconds until ``processes`` with a model are ready, one per core at a time."""
+        return self.start * max(1.0, processes / self.cores)
+
+    def run(self, run: Config) -> float:
+        """Return a run's seconds, from the start of its processes to the last evaluation, which
+        answers its tasks greedily and by sampling."""
+        generators = run.services.generators
+        evaluations = 2 + (run.steps - 1) // run.eval_every
+        evaluating = self.sample * 2 * run.eval_tasks * evaluations / (run.prompts_per_step * run.group_size)
+        sampling = self.sample * run.steps
+        training = self.train * run.steps
+        loop = sampling / generators + evaluating + training
+        if run.max_lag:
+            loop = max(sampling / generators + evaluating, training, (sampling + evaluating + training) / self.cores)
+        return self.starting(1 + generators + run.services.spares) + loop
+
+
+def run_time(run: Config, policy: Policy, start: float) -> RunTime:
+    """Time the first decode steps of a batch, and the gradient of one group. ``start`` is in seconds."""
+
+    def seconds(work: Callable[[], object]) -> float:
+        began = time.monotonic()
+        work()
+        return time.monotonic() - began
+
+    def gradient() -> None:
+        for batch in collate(group, [1.0] * len(group), run.learner.token_budget):
+            logp, _ = token_logprobs(policy, batch)
+            logp.sum().backward()
+
+    environment = Zorplex(run.seed, run.hints)
+    tasks = environment.tasks(kinds_of(run.task), run.prompts_per_step, "train")
+    engine = RolloutEngine(policy, environment.execute, Sampling.of(run))
+    engine.submit(group_requests(enumerate(tasks), run.group_size, run.seed))
+    rounds = -(-run.prompts_per_step * run.group_size // run.slots)
+    prefill, *decode = (seconds(engine.step) for _ in range(6))
+    length = max(2, round(ANSWER_SHARE * run.max_tokens))
+    prompt = encode_prompt(policy.tokenizer, tasks[0])
+    answer = Episode(tasks[0], prompt, [5] * length, [True] * length, [-1.0] * length, [], "tokens", 0, 0)
+    group = [answer] * run.group_size
+    gradient()
+    train = seconds(gradient) * run.prompts_per_step
+    policy.model.zero_grad()
+    return RunTime(start, prefill + rounds * length * median(decode), train, os.cpu_count() or 1)
 
 
 def diagnose(config: SimpleNamespace, episodes: Sequence[Episode], advantages: Sequence[float]) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Serve notebook 10: processes that are measured, its slider, and the checks.
 
-measured_cases(shape, cases, seconds)      real trainers and generators, each in a process of its own
+measured_cases(shape, cases)               real trainers and generators, each in a process of its own
 roofline()                                 operations and bytes of one core, as a folded text
 allocation(best_split, …)                  seconds of every split of some GPUs, for the slider
 check_…(attempt, solution)                 the checks of the page's exercises
@@ -8,33 +8,58 @@ check_…(attempt, solution)                 the checks of the page's exercises
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from zorplex_rl.course.lesson import exercise
+from zorplex_rl.course.nb10_gpus import H100, MODELS, Side, Split, splits
 from zorplex_rl.course.widgets.what_if import Answer, Bar, Panel
-from zorplex_rl.sizing.allocation import H100, MODELS, Side, Split, splits
-from zorplex_rl.sizing.measured_size import Case, Measured, make_model, measure_all, workload_of
+from zorplex_rl.policy.model_folder import EMBEDDED_PATH
+from zorplex_rl.sizing.measured import Measured, measure
+from zorplex_rl.sizing.memory import CACHE_STEP, BatchShape, Workload
 from zorplex_rl.sizing.model_shape import ModelShape
-from zorplex_rl.sizing.workload import CACHE_STEP, MicroBatch, Workload
 
 MOST_BYTES = 2**30
 """Of the matrix whose reading is measured, however large the last cache is."""
 
 
-def measured_cases(shape: ModelShape, cases: Sequence[Case], seconds: float) -> list[tuple[Measured, Workload]]:
+def measured_cases(shape: ModelShape, cases: Sequence[tuple[str, Workload]]) -> list[Measured]:
     """Measure a model of ``shape`` in each of ``cases``, in a process of its own."""
     with tempfile.TemporaryDirectory() as folder:
         make_model(shape, Path(folder))
-        placed = [replace(case, folder=folder) for case in cases]
-        found = list(measure_all(placed, timeout=60 + 20 * seconds))
-        return [(measured, workload_of(case, measured)[1]) for case, measured in zip(placed, found, strict=True)]
+        return measure(cases, folder)
+
+
+def make_model(shape: ModelShape, folder: Path, seed: int = 0) -> None:
+    """Write a Qwen2 of ``shape``, random float32, and the embedded tokenizer to ``folder``."""
+    import torch
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    torch.manual_seed(seed)
+    sizes = Qwen2Config(
+        num_hidden_layers=shape.layers,
+        hidden_size=shape.hidden,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.kv_heads,
+        intermediate_size=shape.intermediate,
+        vocab_size=shape.vocabulary,
+        tie_word_embeddings=shape.tied,
+        max_position_embeddings=32768,
+        **({"head_dim": shape.head_size} if shape.head_size else {}),
+    )
+    Qwen2ForCausalLM(sizes).save_pretrained(folder)
+    for file in EMBEDDED_PATH.iterdir():
+        if file.name.startswith(("tokenizer", "chat", "generation")):
+            shutil.copy(file, folder)
 
 
 def last_cache() -> int:
@@ -93,9 +118,7 @@ def matrix_side(cache: int) -> int:
 def job(answer: int, prompt: int = 512, group: int = 16) -> Workload:
     """Return a step of 1,024 episodes in 16 bits."""
     low = "bfloat16"
-    return Workload(
-        prompt, answer, 1024 // group, group, evaluated=0, dtype=low, transfer=low, stored=low
-    )  # fmt: skip
+    return Workload(prompt, answer, 1024 // group, group, evaluated=0, dtype=low, transfer=low)
 
 
 def best_of(best_split: Callable[..., int | None], found: Sequence[Split]) -> Split | None:
@@ -162,12 +185,12 @@ def cache_length(work: Workload) -> int:
 def check_trainer_budget(attempt: Callable[..., Any], solution: Callable[..., Any]) -> None:
     """Compare drawn budgets with ``solution``, part by part."""
 
-    def some(draw: Random) -> tuple[ModelShape, MicroBatch, int, int, int]:
+    def some(draw: Random) -> tuple[ModelShape, BatchShape, int, int, int]:
         heads = draw.choice([2, 4, 6])
         shape = ModelShape(
             draw.randint(1, 5), 8 * heads, heads, draw.choice([1, 2]), draw.randint(20, 90), draw.randint(50, 300)
         )
-        batch = MicroBatch(draw.randint(1, 3), draw.randint(2, 20), draw.randint(4, 9), draw.randint(3, 30))
+        batch = BatchShape(draw.randint(1, 3), draw.randint(2, 20), draw.randint(4, 9), draw.randint(3, 30))
         return shape, batch, draw.choice([2, 4]), draw.choice([2, 3, 8]), draw.randint(0, 3)
 
     for seed in range(40):

@@ -23,15 +23,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from zorplex_rl.cli.replay import curves_of
 from zorplex_rl.course import nb08
-from zorplex_rl.course.figures.two_runs import two_runs
+from zorplex_rl.course.figures.two_runs import two_runs, why_parted
 from zorplex_rl.course.recorded_study import Row, Study
 from zorplex_rl.course.widgets.what_if import Answer, Bar, Knob, Panel, WhatIf
 from zorplex_rl.learning.alarm import BEARABLE, RATE, alike
 from zorplex_rl.run import figure as style
 from zorplex_rl.run.figure import render
-from zorplex_rl.simulation.what_if import WhatIf as Comparison
+from zorplex_rl.simulation.what_if import PairedRuns
 from zorplex_rl.task.episode import Episode
 from zorplex_rl.training.controller import Controller
 
@@ -53,7 +52,7 @@ async def make_run(config: SimpleNamespace) -> Path:
     async def kill(controller: Controller) -> None:
         while controller.step < config.steps // 2:
             await asyncio.sleep(0.03)
-        os.kill(controller.services["generator"].replicas[0].pid, signal.SIGKILL)
+        os.kill(controller.services["generator"].status().replicas[0].pid, signal.SIGKILL)
 
     run = nb08.run_config(config, generators=2, spares=1)
     folder = nb08.create(run)
@@ -62,16 +61,17 @@ async def make_run(config: SimpleNamespace) -> Path:
     return folder.path
 
 
-def said(found: Comparison) -> SimpleNamespace:
+def said(found: PairedRuns) -> SimpleNamespace:
     """Return the paired difference over all evaluations: in words, as 0 (lower), 1 (no clear
-    difference) or 2 (higher), and drawn."""
+    difference) or 2 (higher), why the first pair parts, and all drawn."""
     measure = "sampled, mean of all evaluations"
     (before, after), (mean, interval) = found.means(measure), found.difference(measure)
     low, high = interval or (-math.inf, math.inf)
     words = f"{before:.0%} as it was and {after:.0%} changed, a difference of {100 * mean:+.0f} points"
     words += f", 95 % interval {100 * low:+.0f} to {100 * high:+.0f}" if interval else ""
-    drawn = two_runs([curves_of(pair) for pair in found.pairs], found.change, found.why)
-    return SimpleNamespace(words=words, way=0 if high < 0 else 2 if low > 0 else 1, drawn=drawn)
+    why = why_parted(found.pairs[0])
+    way = 0 if high < 0 else 2 if low > 0 else 1
+    return SimpleNamespace(words=words, way=way, why=why, drawn=two_runs(found, why))
 
 
 def worth(study: Study, advise: Callable[..., str], numerics: Sequence[float]) -> list[dict[str, Any]]:

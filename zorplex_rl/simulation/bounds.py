@@ -10,18 +10,15 @@ published. In every possible order of events,
     E_v ≥ A_0     + γ_v + train_v
 
 Why the last two hold: when step v begins, (v + 1)P groups are finished. At most vP of them have
-numbers below vP, so at least P have higher numbers. The replay buffer admits those only after
+numbers below vP, so at least P have higher numbers, and the replay buffer admits those only after
 version v − L has arrived. β_v is the least time in which G generators finish P of the groups in
-blocks v … v + L. γ_v is the least time in which they finish (v + 1)P of the groups in blocks 0 … v
-+ L. In both cases the n quickest groups take at least the largest of
+blocks v … v + L, γ_v that in which they finish (v + 1)P of the groups in blocks 0 … v + L. The n
+quickest take at least the largest of: the sum of all ÷ G; the slowest; the sum of the quickest ⌈n ÷
+G⌉, because some generator samples as many.
 
-    the sum of all n ÷ G,     the slowest of the n,     the sum of the quickest ⌈n ÷ G⌉
-
-because some generator samples ⌈n ÷ G⌉ of them. Following the recursion along one resource, or
-around the loop of all three, gives the four named bounds. Without variation, and if G divides P,
-the recursion is exact (``tests/closed_form.py``). In the long run a step then takes max(b, t, s, (s
-+ b + t) / (L + 1)) for b = P/G · generation, t = training and s = weight sync: with a larger lag
-bound, each step waits for a smaller part of the round trip.
+The recursion along one resource, or around the loop of all three, gives the four named bounds. It is
+exact without variation, and if G divides P (``tests/closed_form.py``). In the long run a step then
+takes max(b, t, s, (s + b + t) / (L + 1)) for b = P/G · generation, t = training and s = weight sync.
 
 >>> setting = Setting(generators=4, steps=6, generation_seconds=1, variation=0, training_seconds=2, sync_seconds=0.5)
 >>> lower_bounds(setting, setting.latencies(), "async")

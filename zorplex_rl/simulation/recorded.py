@@ -1,6 +1,6 @@
 """Read a finished run's latencies from its timeline, and predict its wall time from them.
 
-    run folder ── read_run ──► Recorded ── predict ──► Run        compare Recorded.seconds with Run.seconds
+    run folder ── read_run ──► MeasuredRun ── predict ──► SimulatedRun        compare their seconds
 
 The latencies, and the spans that they are measured between:
 
@@ -12,13 +12,11 @@ The latencies, and the spans that they are measured between:
 
 and the delays of messages, each a mean over cases in which the actor waited for nothing else:
 
-    transfer     publish.end → pull.start
-    start        pull.end → generate.start
-    deliver      generate.end → reward → train.start
-    turnaround   publish.end → train.start, if a batch was ready
+    transfer     publish.end → pull.start           deliver       generate.end → reward → train.start
+    start        pull.end → generate.start          turnaround    publish.end → train.start, if a batch was ready
 
-``predict`` combines these by the rules of ``simulate.py`` alone. It does not look at when anything
-happened, so it also answers what this machine would have done with another lag bound.
+``predict`` combines these by the rules of ``simulate.py`` alone, so it also answers what this machine
+would have done with another lag bound.
 """
 
 import json
@@ -31,27 +29,24 @@ from statistics import fmean, pstdev
 
 from zorplex_rl.config import Config
 from zorplex_rl.run.timeline import Span, Timeline
-from zorplex_rl.simulation.setting import Details, Latencies, Setting
-from zorplex_rl.simulation.simulate import Run, simulate_async, simulate_sync
+from zorplex_rl.simulation.setting import Latencies, Setting
+from zorplex_rl.simulation.simulate import SimulatedRun, simulate_async, simulate_sync
 
-CHUNK_GAP_SECONDS = 0.005
-"""Seconds. A generator samples in chunks; a gap shorter than this counts as work."""
+CHUNK_GAP_SECONDS = 0.005  # A generator samples in chunks; a shorter gap counts as work.
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
-    """Latencies measured in a real run. ``setting`` holds its counts and its mean latencies."""
+class MeasuredRun:
+    """Latencies of a real run. ``setting`` holds its counts and its mean latencies; ``seconds`` are from
+    the first pull or token until the last version is published."""
 
     seconds: float
-    """Measured wall time: from the first pull or token until the last version is published."""
     setting: Setting
     latencies: Latencies
 
 
 def group_variation(batches: Iterable[Sequence[tuple[int, int, float, float]]]) -> float:
     """Return the groups' coefficient of variation, over all ``batches`` of ``group_latencies``.
-
-    This is ``Setting.variation``. Batches vary less: each is as slow as its slowest group.
 
     >>> group_variation([[(0, 0, 1.0, 0.0), (1, 0, 3.0, 0.0)], [(2, 1, 1.0, 0.0), (3, 1, 3.0, 0.0)]])
     0.5
@@ -60,20 +55,30 @@ def group_variation(batches: Iterable[Sequence[tuple[int, int, float, float]]]) 
     return pstdev(seconds) / fmean(seconds)
 
 
-def read_run(folder: str | Path) -> Recorded:
+def read_run(folder: str | Path) -> MeasuredRun:
     """Read the run in ``folder``. Raises ValueError if it was resumed or an actor replaced."""
     config = Config.from_dict(json.loads((Path(folder) / "config.json").read_text()))
     return read_timeline(Timeline.load(Path(folder) / "timeline.json"), config)
 
 
-def read_timeline(timeline: Timeline, config: Config) -> Recorded:
+def read_timeline(timeline: Timeline, config: Config) -> MeasuredRun:
     """Do the same as ``read_run`` for a timeline in memory."""
     spans = _RunSpans(timeline, config)
     generate = spans.generate_seconds()
     train = [published - span.start for span, published in zip(spans.train, spans.published[1:], strict=True)]
     load, transfer = _mean(span.end - span.start for span in spans.new_pulls()), spans.transfer()
     later_versions = range(1, config.steps)  # The first one was loaded before training began.
-    details = Details(
+    setting = replace(
+        counts_of(config, config.steps),
+        generation_seconds=fmean(generate),
+        variation=group_variation([spans.groups]),
+        training_seconds=fmean(train),
+        sync_seconds=transfer + load,
+    )
+    latencies = Latencies(
+        tuple(generate),
+        tuple(train),
+        (0.0, *(transfer for _ in later_versions)),
         latency={number: seconds for number, _, seconds, waited in spans.groups if waited > 0},
         load=dict.fromkeys(later_versions, load),
         evaluate=spans.evaluations(),
@@ -83,50 +88,52 @@ def read_timeline(timeline: Timeline, config: Config) -> Recorded:
         share=config.share,
         ahead=config.on_update == "wait",
     )
-    setting = Setting(
-        generators=config.services.generators,
-        groups_per_step=config.prompts_per_step,
-        steps=config.steps,
-        max_lag=config.max_lag,
-        generation_seconds=fmean(generate),
-        variation=group_variation([spans.groups]),
-        training_seconds=fmean(train),
-        sync_seconds=transfer + load,
-        seed=config.seed,
-        order=config.order,
+    return MeasuredRun(spans.end - spans.begin, setting, latencies)
+
+
+def counts_of(config: Config, steps: int) -> Setting:
+    """Return the counts of a run of ``config``."""
+    return Setting(config.services.generators, config.prompts_per_step, steps, config.max_lag, seed=config.seed)
+
+
+def latencies_of(timeline: Timeline, config: Config, steps: int) -> tuple[MeasuredRun, str | None]:
+    """Return a run's latencies, means if processes were replaced, and what is to be said of them."""
+    try:
+        return read_timeline(timeline, config), None
+    except (ValueError, LookupError):
+        note = "the run was not in one go, so the schedule is simulated from mean latencies"
+    spans = {kind: [s for s in timeline.spans if s.kind == kind] for kind in ("generate", "train", "publish", "pull")}
+    mean = {kind: _mean(span.end - span.start for span in found) for kind, found in spans.items()}
+    busy = sum(shares.get("generate", 0.0) for shares in timeline.shares().values()) * (timeline.end - timeline.start)
+    setting = replace(
+        counts_of(config, steps),
+        generation_seconds=busy / (len(spans["train"]) * config.prompts_per_step),
+        variation=0.0,
+        training_seconds=mean["train"] + mean["publish"],
+        sync_seconds=mean["pull"],
     )
-    latencies = Latencies(tuple(generate), tuple(train), (0.0, *(transfer for _ in later_versions)), details)
-    return Recorded(spans.end - spans.begin, setting, latencies)
+    latencies = replace(setting.latencies(), share=config.share)
+    return MeasuredRun(timeline.end - timeline.start, setting, latencies), note
 
 
-def predict(recorded: Recorded, max_lag: int | None = None, order: str | None = None) -> Run:
-    """Simulate a run with the recorded latencies; lag and order are by default the recorded ones."""
-    lag = recorded.setting.max_lag if max_lag is None else max_lag
+def predict(measured: MeasuredRun, max_lag: int | None = None) -> SimulatedRun:
+    """Simulate a run with the measured latencies; the lag bound is by default the run's."""
+    lag = measured.setting.max_lag if max_lag is None else max_lag
     simulate = simulate_async if lag else simulate_sync
-    return simulate(replace(recorded.setting, max_lag=lag, order=order or recorded.setting.order), recorded.latencies)
+    return simulate(replace(measured.setting, max_lag=lag), measured.latencies)
 
 
 class _RunSpans:
     """Sort a run's spans by kind, measure latencies between. Raises ValueError if not in one go."""
 
     def __init__(self, timeline: Timeline, config: Config) -> None:
-        self.config = config
         spans = sorted(timeline.spans, key=lambda span: span.start)
         self.train = [span for span in spans if span.kind == "train"]
         samplers = {span.actor for span in spans if span.kind == "generate"}
-        if [span.args["step"] for span in self.train] != list(range(config.steps)) or len(
-            samplers
-        ) > config.services.generators:
-            raise ValueError(
-                f"the timeline has {len(self.train)} training steps and {len(samplers)} generators, not {config.steps} steps in one go by "
-                f"{config.services.generators}; give that of a run in which nothing was resumed or replaced"
-            )
         publications = Counter(span.args["version"] for span in spans if span.kind == "publish")
-        if again := [version for version, times in publications.items() if times > 1]:
-            raise ValueError(
-                f"the timeline has version {min(again)} published twice: the run was resumed, or its trainer replaced, and the time between is "
-                f"not the run's own; give the timeline of a run in one go"
-            )
+        in_order = [span.args["step"] for span in self.train] == list(range(config.steps))
+        if not in_order or len(samplers) > config.services.generators or max(publications.values()) > 1:
+            raise ValueError("the run was not in one go: it was resumed, or a process was replaced")
         published = {span.args["version"]: span.end for span in spans if span.kind == "publish"}
         self.published = [published[version] for version in range(config.steps + 1)]
         self.evaluate = [span for span in spans if span.kind == "evaluate" and span.args["version"] < config.steps]
@@ -144,14 +151,14 @@ class _RunSpans:
                 self.reward.remove(own)
         groups = (tuple(group) for span in self.train for group in span.args["groups"])
         self.groups: list[tuple[int, int, float, float]] = sorted(groups)
-        self.samplers = {int(n): name for span in self.train for n, name in span.args.get("sampled_by", {}).items()}
+        self.samplers = {int(n): name for span in self.train for n, name in span.args["sampled_by"].items()}
         self.chunks = {actor: _joined(span for span in self.generate if span.actor == actor) for actor in samplers}
 
     def generate_seconds(self) -> list[float]:
         """Return each group's seconds: its part of its generator's work with a version, in proportion
         to its own seconds without tools. With equal parts, generators would stay in step for ever
         in a simulation, and they do not in a run."""
-        shares = [(self._sampled_by(number), version) for number, version, _, _ in self.groups]
+        shares = [(self.samplers[number], version) for number, version, _, _ in self.groups]
         own_seconds = [max(seconds - waited, 1e-9) for _, _, seconds, waited in self.groups]
         begun = dict.fromkeys(shares, 0.0)
         for share, seconds in zip(shares, own_seconds, strict=True):
@@ -167,10 +174,6 @@ class _RunSpans:
                     version = max((v for v in versions if v <= span.args["version"]), default=min(versions))
                     busy[actor, version] += (following.start if following else end) - span.start
         return [busy[share] * seconds / begun[share] for share, seconds in zip(shares, own_seconds, strict=True)]
-
-    def _sampled_by(self, number: int) -> str:
-        """Return the generator of group ``number``; the only one if the timeline does not say."""
-        return self.samplers.get(number) or min(self.chunks)
 
     def new_pulls(self) -> list[Span]:
         """Return the pulls that brought a newer version, before the run ended."""

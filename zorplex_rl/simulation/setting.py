@@ -1,11 +1,9 @@
 """Describe a run to simulate: its counts and its latencies.
 
-    Setting      counts, mean latencies and their variation: what the sliders set
-       │ latencies()
-       ▼
-    Latencies    one number of seconds for every group, step and version (``recorded.py`` measures them in a real run)
+    Setting ── latencies() ──► Latencies    one number of seconds for every group, step and version
 
-A group's latency depends on its number and the seed: compared runs have equal stragglers.
+``recorded.py`` measures those of a real run. A group's latency depends on its number and the seed:
+compared runs have equal stragglers.
 
 >>> Setting(steps=2, groups_per_step=1, generation_seconds=1.5, variation=0, training_seconds=2, sync_seconds=0.25).latencies()
 Latencies(generate=(1.5, 1.5), train=(2.0, 2.0), transfer=(0.25, 0.25))
@@ -24,30 +22,32 @@ def lognormal(rng: random.Random, mean: float, variation: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Details:
-    """Hold a real run's further latencies, in seconds. Raises ValueError for a share below 1."""
+class Latencies:
+    """Seconds of every group, step and version; bounds and widget use the first three."""
 
-    latency: Mapping[int, float] = field(default_factory=dict)
+    generate: tuple[float, ...]
+    """To sample group k on one generator."""
+    train: tuple[float, ...]
+    """To train step v and publish version v + 1."""
+    transfer: tuple[float, ...]
+    """To send version v to the generators, which continue to sample meanwhile."""
+    latency: Mapping[int, float] = field(default_factory=dict, repr=False)
     """Least seconds from first to last token of group k while its generator samples others."""
-    load: Mapping[int, float] = field(default_factory=dict)
+    load: Mapping[int, float] = field(default_factory=dict, repr=False)
     """To load version v; the generator stops for it."""
-    evaluate: Mapping[int, float] = field(default_factory=dict)
+    evaluate: Mapping[int, float] = field(default_factory=dict, repr=False)
     """To evaluate version v; generator 0 stops for it."""
-    start: float = 0.0
+    start: float = field(default=0.0, repr=False)
     """From admission to the first token, if the generator was idle."""
-    deliver: float = 0.0
+    deliver: float = field(default=0.0, repr=False)
     """From a group's last token until the trainer can use it."""
-    turnaround: float = 0.0
+    turnaround: float = field(default=0.0, repr=False)
     """Pause of the trainer between two steps."""
-    share: int = 1
+    share: int = field(default=1, repr=False)
     """Groups (not seconds) that a generator takes and returns together."""
-    ahead: bool = False
+    ahead: bool = field(default=False, repr=False)
     """Whether a generator takes all shares at once that its weights may sample, and takes no newer
     weights before the last of them is done, as with ``--on-update wait``."""
-
-    def __post_init__(self) -> None:
-        if self.share < 1:
-            raise ValueError(f"share is {self.share}; a generator takes 1 group or more at a time")
 
     def pauses(self, generator: int, have: int, newest: int) -> list[tuple[str, float]]:
         """Return (kind, seconds) of ``generator``'s pauses from version ``have`` to ``newest``."""
@@ -58,52 +58,30 @@ class Details:
 
 
 @dataclass(frozen=True, slots=True)
-class Latencies:
-    """Hold the seconds of every group, step and version; bounds and widget use the first three."""
-
-    generate: tuple[float, ...]
-    """To sample group k on one generator."""
-    train: tuple[float, ...]
-    """To train step v and publish version v + 1."""
-    transfer: tuple[float, ...]
-    """To send version v to the generators, which continue to sample meanwhile."""
-    details: Details = field(default_factory=Details, repr=False)
-
-
-@dataclass(frozen=True, slots=True)
 class Setting:
-    """Hold a run's counts and mean latencies (seconds). Raises ValueError for a bad one."""
+    """A run's counts, and its mean latencies in seconds."""
 
     generators: int = 4
     groups_per_step: int = 8
     steps: int = 6
     max_lag: int = 1
     generation_seconds: float = 1.0
-    """Mean seconds in which one generator samples one group."""
+    """In which one generator samples one group."""
     variation: float = 0.5
     """Coefficient of variation of that time; its distribution is log-normal."""
     training_seconds: float = 2.0
-    """Seconds of one training step, publishing included."""
+    """Of one training step, publishing included."""
     sync_seconds: float = 0.25
-    """Seconds from published weights to generators that hold them."""
+    """From published weights to generators that hold them."""
     straggler: float = 1.0
     """Factor by which one group takes longer: the first group of the middle step."""
     seed: int = 0
-    order: str = "oldest"
-    """Which groups are trained on first: a name in ``replay.ORDERS``."""
-
-    def __post_init__(self) -> None:
-        for name, least in {"generators": 1, "groups_per_step": 1, "steps": 1, "max_lag": 0}.items():
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be {least} or more")
-        for name in ("generation_seconds", "variation", "training_seconds", "sync_seconds", "straggler"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be a number of 0 or more")
 
     def latencies(self) -> Latencies:
         """Draw the latencies."""
         rng, groups = random.Random(self.seed), range(self.groups_per_step * self.steps)
         generate = [lognormal(rng, self.generation_seconds, self.variation) for _ in groups]
         generate[self.groups_per_step * (self.steps // 2)] *= self.straggler
-        train, transfer = (float(self.training_seconds),), (float(self.sync_seconds),)
-        return Latencies(tuple(generate), train * self.steps, transfer * self.steps)
+        train = (float(self.training_seconds),) * self.steps
+        transfer = (float(self.sync_seconds),) * self.steps
+        return Latencies(tuple(generate), train, transfer)

@@ -6,22 +6,15 @@
 
 ``ReplayBuffer`` of the real system decides which groups may start and which are trained on; only
 the latencies are simulated. The result is a ``Timeline``, the same type as for a real run.
-``bounds.py`` computes lower bounds; ``recorded.py`` supplies the latencies of a real run.
 
-Asynchronous training is never slower than synchronous training on the same latencies. Proof by
-induction over the steps: when synchronous training takes batch v, asynchronous training has also
-finished all groups below (v + 1)P, because it admitted, began and supplied none of them with
-weights later. With these groups the replay buffer gives out its batch v + 1. Two conditions: both
-cut a step's groups into the same shares (a share across two steps would delay the first step's
-groups), and ``turnaround`` is 0 (in a synchronous run it is part of the transfer; in an
-asynchronous run it can delay a step on its own).
+Asynchronous training is never slower than synchronous training on the same latencies. By induction:
+when synchronous training takes batch v, asynchronous training has also finished all groups below
+(v + 1)P, because it admitted, began and supplied none of them with weights later. Two conditions:
+both cut a step's groups into the same shares, and ``turnaround`` is 0.
 
->>> setting = Setting(generators=4, steps=6, generation_seconds=1, variation=0, training_seconds=2, sync_seconds=0.5)
->>> both = compare(setting)
+>>> both = compare(Setting(generators=4, generation_seconds=1, variation=0, training_seconds=2, sync_seconds=0.5))
 >>> both.sync.seconds, both.asynchronous.seconds  # sync: six rounds of 0.5 + 2 + 2 seconds; async: two steps per round after the first
 (27.0, 15.5)
->>> both.asynchronous.staleness
-{0: 8, 1: 40}
 """
 
 import heapq
@@ -36,8 +29,8 @@ from zorplex_rl.simulation.setting import Latencies, Setting
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """Hold the result of a simulated run."""
+class SimulatedRun:
+    """What came of a simulated run."""
 
     timeline: Timeline
     seconds: float
@@ -52,10 +45,10 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Hold both runs on the same latencies and the same groups."""
+    """Both runs on the same latencies and the same groups."""
 
-    sync: Run
-    asynchronous: Run
+    sync: SimulatedRun
+    asynchronous: SimulatedRun
 
     @property
     def speed_up(self) -> float:
@@ -69,75 +62,76 @@ def compare(setting: Setting) -> Comparison:
     return Comparison(simulate_sync(setting, latencies), simulate_async(setting, latencies))
 
 
-def simulate_sync(setting: Setting, latencies: Latencies) -> Run:
+def simulate_sync(setting: Setting, latencies: Latencies) -> SimulatedRun:
     """Simulate steps in turns: send weights, sample a batch, train. ``setting``: counts only."""
-    spans, details, groups = _Spans(), latencies.details, setting.groups_per_step
+    spans, groups = _Spans(), setting.groups_per_step
     now = 0.0
     for step in range(setting.steps):
         arrived = spans.add("weights", "publish", now, latencies.transfer[step], version=step)
         begin = arrived
         for generator in range(setting.generators):
             end = arrived
-            for kind, seconds in details.pauses(generator, step - 1, step):
+            for kind, seconds in latencies.pauses(generator, step - 1, step):
                 end = spans.add(_name(generator), kind, end, seconds, version=step)
             begin = max(begin, end)
-        begin += details.start
+        begin += latencies.start
         free = [(begin, generator) for generator in range(setting.generators)]
         complete = 0.0
-        for first in range(step * groups, (step + 1) * groups, details.share):
+        for first in range(step * groups, (step + 1) * groups, latencies.share):
             began, generator = heapq.heappop(free)
             end = began
-            for group in range(first, min(first + details.share, (step + 1) * groups)):
+            for group in range(first, min(first + latencies.share, (step + 1) * groups)):
                 end = spans.add(_name(generator), "generate", end, latencies.generate[group], group=group, version=step)
-                complete = max(complete, end, began + details.latency.get(group, 0.0))
+                complete = max(complete, end, began + latencies.latency.get(group, 0.0))
             heapq.heappush(free, (end, generator))
         batch = list(range(step * groups, (step + 1) * groups))
-        now = spans.add("trainer", "train", complete + details.deliver, latencies.train[step], step=step, groups=batch)
-    return Run(spans.timeline(setting, now), now, {0: setting.steps * groups})
+        complete += latencies.deliver
+        now = spans.add("trainer", "train", complete, latencies.train[step], step=step, groups=batch)
+    return SimulatedRun(spans.timeline(setting, now), now, {0: setting.steps * groups})
 
 
-def simulate_async(setting: Setting, latencies: Latencies) -> Run:
+def simulate_async(setting: Setting, latencies: Latencies) -> SimulatedRun:
     """Simulate generators beside the trainer, within ``max_lag``. ``setting``: counts and lag."""
     return _Async(setting, latencies).run()
 
 
 @dataclass(slots=True)
 class _Generator:
-    """Hold the state of one simulated generator."""
+    """One simulated generator. ``idle_since`` is None while it is busy. ``queue`` holds the shares that
+    it has taken ahead, ``admitted`` and ``begun`` the groups of its share that it has not begun and
+    has. It ``began`` its share then, and will have finished it when it is ``ready``, all shares when
+    it is ``done``."""
 
     number: int
     version: int = -1
     idle_since: float | None = -1.0
-    """Time since which it is idle; None while it is busy."""
     queue: deque[list[int]] = field(default_factory=deque)
-    """Shares that it has taken ahead."""
     admitted: list[int] = field(default_factory=list)
-    """Groups of its share that are not begun."""
     begun: list[int] = field(default_factory=list)
-    """Groups of its share that are begun."""
     began: float = 0.0
-    """Time at which it began its share."""
     ready: float = 0.0
-    """Time at which all groups begun so far will be finished."""
     done: float = 0.0
-    """Time at which all shares begun so far will be finished."""
 
 
 class _Async:
     """Process events in time order; equal times are all applied before any actor acts."""
 
     def __init__(self, setting: Setting, latencies: Latencies) -> None:
-        self.setting, self.latencies, self.details = setting, latencies, latencies.details
+        self.setting, self.latencies = setting, latencies
         groups = setting.groups_per_step
-        self.buffer: ReplayBuffer[int] = ReplayBuffer(groups, setting.max_lag, groups * setting.steps, setting.order)
+        self.buffer = ReplayBuffer[int](groups, setting.max_lag, groups * setting.steps)
         self.generators = [_Generator(number) for number in range(setting.generators)]
-        self.newest, self.link_free, self.training, self.finished = -1, 0.0, False, 0.0
-        self.refused = -1, -1
-        self.spans, self.staleness = _Spans(), Counter[int]()
+        self.newest = -1
+        self.refused = (-1, -1)
+        self.link_free = 0.0
+        self.training = False
+        self.finished = 0.0
+        self.spans = _Spans()
+        self.staleness = Counter[int]()
         self.events: list[tuple[float, int, Callable[[float], None]]] = []
-        self.order = count()
+        self.numbers = count()
 
-    def run(self) -> Run:
+    def run(self) -> SimulatedRun:
         self.publish(0, 0.0)
         while self.events:
             now = self.events[0][0]
@@ -146,11 +140,11 @@ class _Async:
             self.train(now)
             self.generate(now)
         timeline = self.spans.timeline(self.setting, self.finished)
-        return Run(timeline, self.finished, dict(sorted(self.staleness.items())))
+        return SimulatedRun(timeline, self.finished, dict(sorted(self.staleness.items())))
 
     def at(self, time: float, what: Callable[[float], None]) -> None:
         """Schedule the call ``what(time)``."""
-        heapq.heappush(self.events, (time, next(self.order), what))
+        heapq.heappush(self.events, (time, next(self.numbers), what))
 
     def train(self, now: float) -> None:
         """Start a training step if the trainer is free and the buffer has a batch."""
@@ -162,7 +156,7 @@ class _Async:
         taken = [group for group, _ in batch]
         end = self.spans.add("trainer", "train", now, self.latencies.train[version], step=version, groups=taken)
         self.at(end, lambda now: self.publish(version + 1, now))
-        self.at(end + self.details.turnaround, lambda now: setattr(self, "training", False))
+        self.at(end + self.latencies.turnaround, lambda now: setattr(self, "training", False))
 
     def publish(self, version: int, now: float) -> None:
         """Send ``version`` after those before it have arrived; a run's last one is not sent."""
@@ -180,7 +174,7 @@ class _Async:
                 continue
             if not generator.admitted:
                 if not generator.queue:
-                    if self.details.ahead and generator.version != self.newest and generator.done > now:
+                    if self.latencies.ahead and generator.version != self.newest and generator.done > now:
                         self.keep_busy(generator, generator.done)
                         continue
                     if self.load(generator, now):
@@ -189,7 +183,9 @@ class _Async:
                 generator.began = generator.ready = now
             if generator.admitted:
                 self.sample(generator, now)
-        takers = [generator for generator in self.generators if self.details.ahead and generator.version == self.newest]
+        takers = [
+            generator for generator in self.generators if self.latencies.ahead and generator.version == self.newest
+        ]
         while shares := [(taker, share) for taker in takers if (share := self.admit(taker))]:
             for taker, share in shares:
                 taker.queue.append(share)
@@ -199,7 +195,7 @@ class _Async:
         versions = generator.version, self.buffer.version
         if versions == self.refused:  # It would be refused again.
             return []
-        share = self.buffer.admit(generator.version, min(self.details.share, self.buffer.left_of_step))
+        share = self.buffer.admit(generator.version, min(self.latencies.share, self.buffer.left_of_step))
         self.refused = self.refused if share else versions
         return share
 
@@ -208,10 +204,10 @@ class _Async:
         if generator.version == self.newest:
             return False
         end = now
-        for kind, seconds in self.details.pauses(generator.number, generator.version, self.newest):
+        for kind, seconds in self.latencies.pauses(generator.number, generator.version, self.newest):
             end = self.spans.add(_name(generator.number), kind, end, seconds, version=self.newest)
         if generator.idle_since is not None and generator.idle_since < now:
-            end += self.details.start
+            end += self.latencies.start
         generator.version = self.newest
         if end > now:
             self.keep_busy(generator, end)
@@ -223,11 +219,11 @@ class _Async:
         seconds = self.latencies.generate[group]
         end = self.spans.add(_name(generator.number), "generate", now, seconds, group=group, version=version)
         generator.begun.append(group)
-        generator.ready = max(generator.ready, end, generator.began + self.details.latency.get(group, 0.0))
+        generator.ready = max(generator.ready, end, generator.began + self.latencies.latency.get(group, 0.0))
         if not generator.admitted:
             generator.done = max(generator.done, generator.ready)
             share, generator.begun = generator.begun, []
-            self.at(generator.ready + self.details.deliver, lambda now: self.hand_in(share, version))
+            self.at(generator.ready + self.latencies.deliver, lambda now: self.hand_in(share, version))
         self.keep_busy(generator, end)
 
     def hand_in(self, share: list[int], version: int) -> None:

@@ -1,56 +1,169 @@
-"""What would a run have been with one thing changed? Execute it twice on the same random draws, as
-it was and changed, and compare.
+"""Execute a recorded run again: unchanged, or with one thing changed.
 
-    Recording ──┬── as it was ──┐
-                │               ├── pair, for each of some seeds ──► difference in accuracy, its interval, where they part
-                └── changed ────┘
+    run folder ──read_recording──► RecordedRun ──┬── replay ───► Replayed      what differs from what the run wrote: nothing
+                                                 └── what_if ──► PairedRuns    what the change does, on the same random draws
 
-A loss, a learning rate, a temperature: both are executed on the schedule of the journal. Another
-``max_lag`` or ``order``, or a fault that does not happen: the run would have had another schedule.
-Then the simulator makes one from the latencies that the run's timeline shows (``recorded.py``), and
-says how many seconds it takes; with another lag or order that of the unchanged run is simulated,
-too, so that both have the same mistakes. A simulated generator takes new weights between groups.
-
-The first seed is the run's own. A group's task and its random draws follow from the seed and the
-group's number, so they are the same in both runs of a pair.
+A changed run is executed twice for each of some seeds, as it was and changed. A group's task and its
+random draws follow from seed and number, so they are the same in both. With another loss, learning
+rate or temperature both have the schedule of the journal; with another ``max_lag`` one that the
+simulator makes from the latencies in the run's timeline. Without a fault only the changed one has.
 """
 
 from __future__ import annotations
 
 import math
-import zlib
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from statistics import fmean, stdev
 
-import torch
+from safetensors.torch import load_file
 
-from zorplex_rl.config import LOSS_KNOBS, Config, check_range
-from zorplex_rl.errors import ConfigError, TrainingDiverged
-from zorplex_rl.simulation.execute import Evaluated, Execution
-from zorplex_rl.simulation.recorded import predict
-from zorplex_rl.simulation.replay import Progress, Recording
-from zorplex_rl.simulation.schedule import Schedule, latencies_of, simulated
+from zorplex_rl.config import Config
+from zorplex_rl.errors import ConfigError
+from zorplex_rl.learning.checkpoint import FILE
+from zorplex_rl.learning.journal import Journal, Written, machine, read_journal
+from zorplex_rl.policy.history import Event
+from zorplex_rl.policy.load import Policy, load_policy
+from zorplex_rl.run.folder import MetricsRow, RunFolder, expect_task_named, read_config, step_of
+from zorplex_rl.run.timeline import Timeline
+from zorplex_rl.simulation.execute import Evaluated, Execution, Part, Schedule, Trained
+from zorplex_rl.simulation.recorded import latencies_of, predict
+from zorplex_rl.simulation.simulate import SimulatedRun
+from zorplex_rl.task.episode import Episode
+from zorplex_rl.task.own_task import EnvironmentSource
 from zorplex_rl.weights.layout import named_weights
 
-MOST_SEEDS = 1000
+Progress = Callable[[int], None]  # Called with the number of each step that is done.
 
 
 @dataclass(slots=True)
-class Course:
-    """How one execution went: its evaluations, and of every step the mean lag, what its episodes
-    were (by group and place in the group), and a checksum of the weights after it."""
+class RecordedRun:
+    """A run that can be executed again, and the policy that it began with."""
+
+    folder: RunFolder
+    config: Config
+    source: EnvironmentSource
+    journal: Journal
+    rows: list[MetricsRow]
+    policy: Policy
+
+    def events(self, event: str) -> list[MetricsRow]:
+        """Return the rows about ``event``."""
+        return [row for row in self.rows if row["event"] == event]
+
+    def schedule(self) -> Schedule:
+        """Return the schedule that the run had."""
+        parts = []
+        for sitting in self.journal.sittings:
+            batches = {n: [*zip(b.groups, b.generators, strict=True)] for n, b in sitting.batches.items()}
+            parts.append(Part(sitting.steps, sitting.histories, batches))
+        evaluations = {row["step"] for row in self.events("eval") if row["step"] <= self.journal.steps}
+        return Schedule(parts, sorted(evaluations))
+
+
+def read_recording(
+    path: Path, device: str = "cpu", task: str | None = None, task_data: str | None = None
+) -> RecordedRun:
+    """Return the run in ``path``, and load its policy; ``task`` is the file of a user's task."""
+    config = read_config(path, "the run")
+    expect_task_named(path, config, task)
+    if config.is_own_task:
+        config = config.changed(task=task, task_data=task_data)
+    folder = RunFolder(path)
+    if folder.is_under_way:
+        raise ConfigError(f"the run in {str(path)!r} is under way; wait for its end, or stop it first")
+    source = EnvironmentSource.of(config)
+    policy = load_policy(config.policy, device, config.dtype)
+    journal = read_journal(folder.journal, config, policy.model.get_input_embeddings().num_embeddings)
+    return RecordedRun(folder, config, source, journal, folder.metrics(), policy)
+
+
+@dataclass(slots=True)
+class Replayed:
+    """How many things of each kind an unchanged replay has compared, and how many were the same."""
+
+    compared: Counter[str] = field(default_factory=Counter)
+    same: Counter[str] = field(default_factory=Counter)
+    first_difference: str | None = None
+    why: str | None = None
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether everything is as it was, bit for bit."""
+        return self.first_difference is None
+
+    def note(self, what: str, difference: str | None) -> None:
+        """Count one more of ``what``, and its ``difference`` if there is one."""
+        self.compared[what] += 1
+        self.same[what] += difference is None
+        self.first_difference = self.first_difference or difference
+
+
+def replay(recording: RecordedRun, on_step: Progress = lambda step: None) -> Replayed:
+    """Execute the run again, unchanged, and compare all of it with what the run wrote."""
+
+    def compare_weights(name: str, file: Path) -> None:
+        own = execution.learner.policy.model.state_dict() | execution.learner.state_dict()
+        written = load_file(file)
+        wrong = [key for key in written.keys() & own.keys() if not written[key].equal(own[key].detach().cpu())]
+        found.note("files of weights", f"{min(wrong)} of the {name}" if wrong else None)
+
+    found = Replayed()
+    execution = Execution(recording.config, recording.source, recording.schedule(), recording.policy)
+    batches = {step: batch for sitting in recording.journal.sittings for step, batch in sitting.batches.items()}
+    checkpoints = {step_of(path): path for path in recording.folder.checkpoints()}
+    rows = {row["step"]: row for row in recording.events("step")}
+    evaluations = {row["step"]: row for row in recording.events("eval")}
+    for done in execution:
+        if isinstance(done, Evaluated):
+            row = evaluations[done.version]
+            same = (row["greedy_accuracy"], row["sampled_accuracy"]) == (done.greedy, done.sampled)
+            found.note("evaluations", None if same else f"the accuracy of version {done.version}")
+            continue
+        for episode, written in zip(done.episodes, batches[done.step].episodes, strict=True):
+            difference = difference_of(episode, written)
+            found.note("episodes", difference and f"step {done.step}, group {episode.group}: {difference}")
+        row = rows[done.step]
+        named = done.metrics.keys() & row.keys() - {"episodes"}  # A row counts those of the whole run.
+        wrong = sorted(name for name in named if done.metrics[name] != row[name])
+        found.note("steps", f"{wrong[0]} of step {done.step}" if wrong else None)
+        if done.step in checkpoints:
+            compare_weights(f"checkpoint of step {done.step}", checkpoints[done.step] / "trainer" / FILE)
+        on_step(done.step)
+    if any(row.get("final") and row["step"] == recording.journal.steps for row in evaluations.values()):
+        compare_weights("trained policy", recording.folder.policy / "model.safetensors")
+    if not found.is_equal:
+        found.why = f"it was made with {recording.journal.sittings[0].machine}; this is {machine()}"
+    return found
+
+
+def difference_of(episode: Episode, written: Written) -> str | None:
+    """Return the first difference between an episode and one that was written, or None."""
+    turns = [(turn.start, turn.end, turn.version) for turn in episode.turns]
+    for place, pair in enumerate(zip(episode.token_ids, written.token_ids, strict=False)):
+        if pair[0] != pair[1] or episode.logprobs[place] != written.logprobs[place]:
+            return f"token {place} or its log-probability"
+    if (len(episode.token_ids), turns) != (len(written.token_ids), written.turns):
+        return "its turns"
+    same = (episode.first_version, episode.scored.reward) == (written.first_version, written.reward)
+    return None if same else "its first version or its reward"
+
+
+@dataclass(slots=True)
+class Trace:
+    """How one execution went: its evaluations, its steps, and a checksum of the weights after each."""
 
     evaluations: list[Evaluated] = field(default_factory=list)
-    lags: list[float] = field(default_factory=list)
-    episodes: list[dict[tuple[int, int], int]] = field(default_factory=list)
-    weights: list[int] = field(default_factory=list)
+    steps: list[Trained] = field(default_factory=list)
+    weights: list[float] = field(default_factory=list)
 
 
-MEASURES: dict[str, Callable[[Course], float]] = {
-    "greedy, at the end": lambda course: course.evaluations[-1].greedy,
-    "sampled, at the end": lambda course: course.evaluations[-1].sampled,
-    "sampled, mean of all evaluations": lambda course: fmean(e.sampled for e in course.evaluations),
+MEASURES: dict[str, Callable[[Trace], float]] = {
+    "greedy, at the end": lambda trace: trace.evaluations[-1].greedy,
+    "sampled, at the end": lambda trace: trace.evaluations[-1].sampled,
+    "sampled, mean of all evaluations": lambda trace: fmean(e.sampled for e in trace.evaluations),
 }
 """What is compared, on held-out tasks."""
 
@@ -60,14 +173,8 @@ class Pair:
     """Both executions of one seed."""
 
     seed: int
-    original: Course
-    changed: Course
-
-    def same_episodes(self) -> list[float]:
-        """Return for each step of the changed run the share of its episodes that the original has
-        too, token for token."""
-        others = {key: value for step in self.original.episodes for key, value in step.items()}
-        return [fmean(others.get(key) == value for key, value in step.items()) for step in self.changed.episodes]
+    original: Trace
+    changed: Trace
 
     @property
     def parted(self) -> int | None:
@@ -75,45 +182,16 @@ class Pair:
         steps = enumerate(zip(self.original.weights, self.changed.weights, strict=False), 1)
         return next((step for step, (first, second) in steps if first != second), None)
 
-    def why(self, change: str, learns_otherwise: bool) -> str:
-        """Say where the two runs part, and why. ``learns_otherwise``: on the same episodes, too."""
-        if (step := self.parted) is None:
-            return "the two runs do not part: all weights are the same, bit for bit"
-        first, second = self.original.episodes[step - 1], self.changed.episodes[step - 1]
-        what = f"they part in step {step}: "
-        lag, other_lag = self.original.lags[step - 1], self.changed.lags[step - 1]
-        if first.keys() != second.keys():
-            return f"{what}it is trained on other groups"
-        if lag != other_lag:
-            return f"{what}the mean lag of its groups is {lag:g} versions, and in the changed run {other_lag:g}"
-        if first != second:
-            return f"{what}its groups are the same, and {sum(first[key] != second[key] for key in first)} of its episodes are not"
-        if not learns_otherwise:
-            return f"{what}its tokens are the same, but sampled beside others, so the last digits of log-probabilities are not"
-        return f"{what}its episodes are the same, but it is taken with {change}"
-
 
 @dataclass(slots=True)
-class WhatIf:
-    """The result. ``seconds`` of training: as measured, and by the simulator for the original and
-    the changed run, None where the schedule is the journal's."""
+class PairedRuns:
+    """The result. Seconds of training: measured, and simulated for both (None: journal's schedule)."""
 
     change: str
-    learns_otherwise: bool
     pairs: list[Pair]
     seconds: float
     predicted: tuple[float | None, float | None]
     note: str | None = None
-
-    @property
-    def measures(self) -> list[str]:
-        """The names of what is compared."""
-        return list(MEASURES)
-
-    @property
-    def why(self) -> str:
-        """Where the two runs of the first seed part, and why."""
-        return self.pairs[0].why(self.change, self.learns_otherwise)
 
     def means(self, measure: str) -> tuple[float, float]:
         """Return the mean over the seeds of a measure, as it was and changed."""
@@ -121,116 +199,92 @@ class WhatIf:
         return fmean(of(pair.original) for pair in self.pairs), fmean(of(pair.changed) for pair in self.pairs)
 
     def difference(self, measure: str) -> tuple[float, tuple[float, float] | None]:
-        """Return the mean of changed − original over the seeds, and its 95 % interval, None for one
-        seed."""
+        """Return the mean of changed − original over the seeds, and its interval."""
         found = [MEASURES[measure](pair.changed) - MEASURES[measure](pair.original) for pair in self.pairs]
         return fmean(found), paired_interval(found)
 
 
-def paired_interval(differences: Sequence[float], confidence: float = 0.95) -> tuple[float, float] | None:
-    """Return the interval of the mean of paired ``differences`` of shares by Student's t, within
-    ±1; None for fewer than two.
-
-    >>> [round(bound, 2) for bound in paired_interval([0.0, 0.1, 0.2])]
-    [-0.15, 0.35]
-    """
+def paired_interval(differences: Sequence[float]) -> tuple[float, float] | None:
+    """Return the 95 % interval of the mean of paired ``differences`` by Student's t, None for one."""
     if (n := len(differences)) < 2:
         return None
     from scipy.special import stdtrit
 
-    half = float(stdtrit(n - 1, (1 + confidence) / 2)) * stdev(differences) / math.sqrt(n)
+    half = float(stdtrit(n - 1, 0.975)) * stdev(differences) / math.sqrt(n)
     return max(-1.0, fmean(differences) - half), min(1.0, fmean(differences) + half)
 
 
 def what_if(
-    recording: Recording,
-    config: Config,
-    without_fault: bool = False,
-    seeds: int = 3,
-    on_step: Progress = lambda step: None,
-    evaluate_every: int = 0,
-) -> WhatIf:
+    recording: RecordedRun, config: Config, without_fault: bool = False, seeds: int = 3,
+    on_step: Progress = lambda step: None, evaluate_every: int = 0,
+) -> PairedRuns:  # fmt: skip
     """Compare the run with what it would have been with the settings ``config``, or without the
-    processes that died. Both are evaluated where the run was, and also after every
-    ``evaluate_every`` steps. Raises ConfigError if that changes nothing, or cannot be known."""
-    check_range("seeds", seeds, 1, MOST_SEEDS)
-    change = expect_change(recording, config, without_fault)
-    reordered = (config.max_lag, config.order) != (recording.config.max_lag, recording.config.order)
-    original = recording.schedule()
-    if evaluate_every:
-        original.evaluations = sorted({*original.evaluations, *range(0, original.steps + 1, evaluate_every)})
-    changed = original
-    predicted: list[float | None] = [None, None]
-    note = None
-    if reordered or without_fault:
-        recorded, note = latencies_of(recording.folder.timeline, recording.config, recording.journal.steps)
-        plan = recording.config.steps, original.evaluations
-        after = predict(recorded, config.max_lag, config.order)
-        changed, predicted[1] = simulated(after, recorded, *plan), after.seconds
-        if reordered:
-            before = predict(recorded)
-            original, predicted[0] = simulated(before, recorded, *plan), before.seconds
-    pairs = []
-    for seed in range(recording.config.seed, recording.config.seed + seeds):
-        first = _course(recording, recording.config.changed(seed=seed), original, on_step)
-        try:
-            second = _course(recording, config.changed(seed=seed), changed, on_step)
-        except TrainingDiverged as error:
-            raise TrainingDiverged(f"with {change} and seed {seed} {error}") from error
-        pairs.append(Pair(seed, first, second))
-    seconds = max((row.get("seconds", 0.0) for row in recording.events("step")), default=0.0)
-    learns_otherwise = config.learner != recording.config.learner
-    return WhatIf(change, learns_otherwise, pairs, seconds, (predicted[0], predicted[1]), note)
-
-
-def expect_change(recording: Recording, config: Config, without_fault: bool) -> str:
-    """Return what is changed, in words. Raises ConfigError if nothing is, or if it cannot work."""
-    own = recording.config
-    named = [
-        f"--{name.replace('_', '-')} {value} instead of {own.settings()[name]}"
-        for name, value in config.settings().items()
-        if value != own.settings()[name]
-    ]
+    processes that died; the first seed is the run's. Both are evaluated where the run was, at the
+    end, and after every ``evaluate_every`` steps."""
+    earlier = recording.config
+    config.check()
     if without_fault and not recording.events("restart"):
         raise ConfigError("--without-fault changes nothing: no process of this run was replaced")
-    if without_fault:
-        named.append("no process that dies")
-    if not named:
-        raise ConfigError(
-            "this changes nothing: the run had the same settings; give another loss or lag, or leave all out for a replay as it was"
-        )
-    config.check()
-    return " and ".join(named)
+    original = recording.schedule()
+    more = range(0, original.steps + 1, evaluate_every) if evaluate_every else ()
+    original.evaluations = sorted({*original.evaluations, *more, original.steps})
+    changed = original
+    before = after = note = None
+    if config.max_lag != earlier.max_lag or without_fault:
+        measured, note = latencies_of(Timeline.load(recording.folder.timeline), earlier, original.steps)
+        after = predict(measured, config.max_lag)
+        changed = simulated(after, earlier, original.evaluations)
+        if config.max_lag != earlier.max_lag:
+            before = predict(measured)
+            original = simulated(before, earlier, original.evaluations)
+    pairs = []
+    for seed in range(earlier.seed, earlier.seed + seeds):
+        both = ((earlier, original), (config, changed))
+        traces = [_trace(recording, settings.changed(seed=seed), schedule, on_step) for settings, schedule in both]
+        pairs.append(Pair(seed, *traces))
+    now, was = config.settings(), earlier.settings()
+    changes = [f"--{n.replace('_', '-')} {now[n]} instead of {was[n]}" for n in now if now[n] != was[n]]
+    change = " and ".join(changes + ["no process that dies"] * without_fault)
+    seconds = max(row["seconds"] for row in recording.events("step"))
+    predicted = (before.seconds if before else None, after.seconds if after else None)
+    return PairedRuns(change, pairs, seconds, predicted, note)
 
 
-def with_own_knobs(config: Config, earlier: Config) -> Config:
-    """Return ``config`` without those settings of the run's loss that its new loss does not have."""
-    foreign = [
-        knob
-        for knob, losses in LOSS_KNOBS.items()
-        if config.learner.loss not in losses and config.settings()[knob] == earlier.settings()[knob]
-    ]
-    return config.changed(**dict.fromkeys(foreign))
-
-
-def _course(recording: Recording, config: Config, schedule: Schedule, on_step: Callable[[int], None]) -> Course:
-    """Execute ``schedule`` with the settings ``config``. It is evaluated at its end in any case."""
+def _trace(recording: RecordedRun, config: Config, schedule: Schedule, on_step: Progress) -> Trace:
+    """Execute ``schedule`` with the settings ``config``."""
     source = replace(recording.source, seed=config.seed)
-    schedule = replace(schedule, evaluations=sorted({*schedule.evaluations, schedule.steps}))
-    execution, course = Execution(config, source, schedule, recording.policy), Course()
+    execution, trace = Execution(config, source, schedule, recording.policy), Trace()
     for done in execution:
         if isinstance(done, Evaluated):
-            course.evaluations.append(done)
+            trace.evaluations.append(done)
+        else:
+            trace.steps.append(done)
+            weights = named_weights(execution.learner.policy.model).values()
+            trace.weights.append(sum(weight.double().sum().item() for weight in weights))
+            on_step(done.step)
+    return trace
+
+
+def simulated(run: SimulatedRun, config: Config, evaluations: list[int]) -> Schedule:
+    """Return the schedule of a simulated run of ``config``. A generator samples each of its shares
+    to the end before it is told anything else."""
+    histories: dict[str, list[Event]] = {}
+    batches: dict[int, list[int]] = {}
+    sampled_by: dict[int, str] = {}
+    versions: dict[str, int] = {}
+    for span in run.timeline.spans:
+        if span.kind == "train":
+            batches[span.args["step"] + 1] = sorted(span.args["groups"])
+        if span.kind != "generate":
             continue
-        size = config.group_size
-        course.lags.append(done.metrics["lag_mean"])
-        course.episodes.append(
-            {(done.groups[i // size], i % size): hash(tuple(e.token_ids)) for i, e in enumerate(done.episodes)}
-        )
-        checksum = 0
-        for weight in named_weights(execution.learner.policy.model).values():
-            as_bytes = weight.detach().cpu().contiguous().view(-1).view(torch.uint8)
-            checksum = zlib.crc32(as_bytes.numpy().data, checksum)
-        course.weights.append(checksum)
-        on_step(done.step)
-    return course
+        events, version, group = histories.setdefault(span.actor, []), span.args["version"], span.args["group"]
+        sampled_by[group] = span.actor
+        if versions.get(span.actor, 0) != version:
+            events.append((None, "version", version))
+            versions[span.actor] = version
+        if events and events[-1][1] == "submit" and len(events[-1][2]) < config.share:
+            events[-1][2].append(group)
+        else:
+            events.append((None, "submit", [group]))
+    parts = {step: [(n, sampled_by[n]) for n in groups] for step, groups in batches.items()}
+    return Schedule([Part(config.steps, histories, parts)], evaluations)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -19,36 +18,60 @@ from zorplex_rl.run.figure import render
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from zorplex_rl.simulation.execute import Trained
+    from zorplex_rl.simulation.what_if import Pair, PairedRuns
+
 COLOURS = {"as it was": style.BLUE, "changed": style.VERMILION}
 
 
-@dataclass(frozen=True, slots=True)
-class Curves:
-    """Both runs of one seed. ``accuracy`` holds (version, sampled accuracy), ``lags`` the mean lag
-    of every step, of each run; ``same`` is the share of the same episodes in every step; in step
-    ``parted`` the weights part."""
-
-    accuracy: tuple[Sequence[tuple[int, float]], Sequence[tuple[int, float]]]
-    lags: tuple[Sequence[float], Sequence[float]]
-    same: Sequence[float]
-    parted: int | None
+def tokens_of(step: Trained) -> dict[tuple[int, int], list[int]]:
+    """Return the tokens of a step's episodes, by group and seed of the place in the group."""
+    size = len(step.episodes) // len(step.groups)
+    return {(step.groups[i // size], i % size): episode.token_ids for i, episode in enumerate(step.episodes)}
 
 
-def two_runs(pairs: Sequence[Curves], change: str, why: str) -> str:
-    """Draw the ``pairs``, one for each seed. ``why`` says where they part."""
+def why_parted(pair: Pair) -> str:
+    """Say where the two runs of ``pair`` part, and why."""
+    if (step := pair.parted) is None:
+        return "the two runs do not part: all weights are the same, bit for bit"
+    before, after = pair.original.steps[step - 1], pair.changed.steps[step - 1]
+    first, second = tokens_of(before), tokens_of(after)
+    lags = [found.metrics["lag_mean"] for found in (before, after)]
+    if first.keys() != second.keys():
+        what = "it is trained on other groups"
+    elif lags[0] != lags[1]:
+        what = f"the mean lag of its groups is {lags[0]:g} versions, and in the changed run {lags[1]:g}"
+    elif first != second:
+        what = f"its groups are the same, and {sum(first[k] != second[k] for k in first)} of its episodes are not"
+    else:
+        what = "its episodes are the same, and what is learned from them is not"
+    return f"they part in step {step}: {what}"
+
+
+def same_episodes(pair: Pair) -> list[float]:
+    """Return for each step of the changed run the share of its episodes that the original has, too."""
+    others = {key: tokens for step in pair.original.steps for key, tokens in tokens_of(step).items()}
+    return [fmean(others.get(key) == found for key, found in tokens_of(step).items()) for step in pair.changed.steps]
+
+
+def two_runs(found: PairedRuns, why: str) -> str:
+    """Draw the pairs of ``found``, one for each seed. ``why`` says where they part."""
+    pairs = found.pairs
+    sides = [[pair.original for pair in pairs], [pair.changed for pair in pairs]]
 
     def draw(figure: Figure) -> None:
         panels = figure.subplots(3, 1, sharex=True, height_ratios=[3, 1, 1])
         for run, (name, colour) in enumerate(COLOURS.items()):
             mark: dict[str, Any] = {"color": colour, "marker": "so"[run], "markersize": 4}
-            for pair in pairs:
-                panels[0].plot(*zip(*pair.accuracy[run], strict=True), color=colour, linewidth=0.8, alpha=0.5)
-            versions = [version for version, _ in pairs[0].accuracy[run]]
-            means = _means([[value for _, value in pair.accuracy[run]] for pair in pairs])
+            versions = [evaluated.version for evaluated in sides[run][0].evaluations]
+            curves = [[evaluated.sampled for evaluated in trace.evaluations] for trace in sides[run]]
+            for curve in curves:
+                panels[0].plot(versions, curve, color=colour, linewidth=0.8, alpha=0.5)
+            means = _means(curves)
             panels[0].plot(versions, means, linewidth=2, label=f"{name} (last: {means[-1]:.0%})", **mark)
-            lags = _means([pair.lags[run] for pair in pairs])
+            lags = _means([[step.metrics["lag_mean"] for step in trace.steps] for trace in sides[run]])
             panels[2].step(range(1, len(lags) + 1), lags, where="mid", color=colour, linewidth=2 - 0.8 * run)
-        same = _means([pair.same for pair in pairs])
+        same = _means([same_episodes(pair) for pair in pairs])
         panels[1].fill_between(range(1, len(same) + 1), same, step="mid", color=style.GREY, alpha=0.4, linewidth=0)
         if (parted := pairs[0].parted) is not None:
             for panel in panels:
@@ -63,11 +86,11 @@ def two_runs(pairs: Sequence[Curves], change: str, why: str) -> str:
         panels[0].set_title(textwrap.fill(why, 100), loc="left", fontsize=10)
         panels[0].legend(loc="best", frameon=False)
 
-    ends = [fmean(pair.accuracy[run][-1][1] for pair in pairs) for run in range(2)]
+    ends = found.means("sampled, at the end")
     said = (
         f"held-out accuracy at the end {ends[0]:.0%} as it was, {ends[1]:.0%} changed, over {len(pairs)} seeds; {why}"
     )
-    return render(draw, 520, f"A run, and the same with {change}", said)
+    return render(draw, 520, f"A run, and the same with {found.change}", said)
 
 
 def _means(rows: Sequence[Sequence[float]]) -> list[float]:

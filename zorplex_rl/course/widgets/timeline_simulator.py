@@ -21,7 +21,7 @@ from zorplex_rl.run import figure as style
 from zorplex_rl.run.figure import render
 from zorplex_rl.simulation.bounds import Mode, lower_bounds
 from zorplex_rl.simulation.setting import Latencies, Setting
-from zorplex_rl.simulation.simulate import Comparison, Run, simulate_async, simulate_sync
+from zorplex_rl.simulation.simulate import Comparison, SimulatedRun, simulate_async, simulate_sync
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -152,11 +152,11 @@ def _async(setting: Setting) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=1)
-def _sync_run(setting: Setting) -> tuple[Latencies, Run]:
+def _sync_run(setting: Setting) -> tuple[Latencies, SimulatedRun]:
     return (latencies := setting.latencies()), simulate_sync(setting, latencies)
 
 
-def _drawing(setting: Setting, latencies: Latencies, run: Run, mode: Mode) -> dict[str, Any]:
+def _drawing(setting: Setting, latencies: Latencies, run: SimulatedRun, mode: Mode) -> dict[str, Any]:
     """Return what the front end draws of ``run``, with numbers rounded to the visible digits."""
     actors = ["trainer", "weights", *(f"generator_{number}" for number in range(setting.generators))]
     busy, bounds = run.utilisation(), lower_bounds(setting, latencies, mode)
@@ -170,7 +170,7 @@ def _drawing(setting: Setting, latencies: Latencies, run: Run, mode: Mode) -> di
     }
 
 
-def _bars(run: Run, actors: list[str]) -> list[list[int]]:
+def _bars(run: SimulatedRun, actors: list[str]) -> list[list[int]]:
     """Return gap, width, tone, … of each row, in ``BAR_UNITS``; a tone is a version's parity."""
     rows: dict[str, list[int]] = {actor: [] for actor in actors}
     reached = dict.fromkeys(actors, 0)
