@@ -61,10 +61,9 @@ _BOUNDED = (
 LOSS_KNOBS = {
     "clip_low": _BOUNDED,
     "clip_high": _BOUNDED,
-    "truncation": ("tis", "decoupled_ppo", "dppo"),
-    "second_moment": ("m2po",),
+    "truncation": ("tis", "decoupled_ppo", "dppo", "m2po"),
 }
-"""Settings that only some losses have, with their defaults in the loss's signature."""
+"""Settings that only some losses have, with their defaults in ``learning/losses.py``."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +71,7 @@ class LearnerConfig:
     """How the learner makes the next version of the weights from a batch."""
 
     loss: LossName = "grpo"
-    """What is done about stale data; losses.py and masks.py have the formulas. reinforce: nothing,
+    """What is done about stale data; losses.py has the formulas. reinforce: nothing,
     for fresh data and one update a batch. grpo: no token moves far from where it was sampled; the
     first choice. dapo: grpo that lets rare good tokens grow more. gspo: grpo by whole episodes, for
     long ones. maxrl: grpo in which hard prompts count more. tis: an importance weight for every
@@ -90,11 +89,6 @@ class LearnerConfig:
     """Learning rate of AdamW after the warm-up; it falls linearly to a tenth at the last step."""
     warmup_steps: int = 5
     """Steps in which the learning rate rises linearly to its full height."""
-    scale_rate: float = 0.0
-    """Learning rate of the logits' scale, a number that is learned beside the weights, by Adam on
-    its logarithm, in the last fifth of the steps. The policy becomes as sure as its rewards
-    justify, so that sampled answers are nearly as good as greedy ones; earlier it would stop
-    exploring. 0 leaves it to the weights. For Llama and Qwen2 models; 0.2 on the embedded one."""
     weight_decay: float = 0.0
     """Weight decay of AdamW."""
     max_grad_norm: float = 1.0
@@ -109,17 +103,12 @@ class LearnerConfig:
     0.28 in dapo, 0.04 in gspo, 0.03 in geometric_rejection, 0.15 in dppo, 1 in sequence_rejection,
     3 in cispo, 4 in icepop."""
     truncation: float | None = None
-    """Largest importance weight of a token, in tis, decoupled_ppo and dppo. None is the loss's own:
-    2, in dppo 20."""
-    second_moment: float | None = None
-    """Largest mean square of log-ratios, in m2po. None is 0.04."""
+    """Largest importance weight of a token, in tis, decoupled_ppo and dppo; in m2po the largest mean
+    square of log-ratios. None is the loss's own: 2, in dppo 20, in m2po 0.04."""
     kl_coefficient: float = 0.0
     """Weight of the KL penalty towards the starting policy; above 0 starts a reference process."""
     updates_per_batch: int = 1
     """Optimizer updates for each batch."""
-    ess_control: bool = False
-    """Multiply the learning rate of each update by the square root of the effective sample size of
-    the batch's episodes (VCPO): smaller steps on stale data, none smaller on fresh ones."""
     token_budget: int = 8192
     """Padded tokens that the trainer's model takes at once: bounds the memory of a step."""
 
@@ -356,10 +345,6 @@ class Config:
             raise ConfigError(
                 f"--on-update is {self.on_update}, but at --max-lag 0 no episode is under way when weights come; leave it out"
             )
-        if learner.scale_rate and self.services.trainer_processes > 1:
-            raise ConfigError(
-                "--scale-rate needs the last norm's gain in one process; use --trainer-processes 1, or leave it out"
-            )
         if self.prompts_per_step < generators:
             raise ConfigError(
                 f"--generators is {generators}, but a step has only {self.prompts_per_step} prompts to share among them; "
@@ -442,8 +427,7 @@ _AT_LEAST_ONE = (
     "eval_every eval_tasks checkpoint_every threads start_seconds"
 ).split()
 _AT_LEAST_ZERO = (
-    "max_lag warmup_steps scale_rate weight_decay kl_coefficient spares tool_latency tool_latency_variation trainer_host "
-    "pod_gpus"
+    "max_lag warmup_steps weight_decay kl_coefficient spares tool_latency tool_latency_variation trainer_host pod_gpus"
 ).split()
 MOST_PROCESSES, MOST_EPISODES, MOST_STEPS = 1_000, 1_000_000, 1_000_000_000
 """Far more than any run needs. Beyond them it only stops answering: all is there at once."""

@@ -194,11 +194,7 @@ def _what_failed(error: Exception, cause: BaseException, config: Config, folder:
 
 def _diverged(error: TrainingDiverged, config: Config, folder: RunFolder) -> str:
     """Say what went wrong, what to lower, and what is left of the run."""
-    names = [
-        name
-        for name in ("learning_rate", "scale_rate", "kl_coefficient", "weight_decay")
-        if getattr(config.learner, name)
-    ]
+    names = [name for name in ("learning_rate", "kl_coefficient", "weight_decay") if getattr(config.learner, name)]
     last = folder.newest_checkpoint()
     left = f"the last good checkpoint is {shlex.quote(str(last))}" if last else "there was no checkpoint yet"
     return f"training has diverged: {error}; start again with a lower {settings_to_lower(config, names)}; {left}"

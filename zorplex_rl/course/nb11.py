@@ -25,12 +25,12 @@ from torch import Tensor
 
 from zorplex_rl.cli.replay import curves_of
 from zorplex_rl.course import nb08
+from zorplex_rl.course.alarm import BEARABLE, RATE, alike
 from zorplex_rl.course.recorded_study import Row, Study
 from zorplex_rl.course.widgets.what_if import Answer, Bar, Knob, Panel, WhatIf
 from zorplex_rl.drawing import style
 from zorplex_rl.drawing.svg import render
 from zorplex_rl.drawing.two_runs import two_runs
-from zorplex_rl.learning.alarm import BEARABLE, RATE, alike
 from zorplex_rl.simulation.what_if import WhatIf as Comparison
 from zorplex_rl.task.episode import Episode
 from zorplex_rl.training.controller import Controller

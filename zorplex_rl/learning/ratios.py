@@ -51,20 +51,6 @@ def effective_sample_size(ratios: Tensor) -> float:
     return (ratios.sum().square() / (len(ratios) * ratios.square().sum())).item()
 
 
-def learning_rate_factor(episode_sample_size: float) -> float:
-    """Return what to multiply the learning rate by, given the ``effective_sample_size`` of a
-    batch's episodes: its square root, at most 1 (VCPO, Huang et al. 2026, arXiv 2602.17616,
-    "ESS-guided step scaling" for AdamW, with the authors' base of 1).
-
-    A batch that tells only as much as a quarter of its episodes gets half the learning rate, as a
-    batch of a quarter of the size would. On fresh data it is 1.
-
-    >>> learning_rate_factor(0.25), learning_rate_factor(1.0)
-    (0.5, 1.0)
-    """
-    return min(1.0, episode_sample_size**0.5)
-
-
 @torch.no_grad()
 def mismatch(logp: Tensor, behaviour_logp: Tensor, mask: Tensor) -> Diagnostics:
     """Measure how far the policy being trained is from the one that sampled. Returns 0, 0, 0, 1, 1,

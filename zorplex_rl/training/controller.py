@@ -34,9 +34,7 @@ from typing import Any, Self, TypeVar
 
 from zorplex_rl.config import Config
 from zorplex_rl.errors import CheckpointError
-from zorplex_rl.learning.advantages import zero_variance_share
-from zorplex_rl.learning.alarm import Alarm
-from zorplex_rl.learning.learning_signal import LearningSignal
+from zorplex_rl.learning.advantages import LearningSignal, zero_variance_share
 from zorplex_rl.run_folder import MetricsRow
 from zorplex_rl.services.options import ServiceOptions
 from zorplex_rl.services.registry import register_service
@@ -107,7 +105,7 @@ class Controller:
         self.under_way = False
         """Whether a step is to come, after which a checkpoint is written and the run can stop."""
         self._next_evaluation = 0
-        self._signal, self._alarm = LearningSignal(), Alarm(config.learner, config.max_lag)
+        self._signal = LearningSignal()
         self._around = contextlib.AsyncExitStack()
         self._state_lock = asyncio.Lock()
         """Held while an evaluation is written down, and while a checkpoint is gathered."""
@@ -254,9 +252,8 @@ class Controller:
         metrics = metrics | {"zero_variance_share": batch.zero_variance_share}
         self.log.batch(self.step, batch.groups)
         self.log.step(self.step, metrics, self.episodes, batch.groups[0][1][0])
-        for warning in (self._signal.note(batch.episodes, batch.advantages), self._alarm.note(metrics)):
-            if warning:
-                self.log.warn(self.step, warning)
+        if warning := self._signal.note(batch.episodes, batch.advantages):
+            self.log.warn(self.step, warning)
         # A stop may be asked for while the row is written: whoever watches the rows may wait for this one.
         if to_be_saved or self.stop_requested:
             await self._checkpoint()

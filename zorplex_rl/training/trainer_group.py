@@ -49,7 +49,7 @@ COLLECTIVE_SECONDS = 1800.0
 class TrainerRankActor(TrainerActor):
     """One rank of the trainer. Each endpoint has to be called on all ranks, in the same order."""
 
-    _learner: "ShardedLearner"
+    _learner: "ShardedLearner"  # type: ignore[assignment]  # It has the same methods.
     _publisher: "RankPublisher"
     imports = (*TrainerActor.imports, "zorplex_rl.learning.sharded_learner", "zorplex_rl.training.shard_transports")
 
