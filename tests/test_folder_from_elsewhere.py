@@ -7,10 +7,8 @@ import json
 import os
 import pickle
 import shutil
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from runs import SMALL, state_at
@@ -18,7 +16,6 @@ from test_checkpoint import Runs
 
 from zorplex_rl.cli.commands import main
 from zorplex_rl.config import Config, HostsConfig
-from zorplex_rl.errors import ConfigError
 from zorplex_rl.manifest import expect_plain, seal
 from zorplex_rl.policy.model_folder import EMBEDDED_PATH
 from zorplex_rl.run_folder import RunFolder
@@ -133,55 +130,6 @@ def test_a_configuration_that_is_none_is_refused(run, capsys, text, tmp_path):
     (run / "config.json").write_text(text)
     assert str(run) in refused(capsys, "train", "--resume", run)
     refused(capsys, "export", run, "--to", tmp_path / "model")
-
-
-@pytest.mark.parametrize(
-    "change",
-    [{"step": -1}, {"step": "2"}, {"seconds": float("nan")}, {"written": {"../config.json": 0}},
-     {"replay": []}, {"episodes": 10**40}, {"more": 1}],
-)  # fmt: skip
-def test_a_state_that_no_controller_wrote_is_refused_whatever_its_checksum_says(run, capsys, change):
-    newest = run / "checkpoints" / "step_000002"
-    (newest / "controller.json").write_text(json.dumps(state_at(2) | change))
-    seal(newest)
-    assert "is no state of a run" in refused(capsys, "train", "--resume", run)
-
-
-ABSURD = (-1, 1, 2**50, 10**40, 1e300, "x", None, True, [], [5], [1, 1], {}, [[0, ["x"]]], [[0, []], [0, []]])
-
-
-def absurd_forms(value: Any) -> Iterator[Any]:
-    """``value`` with one entry after the other, at any depth, replaced by one absurd value after
-    the other."""
-    yield from (absurd for absurd in ABSURD if absurd != value or type(absurd) is not type(value))
-    if isinstance(value, dict):
-        for name, entry in value.items():
-            yield from (value | {name: absurd} for absurd in absurd_forms(entry))
-
-
-def test_no_entry_of_a_state_can_be_absurd(run):
-    """What is admitted is true of some run of this configuration: only what a run has counted and
-    timed may be anything."""
-    newest, free = (
-        run / "checkpoints" / "step_000002",
-        ("episodes", "next_evaluation", "seconds", "timeline_seconds", "written"),
-    )
-    refusals, admitted = [], []
-    for state in absurd_forms(state_at(2)):
-        (newest / "controller.json").write_text(json.dumps(state))
-        try:
-            RunFolder(run).controller_state(newest, SMALL)
-        except ConfigError as error:
-            refusals.append(str(error))
-        else:
-            of_run = {name: value for name, value in state.items() if name not in free}
-            of_run["replay"]["counters"] = {"trained": of_run["replay"]["counters"]["trained"]}
-            admitted.append(of_run)
-    assert len(refusals) > 200 and admitted
-    assert all("\n" not in refusal and "is no state of a run" in refusal for refusal in refusals)
-    expected = {name: value for name, value in state_at(2).items() if name not in free}
-    expected["replay"]["counters"] = {"trained": expected["replay"]["counters"]["trained"]}
-    assert all(state == expected for state in admitted)
 
 
 def test_rows_are_cut_whatever_length_a_state_gives_them(run):

@@ -138,7 +138,6 @@ def _continue(command: Train, path: Path) -> int:
             raise ConfigError(
                 f"--steps is {config.steps}, but the run in {str(path)!r} has done {step_of(checkpoint)} already; give at least as many"
             )
-        folder.controller_state(checkpoint, config)
         check_needs(config)
         return run(config, folder, checkpoint, command.debug)
 
