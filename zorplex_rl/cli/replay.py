@@ -107,7 +107,7 @@ def replay(command: Replay, given: Sequence[str]) -> int:
         return _unchanged(recording, console)
     # What changes nothing is said before the work begins.
     what_if.expect_change(recording, config, command.without_fault)
-    with _progress(console, 2 * command.seeds * recording.journal.steps) as on_step:
+    with _progress(console, 2 * command.seeds * len(recording.batches)) as on_step:
         found = what_if.what_if(recording, config, command.without_fault, command.seeds, on_step)
     _tell(found, console)
     if command.out:
@@ -120,7 +120,7 @@ def _unchanged(recording: Recording, console: Console) -> int:
     """Replay the run unchanged, and say whether it is the same."""
     from zorplex_rl.simulation.replay import replay as replay_unchanged
 
-    with _progress(console, recording.journal.steps) as on_step:
+    with _progress(console, len(recording.batches)) as on_step:
         found = replay_unchanged(recording, on_step)
     counts = {
         "episodes": (found.same_episodes, found.episodes),

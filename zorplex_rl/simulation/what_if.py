@@ -163,7 +163,7 @@ def what_if(
     predicted: list[float | None] = [None, None]
     note = None
     if has_other_lag or without_fault:
-        recorded, note = latencies_of(recording.folder.timeline, recording.config, recording.journal.steps)
+        recorded, note = latencies_of(recording.folder.timeline, recording.config, len(recording.batches))
         plan = recording.config.steps, original.evaluations
         after = predict(recorded, config.max_lag)
         changed, predicted[1] = simulated(after, recorded, *plan), after.seconds
