@@ -43,7 +43,7 @@ LINES = {
     "simulation": 1_748,
     "sizing": 1_775,
     "drawing": 438,
-    "learning": 2_000,
+    "learning": 1_700,
     "policy": 2_829,
     "services": 3_960,
     "task": 857,

@@ -89,13 +89,13 @@ def test_a_run_without_signal_says_so_once_after_some_steps_in_a_row_and_again_w
     [
         ([WRONG], "wrong"),
         ([RIGHT], "harder tasks"),
-        ([scored("blip", call=None)], "none of 40 episodes called a tool"),
+        ([scored("blip", call=None)], "none of 8 episodes called a tool"),
         ([scored("blip")], "system prompt"),
         ([scored("blip blip", "tokens")], "--max-tokens"),
         ([WRONG, RIGHT], "50%"),
     ],
 )
-def test_the_likeliest_reasons_are_computed_from_the_episodes_of_these_steps(episodes, named):
+def test_the_likeliest_reasons_are_computed_from_the_episodes_of_the_last_step(episodes, named):
     signal = LearningSignal()
     *_, said = [signal.note((8 * episodes)[:8], [0.0] * 8) for _ in range(STEPS_WITHOUT_SIGNAL)]
     assert named in said

@@ -50,7 +50,7 @@ def test_what_is_loaded_is_what_was_saved_bit_for_bit(learner, tmp_path):
     assert torch.equal(torch.rand(3), drawn)
 
 
-def test_a_checkpoint_is_one_file_of_safetensors_that_everybody_may_read_who_may_read_the_rest(saved, learner):
+def test_a_checkpoint_is_one_file_of_safetensors_with_the_permissions_of_the_rest(saved, learner):
     (saved / "beside").write_text("")
     assert (saved / FILE).stat().st_mode == (saved / "beside").stat().st_mode
     with safe_open(saved / FILE, framework="pt") as opened:

@@ -12,12 +12,12 @@ import torch
 from zorplex_rl.config import LOSS_KNOBS, Config, LearnerConfig
 from zorplex_rl.errors import TrainingDiverged
 from zorplex_rl.learning import train_simple
-from zorplex_rl.learning.advantages import by_prefix, group_relative, zero_variance_share
+from zorplex_rl.learning.advantages import by_prefix, group_relative
 from zorplex_rl.learning.batches import collate, split_by_tokens
 from zorplex_rl.learning.checkpoint import load_learner, save_learner
 from zorplex_rl.learning.learner import Learner, _rows, embed, response_logprobs, response_states, token_logprobs
 from zorplex_rl.learning.losses import LOSSES, policy_loss
-from zorplex_rl.policy.load import Policy, load_policy
+from zorplex_rl.policy.load import Policy
 from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
 from zorplex_rl.task.environment import Zorplex
 from zorplex_rl.task.rewards import score
@@ -147,12 +147,6 @@ def test_the_gradient_of_what_many_tokens_share_is_added_up_in_float32(embedded)
     assert (model.get_input_embeddings().weight.grad[7] == count).all()
 
 
-def test_bfloat16_itself_costs_a_few_percent_of_the_gradient_however_it_is_split(embedded, episodes, advantages):
-    exact = gradient(embedded, episodes, advantages, torch.float32, ALL_AT_ONCE)
-    for budget in (ALL_AT_ONCE, ONE_EPISODE_AT_A_TIME):
-        assert 0.005 < distance(gradient(embedded, episodes, advantages, torch.bfloat16, budget), exact) < 0.1
-
-
 def test_a_group_runs_its_prompt_once(episodes, advantages):
     for batch in collate(episodes, advantages, 100_000):
         assert len(batch.prompts) == len({tuple(episodes[i].prompt_ids) for i in batch.episodes})
@@ -216,27 +210,11 @@ def test_the_learning_rate_has_one_default_whichever_way_one_trains(embedded):
 
 
 @pytest.mark.parametrize(
-    ("loss", "knobs"),
-    [
-        ("grpo", {"clip_low": 1e-4}),
-        ("dapo", {"clip_high": 1e-4}),
-        ("decoupled_ppo", {"clip_low": 1e-4, "clip_high": 1e-4}),
-        ("gspo", {"clip_low": 1e-5, "clip_high": 1e-5}),
-        ("maxrl", {"clip_low": 1e-4}),
-        ("tis", {"truncation": 0.5}),
-        ("cispo", {"clip_high": 1e-4}),
-        ("icepop", {"clip_low": 1e-4}),
-        ("dppo", {"clip_low": 1e-4, "clip_high": 1e-4}),
-        ("dppo", {"truncation": 0.5}),
-        ("m2po", {"truncation": 1e-9}),
-        ("sequence_rejection", {"clip_low": 1e-4}),
-        ("geometric_rejection", {"clip_high": 1e-5}),
-        ("decoupled_ppo", {"truncation": 0.5}),
-    ],
+    ("loss", "knob"), [("grpo", {"clip_low": 1e-4}), ("dapo", {"clip_high": 1e-4}), ("m2po", {"truncation": 1e-9})]
 )
-def test_a_setting_of_a_loss_changes_what_is_learned(embedded, episodes, advantages, loss, knobs):
+def test_a_setting_of_a_loss_changes_what_is_learned(embedded, episodes, advantages, loss, knob):
     config, found = Config().changed(loss=loss, updates_per_batch=2), []
-    for chosen in (config, config.changed(**knobs)):
+    for chosen in (config, config.changed(**knob)):
         chosen.check()
         policy = fresh(embedded)
         Learner(policy, chosen.learner).step(episodes[:4], advantages[:4])
@@ -299,34 +277,26 @@ def test_all_that_the_optimizer_keeps_is_where_the_weights_are(embedded):
         )
 
 
-def test_groups_without_variance_teach_nothing_and_are_counted():
-    assert group_relative([[0.3, 0.3], [0.1, 0.2]])[0] == [0.0, 0.0]
-    assert zero_variance_share([[0.3, 0.3], [0.1, 0.2]]) == 0.5
-
-
-def test_training_a_few_steps_on_policy_raises_the_reward():
-    policy, zorplex = load_policy(), Zorplex(0)
-    learner = Learner(policy, LearnerConfig(learning_rate=6e-4))
-    rewards = []
-    for step in range(9):
-        tasks = zorplex.tasks(("simple:easy",), 4, start=4 * step)
-        requests = [RolloutRequest(task, 1000 * step + 8 * g + i, g) for g, task in enumerate(tasks) for i in range(8)]
-        found = rollout(policy, requests, zorplex.execute, Sampling())
-        groups = []
-        for start in range(0, 32, 8):
-            for episode in found[start : start + 8]:
-                episode.score = score(episode)
-            groups.append([episode.score.reward for episode in found[start : start + 8]])
-        rewards.append(learner.step(found, [a for group in group_relative(groups) for a in group])["reward"])
-    assert sum(rewards[-3:]) / 3 > sum(rewards[:3]) / 3 + 0.3
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_an_update_that_leaves_nothing_finite_names_its_step(embedded, episodes, advantages, dtype):
     learner = Learner(fresh(embedded, dtype), LearnerConfig(learning_rate=1e30))
     with pytest.raises(TrainingDiverged, match="the largest logit of step 1 is nan"):
         learner.step(episodes, advantages)
     assert learner.version == 0
+
+
+def test_one_infinite_weight_is_found_wherever_it_is(embedded, episodes, advantages, monkeypatch):
+    optimizer = (learner := Learner(fresh(embedded))).optimizer
+    step = optimizer.step
+
+    def overflow(learning_rate):
+        step(learning_rate)
+        with torch.no_grad():
+            optimizer.parameters[-1].flatten()[-1] = float("inf")
+
+    monkeypatch.setattr(optimizer, "step", overflow)
+    with pytest.raises(TrainingDiverged, match="the largest weight of step 1 is inf"):
+        learner.step(episodes, advantages)
 
 
 def test_a_gradient_that_is_not_finite_does_not_reach_the_weights(embedded, episodes, advantages):

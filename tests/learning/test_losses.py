@@ -238,13 +238,6 @@ def test_clipping_stops_the_gradient_only_where_the_ratio_has_moved_the_way_the_
     assert evaluate("grpo", logp, *arguments)[1] == {"clip_fraction_low": 0.25, "clip_fraction_high": 0.25}
 
 
-def test_dapo_lets_a_good_token_grow_where_the_symmetric_clip_holds_it():
-    logp = torch.tensor([[math.log(1.25)]], requires_grad=True)
-    arguments = (torch.zeros(1, 1), torch.ones(1), torch.ones(1, 1))
-    assert gradient("grpo", logp, *arguments).item() == 0
-    assert gradient("dapo", logp, *arguments).item() < 0
-
-
 def test_without_a_lower_bound_cispo_is_truncated_importance_sampling():
     given = tensors(rows=8, width=6, shift=1.0, dtype=torch.float64)
     one, _ = evaluate("cispo", *given, clip_low=1.0, clip_high=1.5)

@@ -50,7 +50,7 @@ class AnyInterleaving(RuleBasedStateMachine):
         self.holding[generator].clear()
 
     @rule(data=st.data())
-    def deliver_something_nobody_waits_for(self, data):
+    def deliver_something_unexpected(self, data):
         waiting = {number for held in self.holding for number in held}
         number = data.draw(st.integers(0, self.total + 2))
         if number not in waiting:

@@ -15,7 +15,7 @@ from torch.optim.adamw import adamw
 
 
 class AdamW:
-    """Keeps masters, their gradients and moments of ``parameters``, all on one kind of device."""
+    """Keeps masters and moments of ``parameters``, which are on one kind of device."""
 
     def __init__(self, parameters: Iterable[Tensor], weight_decay: float = 0.0) -> None:
         self.parameters, self.weight_decay = list(parameters), weight_decay

@@ -115,18 +115,15 @@ class LearningSignal:
     """Notices that a run learns nothing: for some steps no reward has varied within a group."""
 
     def __init__(self) -> None:
-        self._steps: list[Sequence[Episode]] = []
+        self._steps = 0
 
     def note(self, episodes: Sequence[Episode], advantages: Sequence[float]) -> str | None:
         """Note a step. Returns what is wrong after ``STEPS_WITHOUT_SIGNAL`` such steps, once."""
-        if any(abs(advantage) > 1e-9 for advantage in advantages):
-            self._steps = []
+        self._steps = 0 if any(abs(advantage) > 1e-9 for advantage in advantages) else self._steps + 1
+        if self._steps != STEPS_WITHOUT_SIGNAL:
             return None
-        self._steps.append(episodes)
-        if len(self._steps) != STEPS_WITHOUT_SIGNAL:
-            return None
-        reasons = why_no_reward_varies([episode for step in self._steps for episode in step])
-        return f"no reward has varied within a group for {len(self._steps)} steps, so nothing is learned: {reasons}"
+        reasons = why_no_reward_varies(episodes)
+        return f"no reward has varied within a group for {self._steps} steps, so nothing is learned: {reasons}"
 
 
 def why_no_reward_varies(episodes: Sequence[Episode]) -> str:

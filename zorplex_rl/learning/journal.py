@@ -6,8 +6,7 @@
 
 The seed of an episode follows from the run's seed, its group and its place in the group; its task
 follows from the group's number. Evaluations and faults are in ``metrics.jsonl``. Tokens and
-log-probabilities are there to be compared with: little-endian int32 and float32, base64. A batch of
-64 episodes takes about 30 kB.
+log-probabilities are there to be compared with: little-endian int32 and float32, base64.
 """
 
 import base64
@@ -15,7 +14,7 @@ import json
 import platform
 import sys
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from itertools import chain, islice
@@ -117,7 +116,12 @@ def read_journal(file: Path) -> list[Sitting]:
     """Return the sittings of the run whose journal is ``file``. Batches that were trained on after
     the checkpoint from which it went on are left out. Raises ConfigError if there is no step."""
     sittings: list[Sitting] = []
-    for row in _rows(file):
+    for line in file.read_bytes().splitlines() if file.is_file() else ():
+        try:
+            row = json.loads(line)
+        except ValueError:
+            # Cut off by a crash.
+            continue
         match row["event"]:
             case "sitting":
                 for sitting in sittings:
@@ -132,15 +136,6 @@ def read_journal(file: Path) -> list[Sitting]:
     if not trained:
         raise ConfigError(f"the journal in {str(file.parent)!r} has no training step; let the run train first")
     return trained
-
-
-def _rows(file: Path) -> Iterator[dict[str, Any]]:
-    """Yield the rows of ``file``, but for lines that a crash has cut off."""
-    for line in file.read_bytes().splitlines() if file.is_file() else ():
-        try:
-            yield json.loads(line)
-        except ValueError:
-            continue
 
 
 def _batch(row: dict[str, Any]) -> WrittenBatch:

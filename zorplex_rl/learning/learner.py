@@ -37,8 +37,7 @@ from zorplex_rl.task.episode import Episode
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-Forward = Callable[[MicroBatch], tuple[Tensor, Tensor]]
-"""Returns log π and entropy [B, T] of a micro-batch's tokens."""
+Forward = Callable[[MicroBatch], tuple[Tensor, Tensor]]  # Returns log π and entropy [B, T] of its tokens.
 
 
 class Learner:
@@ -118,7 +117,7 @@ def add_gradients(
     largest_square: float | None,
 ) -> tuple[Diagnostics, list[Tensor]]:
     """Add up the gradients of ``batches``. Returns the sums of their diagnostics, and log π [B, T]
-    of each. ``proximal`` is what this returned in the step's first update; None: this is it."""
+    of each. ``proximal`` is log π in the step's first update; None in that update."""
     loss, kl_coefficient = loss_of(config), config.kl_coefficient
     totals: Diagnostics = {"loss": 0.0, "entropy": 0.0}
     logps = []
@@ -153,17 +152,16 @@ def squares_of(forward: Forward, batches: Sequence[MicroBatch]) -> Tensor:
 
 def compared(batches: Sequence[MicroBatch], logps: Sequence[Tensor]) -> list[Tensor]:
     """Return log π, log μ and mask [n] of all tokens, and log π/μ of all episodes."""
-    tokens = (logps, [b.behaviour_logp for b in batches], [b.mask for b in batches])
     episodes = [
         episode_log_ratios(logp, b.behaviour_logp, b.mask)[: len(b.episodes)]
         for logp, b in zip(logps, batches, strict=True)
     ]
-    return [*(torch.cat([t.flatten() for t in tensors]) for tensors in tokens), torch.cat(episodes)]
+    parts = (logps, [b.behaviour_logp for b in batches], [b.mask for b in batches], episodes)
+    return [torch.cat([tensor.flatten() for tensor in part]) for part in parts]
 
 
 def divergence(logp: Tensor, behaviour_logp: Tensor, mask: Tensor, of_episodes: Tensor) -> Diagnostics:
-    """Return how far the trained policy is from the one that sampled, from what ``compared``
-    returned."""
+    """Return how far the policy is from the one that sampled, from what ``compared`` returned."""
     # Relative to the largest one: far from μ, the ratios of all episodes would be rounded to 0.
     size = effective_sample_size((of_episodes - of_episodes.max()).exp())
     return {"episode_sample_size": size} | mismatch(logp, behaviour_logp, mask)
@@ -219,8 +217,6 @@ def response_states(model: PreTrainedModel | Qwen2, batch: MicroBatch) -> Tensor
     prompts = embed(model, batch.prompts)
     states = model.base_model(inputs_embeds=prompts, **fills(model.base_model, shared)).last_hidden_state
     first = _rows(states, follows, lengths - 1)[:, None]
-    if batch.ids.shape[1] == 1:
-        return first
     cache = new_cache(model)
     for index, layer in enumerate(shared.layers):
         cache.update(_rows(layer.keys, follows), _rows(layer.values, follows), index)

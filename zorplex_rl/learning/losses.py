@@ -87,8 +87,7 @@ LOSSES = {
     # The same by a ratio that does not grow with the length (section 3.3.3; 0.001 for thousands of tokens).
     "geometric_rejection": Loss("log π", "mask", "episode mean", clip_low=0.03, clip_high=0.03),
 }
-"""What ``--loss`` can be. A new one also needs its name and settings in ``config.py``, and if its
-advantage is another than GRPO's, that in ``advantages.py``."""
+"""What ``--loss`` can be. CONTRIBUTING.md says what else a new one needs."""
 
 
 def policy_loss(
@@ -111,7 +110,12 @@ def policy_loss(
     low, high = 1 - row.clip_low, 1 + row.clip_high
     recent = logp.detach() if proximal_logp is None else proximal_logp
     log_ratio = logp - (recent if row.weighted == "w r" else behaviour_logp)
-    ratio = _at_level(row, log_ratio, mask).exp().expand_as(mask)
+    of_level = log_ratio
+    if row.level != "token":
+        of_level = (log_ratio * mask).sum(1, keepdim=True)
+    if row.level == "episode mean":
+        of_level = of_level / mask.sum(1, keepdim=True).clamp(min=1)
+    ratio = of_level.exp().expand_as(mask)
 
     match row.bound:
         case "clip" | "mask":
@@ -148,14 +152,6 @@ def policy_loss(
         objective = torch.minimum(objective, weighted.clamp(low, high) * advantage)
     loss = token_mean(-objective * ~is_masked, mask, tokens)
     return loss, {name: token_mean(where.float(), mask, tokens).item() for name, where in shares.items()}
-
-
-def _at_level(row: Loss, log_ratio: Tensor, mask: Tensor) -> Tensor:
-    """Return log r of each token [B, T], or of each episode [B, 1]."""
-    if row.level == "token":
-        return log_ratio
-    product = (log_ratio * mask).sum(1, keepdim=True)
-    return product if row.level == "episode product" else product / mask.sum(1, keepdim=True).clamp(min=1)
 
 
 def onward(log_ratio: Tensor, advantage: Tensor, mask: Tensor) -> Tensor:

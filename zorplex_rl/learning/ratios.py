@@ -40,10 +40,9 @@ def effective_sample_size(ratios: Tensor) -> float:
     """Return the self-normalised effective sample size of ``ratios`` π/μ [n] as a share of n:
     (Σr)² / (n Σr²), from 1/n to 1 (Kong 1992).
 
-    0.6 means that 1,000 reweighted samples tell only as much as 600 fresh ones. The samples may be
-    tokens or episodes; the ratio of an episode is the product of its tokens' ratios and varies
-    more. Self-normalised: a common factor of all ratios changes nothing, so it does not see that
-    all of them are far from 1.
+    0.6 means that 1,000 reweighted samples tell only as much as 600 fresh ones. A sample is a token
+    or an episode, whose ratio is the product of its tokens' ratios and varies more. A common factor
+    of all ratios changes nothing.
 
     >>> effective_sample_size(torch.tensor([1.0, 1.0, 1.0, 1.0])), effective_sample_size(torch.tensor([3.0, 0.0, 0.0, 0.0]))
     (1.0, 0.25)
@@ -53,11 +52,9 @@ def effective_sample_size(ratios: Tensor) -> float:
 
 @torch.no_grad()
 def mismatch(logp: Tensor, behaviour_logp: Tensor, mask: Tensor) -> Diagnostics:
-    """Measure how far the policy being trained is from the one that sampled. Returns 0, 0, 0, 1, 1,
-    1 for data that are exactly on-policy.
+    """Measure over all tokens how far the policy being trained is from the one that sampled.
 
-    ``mismatch_kl`` is the k3 estimate of KL(μ ‖ π), ``second_moment`` the mean of (log r)²
-    (``m2po`` bounds it on one side). All values are over tokens, without regard to episodes.
+    ``mismatch_kl`` is the k3 estimate of KL(μ ‖ π), ``second_moment`` the mean of (log r)².
     """
     chosen = mask.bool()
     delta = (logp - behaviour_logp)[chosen].double()

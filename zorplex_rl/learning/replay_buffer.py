@@ -81,11 +81,8 @@ class ReplayBuffer(Generic[Group]):
     @property
     def left_of_step(self) -> int:
         """How many of the next groups belong to the same training step: those to be generated
-        again, else the rest of the step.
-
-        A generator that returns several groups together should ask for no more than these. If it
-        sampled groups of two steps together, the first step would wait for groups of the second.
-        """
+        again, else the rest of the step. A generator that asks for more and returns them together
+        keeps one step waiting for groups of the next."""
         return len(self._again) or self.groups_per_step - self._next_group % self.groups_per_step
 
     def admit(self, version: int, count: int) -> list[int]:
@@ -97,7 +94,10 @@ class ReplayBuffer(Generic[Group]):
             in_flight.append(version)
             if not self._feasible(in_flight, self.version):
                 break
-            group = self._again.popleft() if self._again else self._new_group()
+            if self._again:
+                group = self._again.popleft()
+            else:
+                group, self._next_group = self._next_group, self._next_group + 1
             self._generating[group] = version
             self.counters.started += 1
             admitted.append(group)
@@ -142,12 +142,8 @@ class ReplayBuffer(Generic[Group]):
             self._taken.popleft()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state for a checkpoint. It holds the numbers of the groups in flight, not the
-        groups: they are generated again.
-
-        The same holds for groups taken for a step that is not done yet: the state is that before
-        this step.
-        """
+        """Return the state for a checkpoint. Groups in flight, and those taken for a step that is
+        not done yet, are numbers in it: they are generated again."""
         taken = [number for _, numbers in self._taken for number in numbers]
         counters = asdict(self.counters)
         counters["trained"] -= len(taken)
@@ -160,17 +156,10 @@ class ReplayBuffer(Generic[Group]):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from ``state``. Groups that were in flight then count as abandoned."""
+        """Continue a new buffer from ``state``. Groups in flight then count as abandoned."""
         self.version, self._next_group = state["version"], state["next_group"]
         self.counters = Counters(**state["counters"])
         self._again = deque(state["again"])
-        self._generating.clear()
-        self._ready.clear()
-        self._taken.clear()
-
-    def _new_group(self) -> int:
-        self._next_group += 1
-        return self._next_group - 1
 
     def _feasible(self, started: list[int], version: int) -> bool:
         """Return whether steps of ``groups_per_step`` groups at ``version``, ``version`` + 1, … can
