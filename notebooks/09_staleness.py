@@ -40,8 +40,7 @@ with app.setup(hide_code=True):
     )
     from zorplex_rl.course.widgets import LiveCurve, PhaseDiagram
     from zorplex_rl.learning.batches import collate
-    from zorplex_rl.learning.learner import token_logprobs
-    from zorplex_rl.learning.schedule import schedule
+    from zorplex_rl.learning.learner import schedule, token_logprobs
     from zorplex_rl.policy.load import load_policy
     from zorplex_rl.task.environment import Zorplex
 

@@ -11,20 +11,20 @@ import pytest
 
 HERE = Path(__file__).parent
 FILES = {
-    ".": "config documents house run_folder timeline walk",
-    "cli": "cli live open size",
+    ".": "config documents house run_folder speedrun timeline walk",
+    "cli": "cli live open",
     "training": "devices run_log",
     "training/hosts": "clusters",
     "services": "certificates own_folder router",
-    "simulation": "recorded",
-    "sizing": "memory model_shape",
+    "simulation": "lag recorded",
+    "sizing": "allocation fit memory model_shape run_time step_time",
     "drawing": "plots",
-    "learning": "alarm checkpoint learning_signal losses referee replay",
+    "learning": "advantages checkpoint losses replay_buffer",
     "weights": "fence ring",
     "weights/reshard": "plan sharded_model transfer",
     "policy": "intervals limits",
     "task": "environment parser reward_hacks rewards specs",
-    "course": "laboratory nb10_gpus stacks",
+    "course": "alarm stacks",
     "course/lesson": "exercise glossary keep_open markup",
     "course/figures": "actor_drawings figures loop_drawing",
     "course/widgets": "drawn_widgets",
@@ -32,7 +32,6 @@ FILES = {
 """By folder, without ``test_`` and ``.py``; beside them, the examples in the package's
 docstrings."""
 SLOWER = """
-test_the_diagnostic_of_a_run_is_what_the_trials_of_even_seeds_chose_before_those_that_judge_it
 test_what_cannot_be_stopped_does_not_hold_the_notebook
 test_every_bold_term_of_a_notebook_is_explained
 test_whatever_the_text_it_is_shown_and_nothing_else_happens
@@ -42,11 +41,15 @@ test_the_best_constant_of_the_training_answers_earns_a_quarter_of_a_point_at_mos
 test_a_plan_fills_every_shard_and_moves_exactly_the_minimum
 test_an_interval_of_95_percent_covers_the_share_in_more_than_90_of_100_cases_everywhere
 test_a_hundred_thousand_spans_make_a_figure_that_a_page_can_hold
-test_the_parameters_are_those_of_the_model_itself_in_every_family
+test_size_measures_this_machine_and_tells_the_time_of_a_step
+test_this_machine_takes_longer_for_a_larger_model
+test_a_configuration_of_no_model_is_refused_in_one_sentence
+test_a_configuration_of_ten_million_layers_is_refused_before_anything_is_made_of_it
 """.split()
 """Tests of these files that take seconds."""
 STARTING = """
-test_the_reference_workload_is_timed_in_two_processes_that_leave_nothing_behind
+test_the_repository_has_no_other_folder
+test_each_entry_trains_the_policy_that_it_is_given
 test_no_command_begins_in_a_folder_that_is_gone
 test_the_first_picture_moves_unless_its_reader_wants_less_motion_and_is_light_and_dark
 test_a_disk_that_fills_up_is_one_sentence_whatever_is_written
@@ -69,7 +72,8 @@ test_what_is_new_or_not_ours_is_left_alone
 test_another_process_with_another_hash_seed_draws_the_same_tasks
 test_a_measured_process_takes_what_was_computed
 test_nothing_is_said_where_the_library_cannot_keep_its_cache
-test_a_shape_needs_no_torch
+test_the_check_imports_no_torch
+test_a_plain_qwen2_needs_no_torch
 """.split()
 """Tests of these files that start a process."""
 _QUICK = {HERE / folder / f"test_{name}.py" for folder, names in FILES.items() for name in names.split()}

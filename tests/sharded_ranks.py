@@ -59,7 +59,7 @@ def _rank(rank: int, folder: Path, ranks: int, case: Case, batch) -> None:
     _, config, dtype = case
     learner = ShardedLearner(load_policy(dtype=dtype), mesh, config, DECAY_STEPS)
     own = sum(p.to_local().numel() for p in learner.policy.model.parameters())
-    found = {"own_parameters": own, "metrics": train(learner, batch), "state": learner.whole_state()}
+    found = {"own_parameters": own, "metrics": train(learner, batch), "state": learner.state_dict()}
     save_learner(learner, folder / "saved_by_group")
     load_learner(learner, folder / "saved_by_one")
     found["metrics_after_load"] = learner.step(*batch)

@@ -73,7 +73,7 @@ def test_a_tool_that_never_answers_or_fails_has_said_so_to_its_episodes_and_the_
         train_on(config, run, resume=run.newest_checkpoint())
         assert len(rows(run.path, "step")) == config.steps
     recording = read_recording(run.path, task=task)
-    assert [len(sitting.batches) for sitting in recording.journal.sittings] == ([2, 2] if resumed else [4])
+    assert [len(sitting.batches) for sitting in recording.sittings] == ([2, 2] if resumed else [4])
     said = {"] -> ERROR: timed out after 0.5 s": set(), "] -> ERROR: ConnectionError: the backend is gone": set()}
     for batch in (batch for sitting in recording.journal.sittings for batch in sitting.batches.values()):
         for place, episode in enumerate(batch.episodes):
@@ -105,7 +105,6 @@ def test_an_episode_whose_score_failed_is_no_episode_without_reward(tmp_path):
     ("flags", "named"),
     [
         (["--loss", "reinforce", "--clip-high", "0.3"], "--clip-high"),
-        (["--order", "freshest", "--max-lag", "0"], "--order"),
         (["--on-update", "restart", "--max-lag", "0"], "--on-update"),
         (["--max-staleness", "4"], "--max-staleness"),
     ],

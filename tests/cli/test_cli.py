@@ -57,8 +57,6 @@ CANNOT_WORK = """
 --max-lag -1
 --tool-latency -0.1
 --learning-rate nan
---scale-rate -0.1
---scale-rate 0.1 --trainer-processes 2
 --credit prefix --group-size 1 --loss reinforce
 --learning-rate inf
 --learning-rate 1e39

@@ -1,16 +1,21 @@
-"""Credit for each token: what it is compared with."""
+"""Credit for each token, and what a run says that learns nothing."""
 
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from statistics import fmean
 
 import pytest
 
-from zorplex_rl.learning.advantages import by_prefix, prefix_relative
-from zorplex_rl.task.episode import Episode
+from zorplex_rl.learning.advantages import STEPS_WITHOUT_SIGNAL, LearningSignal, by_prefix
+from zorplex_rl.task.episode import Episode, Task, Turn
+from zorplex_rl.task.rewards import score
 from zorplex_rl.task.specs import get_spec
+
+
+def sample(tokens: list[int], group: int = 0, prompt: int = 1) -> Episode:
+    task = get_spec("simple").task(0)
+    return Episode(task, [prompt], tokens, [True] * len(tokens), [0.0] * len(tokens), [], "answer", group=group)
 
 
 def by_definition(samples: list[list[int]], advantages: list[float]) -> list[list[float]]:
@@ -35,20 +40,20 @@ def test_each_token_is_compared_with_the_samples_that_are_the_same_up_to_it(seed
     draw = random.Random(seed)
     samples = [[draw.randrange(2) for _ in range(draw.randrange(7))] for _ in range(draw.randrange(1, 9))]
     advantages = [draw.choice([-1.0, 0.0, 0.3, 1.0]) for _ in samples]
-    found, expected = prefix_relative(samples, advantages), by_definition(samples, advantages)
+    found, expected = by_prefix([*map(sample, samples)], advantages), by_definition(samples, advantages)
     assert [len(values) for values in found] == [len(sample) for sample in samples]
     for values, others in zip(found, expected, strict=True):
         assert values == pytest.approx(others)
 
 
 def test_where_all_samples_are_alike_no_token_earns_anything():
-    assert prefix_relative([[4, 5], [4, 5], [4, 5]], [0.7, 0.7, 0.7]) == [[0.0, 0.0]] * 3
-    assert prefix_relative([[4, 5]], [0.7]) == [[0.0, 0.0]]
+    assert by_prefix([sample([4, 5])] * 3, [0.7, 0.7, 0.7]) == [[0.0, 0.0]] * 3
+    assert by_prefix([sample([4, 5])], [0.7]) == [[0.0, 0.0]]
 
 
 def test_the_first_token_is_compared_with_all_others_and_a_choice_with_those_that_chose_too():
-    right, wrong, other = [1, 2, 3], [1, 2, 4], [9, 9, 9]
-    found = prefix_relative([right, right, wrong, other], [1.0, 1.0, 0.0, 0.0])
+    right, wrong, other = sample([1, 2, 3]), sample([1, 2, 4]), sample([9, 9, 9])
+    found = by_prefix([right, right, wrong, other], [1.0, 1.0, 0.0, 0.0])
     assert found[0][0] == pytest.approx(1 - 1 / 3)
     # The good beginning was shared: 2 of 3 that began so were right, and only the last token decided.
     assert found[2] == pytest.approx([-2 / 3, -1.0, -1.0])
@@ -56,11 +61,41 @@ def test_the_first_token_is_compared_with_all_others_and_a_choice_with_those_tha
 
 
 def test_groups_are_told_apart_by_number_and_prompt_wherever_they_stand():
-    def episode(group: int, prompt: int, tokens: list[int]) -> Episode:
-        task = get_spec("simple").task(0)
-        return Episode(task, [prompt], tokens, [True] * len(tokens), [0.0] * len(tokens), [], "answer", group=group)
-
-    first, second = [episode(0, 1, [5]), episode(0, 1, [6])], [episode(1, 1, [5]), episode(1, 1, [6])]
-    alike = [replace(e, prompt_ids=[2]) for e in first]
-    mixed = [first[0], second[0], alike[0], first[1], second[1], alike[1]]
+    first, second, third = ([sample([5], *of), sample([6], *of)] for of in ((0, 1), (1, 1), (0, 2)))
+    mixed = [first[0], second[0], third[0], first[1], second[1], third[1]]
     assert by_prefix(mixed, [1.0, 2.0, 3.0, 0.0, 0.0, 0.0]) == [[1.0], [2.0], [3.0], [-1.0], [-2.0], [-3.0]]
+
+
+def scored(text: str, finish: str = "eos", call: str | None = "DOUBLE[4]") -> Episode:
+    made = Episode(Task("doubling", "Double 4?", 8, 1, ""), [1], [2], [True], [-1.0], [Turn(text, 0, 1, call)], finish)
+    made.score = score(made)
+    return made
+
+
+WRONG, RIGHT = scored("[ANSWER] 9"), scored("[ANSWER] 8")
+
+
+def test_a_run_without_signal_says_so_once_after_some_steps_in_a_row_and_again_when_it_was_gone_meanwhile():
+    signal = LearningSignal()
+    for _ in range(2):
+        said = [signal.note([WRONG] * 8, [0.0] * 8) for _ in range(3 * STEPS_WITHOUT_SIGNAL)]
+        assert [bool(text) for text in said].index(True) == STEPS_WITHOUT_SIGNAL - 1
+        assert sum(map(bool, said)) == 1
+        assert signal.note([WRONG, RIGHT], [-0.5, 0.5]) is None
+
+
+@pytest.mark.parametrize(
+    ("episodes", "named"),
+    [
+        ([WRONG], "wrong"),
+        ([RIGHT], "harder tasks"),
+        ([scored("blip", call=None)], "none of 8 episodes called a tool"),
+        ([scored("blip")], "system prompt"),
+        ([scored("blip blip", "tokens")], "--max-tokens"),
+        ([WRONG, RIGHT], "50%"),
+    ],
+)
+def test_the_likeliest_reasons_are_computed_from_the_episodes_of_the_last_step(episodes, named):
+    signal = LearningSignal()
+    *_, said = [signal.note((8 * episodes)[:8], [0.0] * 8) for _ in range(STEPS_WITHOUT_SIGNAL)]
+    assert named in said

@@ -5,20 +5,19 @@ from __future__ import annotations
 import copy
 import inspect
 import math
-from dataclasses import replace
 
 import pytest
 import torch
 
 from zorplex_rl.config import LOSS_KNOBS, Config, LearnerConfig
-from zorplex_rl.errors import ConfigError, TrainingDiverged
+from zorplex_rl.errors import TrainingDiverged
 from zorplex_rl.learning import train_simple
-from zorplex_rl.learning.advantages import by_prefix, group_relative, zero_variance_share
+from zorplex_rl.learning.advantages import by_prefix, group_relative
 from zorplex_rl.learning.batches import collate, split_by_tokens
 from zorplex_rl.learning.checkpoint import load_learner, save_learner
 from zorplex_rl.learning.learner import Learner, _rows, embed, response_logprobs, response_states, token_logprobs
-from zorplex_rl.learning.losses import LOSSES
-from zorplex_rl.policy.load import Policy, load_policy
+from zorplex_rl.learning.losses import LOSSES, policy_loss
+from zorplex_rl.policy.load import Policy
 from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
 from zorplex_rl.task.environment import Zorplex
 from zorplex_rl.task.rewards import score
@@ -68,7 +67,7 @@ def test_every_loss_takes_a_step_with_all_diagnostics(embedded, episodes, advant
         "reward accuracy format_rate truncation_rate lag_mean lag_max"
     )
     assert set(promised.split()) <= metrics.keys()
-    of_loss = LOSSES[loss](*torch.ones(2, 1, 1), torch.ones(1), torch.ones(1, 1))[1]
+    of_loss = policy_loss(LOSSES[loss], *torch.ones(2, 1, 1), torch.ones(1), torch.ones(1, 1))[1]
     assert set(of_loss) <= metrics.keys()
 
 
@@ -148,12 +147,6 @@ def test_the_gradient_of_what_many_tokens_share_is_added_up_in_float32(embedded)
     assert (model.get_input_embeddings().weight.grad[7] == count).all()
 
 
-def test_bfloat16_itself_costs_a_few_percent_of_the_gradient_however_it_is_split(embedded, episodes, advantages):
-    exact = gradient(embedded, episodes, advantages, torch.float32, ALL_AT_ONCE)
-    for budget in (ALL_AT_ONCE, ONE_EPISODE_AT_A_TIME):
-        assert 0.005 < distance(gradient(embedded, episodes, advantages, torch.bfloat16, budget), exact) < 0.1
-
-
 def test_a_group_runs_its_prompt_once(episodes, advantages):
     for batch in collate(episodes, advantages, 100_000):
         assert len(batch.prompts) == len({tuple(episodes[i].prompt_ids) for i in batch.episodes})
@@ -205,11 +198,9 @@ def test_injected_tokens_carry_no_gradient(embedded, episodes):
 
 
 def test_every_setting_of_a_loss_can_be_set_in_the_configuration_and_has_one_default():
-    own = ("logp", "behaviour_logp", "advantage", "mask", "tokens", "proximal_logp", "bound")
-    for name, loss in LOSSES.items():
-        knobs = {knob for knob in inspect.signature(loss).parameters if knob not in own}
-        assert knobs == {knob for knob, losses in LOSS_KNOBS.items() if name in losses}
-        assert {getattr(LearnerConfig(), knob) for knob in knobs} <= {None}
+    for knob, losses in LOSS_KNOBS.items():
+        assert getattr(LearnerConfig(), knob) is None
+        assert set(losses) == {name for name, row in LOSSES.items() if math.isfinite(getattr(row, knob))}
 
 
 def test_the_learning_rate_has_one_default_whichever_way_one_trains(embedded):
@@ -219,27 +210,11 @@ def test_the_learning_rate_has_one_default_whichever_way_one_trains(embedded):
 
 
 @pytest.mark.parametrize(
-    ("loss", "knobs"),
-    [
-        ("grpo", {"clip_low": 1e-4}),
-        ("dapo", {"clip_high": 1e-4}),
-        ("decoupled_ppo", {"clip_low": 1e-4, "clip_high": 1e-4}),
-        ("gspo", {"clip_low": 1e-5, "clip_high": 1e-5}),
-        ("maxrl", {"clip_low": 1e-4}),
-        ("tis", {"truncation": 0.5}),
-        ("cispo", {"clip_high": 1e-4}),
-        ("icepop", {"clip_low": 1e-4}),
-        ("dppo", {"clip_low": 1e-4, "clip_high": 1e-4}),
-        ("dppo", {"truncation": 0.5}),
-        ("m2po", {"second_moment": 1e-9}),
-        ("sequence_rejection", {"clip_low": 1e-4}),
-        ("geometric_rejection", {"clip_high": 1e-5}),
-        ("decoupled_ppo", {"truncation": 0.5}),
-    ],
+    ("loss", "knob"), [("grpo", {"clip_low": 1e-4}), ("dapo", {"clip_high": 1e-4}), ("m2po", {"truncation": 1e-9})]
 )
-def test_a_setting_of_a_loss_changes_what_is_learned(embedded, episodes, advantages, loss, knobs):
+def test_a_setting_of_a_loss_changes_what_is_learned(embedded, episodes, advantages, loss, knob):
     config, found = Config().changed(loss=loss, updates_per_batch=2), []
-    for chosen in (config, config.changed(**knobs)):
+    for chosen in (config, config.changed(**knob)):
         chosen.check()
         policy = fresh(embedded)
         Learner(policy, chosen.learner).step(episodes[:4], advantages[:4])
@@ -247,77 +222,16 @@ def test_a_setting_of_a_loss_changes_what_is_learned(embedded, episodes, advanta
     assert not torch.equal(*found)
 
 
-def test_with_ess_control_an_update_on_stale_data_is_as_much_smaller_as_the_published_rule_says(
-    embedded, episodes, advantages
-):
-    stale = [
-        replace(episode, logprobs=[log - 0.02 * (i % 3) for log in episode.logprobs])
-        for i, episode in enumerate(episodes)
-    ]
-    moved = []
-    for control in (False, True):
-        policy = fresh(embedded)
-        before = weights(policy).double()
-        found = Learner(policy, LearnerConfig(loss="tis", ess_control=control)).step(stale, advantages)
-        moved.append(weights(policy).double() - before)
-    # An independent reference: w is an episode's product of π/μ, ESS = (Σw)² / Σw², the factor √(ESS/B).
-    mine = response_logprobs(embedded, stale)
-    apart = [
-        sum(new - old for new, old, sampled in zip(logs, e.logprobs, e.sampled, strict=True) if sampled)
-        for logs, e in zip(mine, stale, strict=True)
-    ]
-    w = [math.exp(a - max(apart)) for a in apart]
-    expected = math.sqrt(sum(w) ** 2 / sum(x * x for x in w) / len(w))
-    assert 0.3 < expected < 0.8
-    assert found["learning_rate_factor"] == pytest.approx(expected, rel=1e-3)
-    # AdamW's step is proportional to its learning rate; what is left is float32's rounding.
-    assert (moved[1] - expected * moved[0]).norm() < 0.01 * moved[1].norm()
-
-
-def test_on_fresh_data_ess_control_changes_nothing(embedded, episodes, advantages):
-    found = []
-    for control in (False, True):
-        policy = fresh(embedded)
-        metrics = Learner(policy, LearnerConfig(ess_control=control)).step(episodes, advantages)
-        found.append(weights(policy))
-    assert metrics["learning_rate_factor"] == pytest.approx(1.0, abs=1e-6)
-    assert torch.allclose(*found, atol=1e-8, rtol=0)
-
-
 def test_small_steps_do_not_vanish_in_bfloat16(embedded, episodes, advantages):
     policy = fresh(embedded, torch.bfloat16)
     learner = Learner(policy, LearnerConfig(learning_rate=1e-7, warmup_steps=1))
     before = weights(policy)
-    masters = torch.cat([m.detach().flatten() for m in learner._masters])
+    masters = torch.cat([m.detach().flatten() for m in learner.optimizer.masters])
     learner.step(episodes, advantages)
-    moved = torch.cat([m.detach().flatten() for m in learner._masters]) - masters
+    moved = torch.cat([m.detach().flatten() for m in learner.optimizer.masters]) - masters
     assert (weights(policy) == before).float().mean() > 0.99
     assert (moved != 0).float().mean() > 0.9
     assert all(p.dtype == torch.bfloat16 for p in policy.model.parameters())
-
-
-def test_the_scale_of_the_logits_alone_makes_what_is_better_than_expected_likelier(embedded, episodes, advantages):
-    policy, fixed = fresh(embedded), fresh(embedded)
-    still = LearnerConfig(learning_rate=1e-30, warmup_steps=1)
-    learner = Learner(policy, replace(still, scale_rate=0.1))
-    losses = [learner.step(episodes, advantages)["loss"] for _ in range(2)]
-    Learner(fixed, still).step(episodes, advantages)
-    ratio = policy.model.model.norm.weight / fixed.model.model.norm.weight
-    # Two steps of Adam in one direction, each of its rate at most.
-    assert 0.11 < abs(ratio.log().mean().item()) < 0.21
-    assert ratio.std() < 0.01
-    assert losses[1] < losses[0]
-
-
-def test_the_scale_of_the_logits_waits_for_the_last_fifth_of_the_steps(embedded, episodes, advantages):
-    still = LearnerConfig(learning_rate=1e-30, warmup_steps=1, scale_rate=0.1)
-    policy = fresh(embedded)
-    gain, learner = policy.model.model.norm.weight, Learner(policy, still, decay_steps=5)
-    before = gain.detach().clone()
-    for step in range(5):
-        assert torch.equal(gain, before), step
-        learner.step(episodes[:4], advantages[:4])
-    assert not torch.equal(gain, before)
 
 
 def test_with_credit_by_prefix_every_token_has_the_gradient_of_its_own_advantage(embedded, episodes, advantages):
@@ -337,28 +251,9 @@ def test_with_credit_by_prefix_every_token_has_the_gradient_of_its_own_advantage
     assert found["grad_norm"] == pytest.approx(norm.item(), rel=1e-4)
 
 
-@pytest.mark.parametrize("loss", LOSSES)
-def test_every_loss_takes_an_advantage_for_each_token(embedded, episodes, advantages, loss):
-    found = Learner(fresh(embedded), LearnerConfig(loss=loss, credit="prefix")).step(episodes[:4], advantages[:4])
-    assert math.isfinite(found["loss"]) and found["grad_norm"] > 0
-
-
-def test_the_scale_of_the_logits_is_learned_where_they_are_linear_in_the_last_gain(embedded):
-    policy = fresh(embedded)
-    policy.model.config.model_type = "gemma2"
-    with pytest.raises(ConfigError, match="--scale-rate works with Llama and Qwen2 models, not with 'gemma2'"):
-        Learner(policy, LearnerConfig(scale_rate=0.1))
-
-
-@pytest.mark.parametrize(
-    ("dtype", "config"),
-    [
-        (torch.float32, LearnerConfig()),
-        (torch.bfloat16, LearnerConfig()),
-        (torch.float32, LearnerConfig(scale_rate=0.1)),
-    ],
-)
-def test_a_checkpoint_continues_bit_for_bit(embedded, episodes, advantages, tmp_path, dtype, config):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_checkpoint_continues_bit_for_bit(embedded, episodes, advantages, tmp_path, dtype):
+    config = LearnerConfig()
     straight = Learner(fresh(embedded, dtype), config)
     for _ in range(2):
         straight.step(episodes[:4], advantages[:4])
@@ -382,33 +277,6 @@ def test_all_that_the_optimizer_keeps_is_where_the_weights_are(embedded):
         )
 
 
-def test_a_batch_without_sampled_tokens_is_refused(embedded):
-    with pytest.raises(ValueError, match="no sampled token"):
-        Learner(fresh(embedded)).step([], [])
-
-
-def test_groups_without_variance_teach_nothing_and_are_counted():
-    assert group_relative([[0.3, 0.3], [0.1, 0.2]])[0] == [0.0, 0.0]
-    assert zero_variance_share([[0.3, 0.3], [0.1, 0.2]]) == 0.5
-
-
-def test_training_a_few_steps_on_policy_raises_the_reward():
-    policy, zorplex = load_policy(), Zorplex(0)
-    learner = Learner(policy, LearnerConfig(learning_rate=6e-4))
-    rewards = []
-    for step in range(9):
-        tasks = zorplex.tasks(("simple:easy",), 4, start=4 * step)
-        requests = [RolloutRequest(task, 1000 * step + 8 * g + i, g) for g, task in enumerate(tasks) for i in range(8)]
-        found = rollout(policy, requests, zorplex.execute, Sampling())
-        groups = []
-        for start in range(0, 32, 8):
-            for episode in found[start : start + 8]:
-                episode.score = score(episode)
-            groups.append([episode.score.reward for episode in found[start : start + 8]])
-        rewards.append(learner.step(found, [a for group in group_relative(groups) for a in group])["reward"])
-    assert sum(rewards[-3:]) / 3 > sum(rewards[:3]) / 3 + 0.3
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_an_update_that_leaves_nothing_finite_names_its_step(embedded, episodes, advantages, dtype):
     learner = Learner(fresh(embedded, dtype), LearnerConfig(learning_rate=1e30))
@@ -417,18 +285,16 @@ def test_an_update_that_leaves_nothing_finite_names_its_step(embedded, episodes,
     assert learner.version == 0
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_one_infinite_weight_is_found_wherever_it_is(embedded, episodes, advantages, dtype, monkeypatch):
-    learner = Learner(fresh(embedded, dtype), LearnerConfig())
-
-    step = learner.optimizer.step
+def test_one_infinite_weight_is_found_wherever_it_is(embedded, episodes, advantages, monkeypatch):
+    optimizer = (learner := Learner(fresh(embedded))).optimizer
+    step = optimizer.step
 
     def overflow(learning_rate):
         step(learning_rate)
         with torch.no_grad():
-            learner.optimizer.weights[-1].flatten()[-1] = float("inf")
+            optimizer.parameters[-1].flatten()[-1] = float("inf")
 
-    monkeypatch.setattr(learner.optimizer, "step", overflow)
+    monkeypatch.setattr(optimizer, "step", overflow)
     with pytest.raises(TrainingDiverged, match="the largest weight of step 1 is inf"):
         learner.step(episodes, advantages)
 

@@ -2,6 +2,7 @@
 they agree."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,9 +14,17 @@ from zorplex_rl.learning.advantages import (
     mean_relative,
     zero_variance_share,
 )
-from zorplex_rl.learning.losses import LOSSES, cispo, dapo, decoupled_ppo, grpo, gspo, kl_penalty, reinforce, tis
-from zorplex_rl.learning.masks import dppo, geometric_rejection, icepop, m2po, onward, second_moment_bound
+from zorplex_rl.learning.losses import LOSSES, kl_penalty, onward, policy_loss, second_moment_bound
 from zorplex_rl.learning.ratios import effective_sample_size, episode_log_ratios, mismatch
+
+
+def evaluate(name, *arguments, tokens=None, proximal_logp=None, largest_square=None, **knobs):
+    """The row ``name`` with these knobs."""
+    return policy_loss(replace(LOSSES[name], **knobs), *arguments, tokens, proximal_logp, largest_square)
+
+
+def gradient(name, logp, *arguments, **given):
+    return torch.autograd.grad(evaluate(name, logp, *arguments, **given)[0], logp)[0]
 
 
 def tensors(seed=0, rows=3, width=5, shift=0.3, dtype=torch.float32):
@@ -37,7 +46,7 @@ def tokens_of(mask):
 
 
 # The losses as their papers write them, in Python's float64. ``p`` has a gradient, ``q`` is the
-# same number as a constant: a weight or a mask.
+# same number as a constant: a weight or a mask. Each is made of its knobs.
 
 
 def each_token(term):
@@ -57,115 +66,164 @@ def each_episode(term):
         total = 0.0
         for i, row in enumerate(mask):
             own = [t for t, sampled in enumerate(row) if sampled]
-            apart, constant = (sum(x[i][t] - b[i][t] for t in own) for x in (p, q))
-            total += term(apart, constant, sum(p[i][t] for t in own), len(own), advantage[i])
+            moved, constant = (sum(x[i][t] - b[i][t] for t in own) for x in (p, q))
+            total += term(moved, constant, sum(p[i][t] for t in own), len(own), advantage[i])
         return total / len(tokens_of(mask))
 
     return loss
 
 
+def clipped(ratio, a, low, high):
+    return min(ratio * a, clip(ratio, 1 - low, 1 + high) * a)
+
+
 def ppo(low, high):
-    return each_token(lambda p, q, b, a: -min(math.exp(p - b) * a, clip(math.exp(p - b), 1 - low, 1 + high) * a))
+    return each_token(lambda p, q, b, a: -clipped(math.exp(p - b), a, low, high))
 
 
-def divergence_mask(q, b, a):
-    """DPPO's mask: 0 where the ratio has moved the way the advantage wants and the total variation
-    of {token, all others} is above 0.15."""
-    far = abs(math.exp(q) - math.exp(b)) > 0.15
-    return 0 if far and ((a > 0 and q > b) or (a < 0 and q < b)) else 1
+def of_whole_episodes(low, high):
+    """The mean of n · min(…) over episodes of n tokens."""
+    return each_episode(lambda s, _, p, n, a: -n * clipped(math.exp(s / n), a, low, high))
 
 
-def second_moment_mask(q, b, advantage, mask):
-    """M2PO's algorithm: take the largest away until the mean of what is left is at most 0.04."""
-    onward = [(i, t) for i, t in tokens_of(mask) if (q[i][t] - b[i][t]) * advantage[i] > 0]
-    kept = sorted(onward, key=lambda at: (q[at[0]][at[1]] - b[at[0]][at[1]]) ** 2)
-    while kept and sum((q[i][t] - b[i][t]) ** 2 for i, t in kept) / len(kept) > 0.04:
-        kept.pop()
-    return {at: at not in onward or at in kept for at in tokens_of(mask)}
+def decoupled(low, high, c):
+    """The proximal policy is halfway between the two others."""
+    return each_token(
+        lambda p, q, b, a: -min(math.exp((q - b) / 2), c) * clipped(math.exp(p - (q + b) / 2), a, low, high)
+    )
 
 
-def m2po_by_hand(p, q, b, advantage, mask):
-    kept = second_moment_mask(q, b, advantage, mask)
-    return -sum(math.exp(p[i][t] - b[i][t]) * advantage[i] for (i, t), stays in kept.items() if stays) / len(kept)
+def divergence(low, high, c):
+    """DPPO: 0 where the probability has moved further than its bound, the way the advantage wants."""
+
+    def term(p, q, b, a):
+        moved = math.exp(q) - math.exp(b)
+        is_far = moved > high if a > 0 else moved < -low
+        return 0.0 if is_far else -min(math.exp(q - b), c) * a * p
+
+    return each_token(term)
+
+
+def second_moment(c):
+    """M2PO's algorithm: take the largest away until the mean of what is left is at most c."""
+
+    def loss(p, q, b, advantage, mask):
+        moved = {(i, t): q[i][t] - b[i][t] for i, t in tokens_of(mask)}
+        onward = [at for at in moved if moved[at] * advantage[at[0]] > 0]
+        kept = sorted(onward, key=lambda at: moved[at] ** 2)
+        while kept and sum(moved[at] ** 2 for at in kept) / len(kept) > c:
+            kept.pop()
+        stay = [(i, t) for i, t in moved if (i, t) not in onward or (i, t) in kept]
+        return -sum(math.exp(p[i][t] - b[i][t]) * advantage[i] for i, t in stay) / len(moved)
+
+    return loss
+
+
+def rejection(low, high, mean):
+    """Whole episodes, by the product of their ratios or by its geometric mean."""
+    return each_episode(lambda _, s, p, n, a: -a * p if 1 - low <= math.exp(s / n if mean else s) <= 1 + high else 0.0)
 
 
 REFERENCES = {
-    "reinforce": each_token(lambda p, q, b, a: -a * p),
-    "grpo": ppo(0.2, 0.2),
-    "dapo": ppo(0.2, 0.28),
-    "gspo": each_episode(
-        lambda s, _, p, n, a: -n * min(math.exp(s / n) * a, clip(math.exp(s / n), 1 - 0.03, 1 + 0.04) * a)
+    "reinforce": ({}, lambda: each_token(lambda p, q, b, a: -a * p)),
+    "grpo": ({"clip_low": 0.2, "clip_high": 0.2}, ppo),
+    "dapo": ({"clip_low": 0.2, "clip_high": 0.28}, ppo),
+    "gspo": ({"clip_low": 0.03, "clip_high": 0.04}, of_whole_episodes),
+    "maxrl": ({"clip_low": 0.2, "clip_high": 0.2}, ppo),
+    "tis": ({"truncation": 2.0}, lambda c: each_token(lambda p, q, b, a: -min(math.exp(q - b), c) * a * p)),
+    "cispo": (
+        {"clip_low": 1.0, "clip_high": 3.0},
+        lambda low, high: each_token(lambda p, q, b, a: -clip(math.exp(q - b), 1 - low, 1 + high) * a * p),
     ),
-    "maxrl": ppo(0.2, 0.2),
-    "tis": each_token(lambda p, q, b, a: -min(math.exp(q - b), 2.0) * a * p),
-    "cispo": each_token(lambda p, q, b, a: -min(math.exp(q - b), 4.0) * a * p),
-    # The proximal policy is halfway between the two others.
-    "decoupled_ppo": each_token(
-        lambda p, q, b, a: (
-            -min(math.exp((q - b) / 2), 2.0)
-            * min(math.exp(p - (q + b) / 2) * a, clip(math.exp(p - (q + b) / 2), 0.8, 1.2) * a)
-        )
+    "decoupled_ppo": ({"clip_low": 0.2, "clip_high": 0.2, "truncation": 2.0}, decoupled),
+    "icepop": (
+        {"clip_low": 0.5, "clip_high": 4.0},
+        lambda low, high: each_token(
+            lambda p, q, b, a: -math.exp(p - b) * a if 1 - low <= math.exp(q - b) <= 1 + high else 0.0
+        ),
     ),
-    "icepop": each_token(lambda p, q, b, a: -math.exp(p - b) * a if 0.5 <= math.exp(q - b) <= 5 else 0.0),
-    "dppo": each_token(lambda p, q, b, a: -min(math.exp(q - b), 20.0) * divergence_mask(q, b, a) * a * p),
-    "m2po": m2po_by_hand,
-    "sequence_rejection": each_episode(lambda _, s, p, n, a: -a * p if 0.5 <= math.exp(s) <= 2 else 0.0),
-    "geometric_rejection": each_episode(lambda _, s, p, n, a: -a * p if abs(math.exp(s / n) - 1) <= 0.03 else 0.0),
+    "dppo": ({"clip_low": 0.15, "clip_high": 0.15, "truncation": 20.0}, divergence),
+    "m2po": ({"truncation": 0.04}, second_moment),
+    "sequence_rejection": ({"clip_low": 0.5, "clip_high": 1.0}, lambda low, high: rejection(low, high, mean=False)),
+    "geometric_rejection": ({"clip_low": 0.03, "clip_high": 0.03}, lambda low, high: rejection(low, high, mean=True)),
 }
+"""Of each loss its knobs, as the papers have them, and what makes the loss of them."""
+OTHERS = {
+    1: {"clip_low": 0.1, "clip_high": 0.3, "truncation": 1.2},
+    2: {"clip_low": 0.4, "clip_high": 0.05, "truncation": 0.3},
+}
+"""Other knobs, by the seed of the data that they are tried on."""
 SHIFT = {"dppo": 2.0, "gspo": 0.2, "geometric_rejection": 0.1, "sequence_rejection": 0.5}
-"""How far the policies are apart, so that some tokens are within the bounds and some beyond."""
+"""How far the policies are from each other, so that some tokens are within the bounds and some beyond."""
 
 
-def stale(name):
-    return tensors(rows=8, width=6, shift=SHIFT.get(name, 1.0), dtype=torch.float64)
-
-
+@pytest.mark.parametrize("seed", [0, *OTHERS])
 @pytest.mark.parametrize("name", LOSSES)
-def test_a_loss_and_its_gradient_are_those_of_its_paper_in_float64(name):
-    logp, behaviour, advantage, mask = stale(name)
+def test_a_loss_and_its_gradient_are_those_of_its_paper_in_float64(name, seed):
+    own, of_knobs = REFERENCES[name]
+    others = {knob: OTHERS[seed][knob] for knob in own} if seed else {}
+    knobs = own | others
+    reference = of_knobs(*knobs.values())
+    given = tensors(seed, rows=8, width=6, shift=SHIFT.get(name, 1.0), dtype=torch.float64)
+    logp, behaviour, advantage, mask = given
     between = {"proximal_logp": (logp.detach() + behaviour) / 2} if name == "decoupled_ppo" else {}
-    loss, found = LOSSES[name](logp, behaviour, advantage, mask, **between)
+    loss, found = evaluate(name, *given, **between, **others)
     loss.backward()
     numbers = [tensor.tolist() for tensor in (behaviour, advantage, mask)]
     p, q = logp.tolist(), logp.tolist()
-    assert loss.item() == pytest.approx(REFERENCES[name](p, q, *numbers), rel=1e-12)
+    assert loss.item() == pytest.approx(reference(p, q, *numbers), rel=1e-12)
     for i, t in tokens_of(mask):
         sides = []
         for step in (1e-5, -1e-5):
             p[i][t] = q[i][t] + step
-            sides.append(REFERENCES[name](p, q, *numbers))
+            sides.append(reference(p, q, *numbers))
         p[i][t] = q[i][t]
         assert logp.grad[i, t].item() == pytest.approx((sides[0] - sides[1]) / 2e-5, abs=1e-8)
-    # The data lie on both sides of every bound.
-    assert all(0 < share < 1 for share in found.values())
+    # By default the data lie on both sides of every bound.
+    assert seed or all(0 < share < 1 for share in found.values())
+
+
+def test_each_row_has_the_knobs_of_its_paper_and_no_other():
+    for name, row in LOSSES.items():
+        knobs = {knob: getattr(row, knob) for knob in ("clip_low", "clip_high", "truncation")}
+        assert {knob: value for knob, value in knobs.items() if math.isfinite(value)} == REFERENCES[name][0]
 
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_on_policy_all_losses_have_the_policy_gradient(name):
     logp, _, advantage, mask = tensors()
-    LOSSES[name](logp, logp.detach(), advantage, mask)[0].backward()
     expected = -advantage[:, None] * mask / mask.sum()
-    torch.testing.assert_close(logp.grad, expected)
+    torch.testing.assert_close(gradient(name, logp, logp.detach(), advantage, mask), expected)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_an_advantage_for_each_token_is_that_of_its_episode_where_all_are_the_same(name):
+    logp, behaviour, advantage, mask = tensors(shift=1.0)
+    one = gradient(name, logp, behaviour, advantage, mask)
+    assert torch.equal(gradient(name, logp, behaviour, advantage[:, None].expand_as(mask), mask), one)
 
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_masked_tokens_have_no_gradient_and_their_values_do_not_matter(name):
     logp, behaviour, advantage, mask = tensors()
-    loss, _ = LOSSES[name](logp, behaviour, advantage, mask)
-    loss.backward()
-    assert (logp.grad[mask == 0] == 0).all()
+    loss, _ = evaluate(name, logp, behaviour, advantage, mask)
+    assert (gradient(name, logp, behaviour, advantage, mask)[mask == 0] == 0).all()
     disturbed = (logp + 7 * (1 - mask)).detach()
-    assert LOSSES[name](disturbed, behaviour, advantage, mask)[0].item() == pytest.approx(loss.item())
+    assert evaluate(name, disturbed, behaviour, advantage, mask)[0].item() == pytest.approx(loss.item())
 
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_micro_batches_add_up_to_the_batch_for_loss_and_diagnostics(name):
     logp, behaviour, advantage, mask = tensors(shift=1.0)
-    whole, found = LOSSES[name](logp, behaviour, advantage, mask)
-    tokens = mask.sum().item()
-    of_all = {"bound": second_moment_bound(onward(logp - behaviour, advantage, mask), 0.04)} if name == "m2po" else {}
+    whole, found = evaluate(name, logp, behaviour, advantage, mask)
+    square = second_moment_bound(onward(logp - behaviour, advantage, mask), 0.04)
     parts = [
-        LOSSES[name](*(x[i : i + 1] for x in (logp, behaviour, advantage, mask)), tokens=tokens, **of_all)
+        evaluate(
+            name,
+            *(x[i : i + 1] for x in (logp, behaviour, advantage, mask)),
+            tokens=mask.sum().item(),
+            largest_square=square,
+        )
         for i in range(3)
     ]
     assert sum(part.item() for part, _ in parts) == pytest.approx(whole.item(), rel=1e-5)
@@ -174,36 +232,18 @@ def test_micro_batches_add_up_to_the_batch_for_loss_and_diagnostics(name):
 
 
 def test_clipping_stops_the_gradient_only_where_the_ratio_has_moved_the_way_the_advantage_wants():
-    behaviour = torch.zeros(4, 1)
     logp = torch.tensor([[0.5], [0.5], [-0.5], [-0.5]], requires_grad=True)
-    advantage = torch.tensor([1.0, -1.0, 1.0, -1.0])
-    _, found = grpo(logp, behaviour, advantage, torch.ones(4, 1))
-    grpo(logp, behaviour, advantage, torch.ones(4, 1))[0].backward()
-    assert (logp.grad[:, 0] == 0).tolist() == [True, False, False, True]
-    assert found == {"clip_fraction_low": 0.25, "clip_fraction_high": 0.25}
-
-
-def test_dapo_lets_a_good_token_grow_where_the_symmetric_clip_holds_it():
-    logp = torch.tensor([[math.log(1.25)]], requires_grad=True)
-    arguments = (torch.zeros(1, 1), torch.ones(1), torch.ones(1, 1))
-    assert torch.autograd.grad(grpo(logp, *arguments)[0], logp)[0].item() == 0
-    assert torch.autograd.grad(dapo(logp, *arguments)[0], logp)[0].item() < 0
-
-
-def test_truncated_importance_sampling_bounds_the_weight_of_a_token():
-    logp = torch.tensor([[5.0]], requires_grad=True)
-    gradient = torch.autograd.grad(
-        tis(logp, torch.zeros(1, 1), torch.ones(1), torch.ones(1, 1), truncation=2.0)[0], logp
-    )[0]
-    assert gradient.item() == pytest.approx(-2.0)
+    arguments = (torch.zeros(4, 1), torch.tensor([1.0, -1.0, 1.0, -1.0]), torch.ones(4, 1))
+    assert (gradient("grpo", logp, *arguments)[:, 0] == 0).tolist() == [True, False, False, True]
+    assert evaluate("grpo", logp, *arguments)[1] == {"clip_fraction_low": 0.25, "clip_fraction_high": 0.25}
 
 
 def test_without_a_lower_bound_cispo_is_truncated_importance_sampling():
-    logp, behaviour, advantage, mask = stale("tis")
-    one, _ = cispo(logp, behaviour, advantage, mask, clip_low=1.0, clip_high=1.5)
-    other, _ = tis(logp, behaviour, advantage, mask, truncation=2.5)
+    given = tensors(rows=8, width=6, shift=1.0, dtype=torch.float64)
+    one, _ = evaluate("cispo", *given, clip_low=1.0, clip_high=1.5)
+    other, _ = evaluate("tis", *given, truncation=2.5)
     assert torch.equal(one, other)
-    bounded, _ = cispo(logp, behaviour, advantage, mask, clip_low=0.2, clip_high=1.5)
+    bounded, _ = evaluate("cispo", *given, clip_low=0.2, clip_high=1.5)
     assert not torch.equal(bounded, other)
 
 
@@ -211,32 +251,28 @@ def test_gspo_clips_an_episode_as_a_whole_where_grpo_takes_some_of_its_tokens():
     """Its tokens have moved far, and on average not at all."""
     logp = torch.tensor([[0.5, -0.5]], requires_grad=True)
     arguments = (torch.zeros(1, 2), torch.ones(1), torch.ones(1, 2))
-    assert (torch.autograd.grad(grpo(logp, *arguments)[0], logp)[0] == 0).tolist() == [[True, False]]
-    assert (torch.autograd.grad(gspo(logp, *arguments)[0], logp)[0] < 0).all()
+    assert (gradient("grpo", logp, *arguments) == 0).tolist() == [[True, False]]
+    assert (gradient("gspo", logp, *arguments) < 0).all()
     far = torch.tensor([[0.5, -0.3]], requires_grad=True)
-    assert (torch.autograd.grad(gspo(far, *arguments)[0], far)[0] == 0).all()
+    assert (gradient("gspo", far, *arguments) == 0).all()
 
 
 def test_a_divergence_mask_lets_a_rare_token_grow_and_holds_a_frequent_one():
     behaviour = torch.tensor([[0.001, 0.99]]).log()
     logp = torch.tensor([[0.01, 0.8]]).log().requires_grad_()
-    good, bad, all_of_it = torch.ones(1), -torch.ones(1), torch.ones(1, 2)
-    tenfold = torch.autograd.grad(dppo(logp, behaviour, good, all_of_it)[0], logp)[0][0, 0].item()
-    assert tenfold == pytest.approx(-10 / 2, rel=1e-4)
-    assert torch.autograd.grad(grpo(logp, behaviour, good, all_of_it)[0], logp)[0][0, 0].item() == 0
-    assert torch.autograd.grad(dppo(logp, behaviour, bad, all_of_it)[0], logp)[0][0, 1].item() == 0
-    assert torch.autograd.grad(grpo(logp, behaviour, bad, all_of_it, clip_low=0.2)[0], logp)[0][0, 1].item() > 0
+    good, bad, mask = torch.ones(1), -torch.ones(1), torch.ones(1, 2)
+    assert gradient("dppo", logp, behaviour, good, mask)[0, 0].item() == pytest.approx(-10 / 2, rel=1e-4)
+    assert gradient("grpo", logp, behaviour, good, mask)[0, 0].item() == 0
+    assert gradient("dppo", logp, behaviour, bad, mask)[0, 1].item() == 0
+    assert gradient("grpo", logp, behaviour, bad, mask)[0, 1].item() > 0
 
 
 def test_icepop_masks_on_both_sides_and_the_one_sided_masks_only_where_the_advantage_pushes_on():
-    behaviour, logp = torch.zeros(2, 2), torch.tensor([[2.0, -2.0], [2.0, -2.0]], requires_grad=True)
-    arguments = (behaviour, torch.tensor([1.0, -1.0]), torch.ones(2, 2))
-
-    def masked(loss):
-        return (torch.autograd.grad(loss(logp, *arguments)[0], logp)[0] == 0).tolist()
-
-    assert masked(icepop) == [[True, True], [True, True]]
-    assert masked(dppo) == masked(m2po) == [[True, False], [False, True]]
+    logp = torch.tensor([[2.0, -2.0], [2.0, -2.0]], requires_grad=True)
+    arguments = (torch.zeros(2, 2), torch.tensor([1.0, -1.0]), torch.ones(2, 2))
+    masked = {name: (gradient(name, logp, *arguments) == 0).tolist() for name in ("icepop", "dppo", "m2po")}
+    assert masked["icepop"] == [[True, True], [True, True]]
+    assert masked["dppo"] == masked["m2po"] == [[True, False], [False, True]]
 
 
 def test_the_bound_of_the_second_moment_keeps_as_many_tokens_as_it_can():
@@ -251,20 +287,22 @@ def test_the_bound_of_the_second_moment_keeps_as_many_tokens_as_it_can():
 
 def test_the_geometric_mean_of_an_episode_does_not_grow_with_its_length():
     for width in (2, 50):
-        logp = torch.full((1, width), 0.02)
-        arguments = (logp, torch.zeros(1, width), torch.ones(1), torch.ones(1, width))
-        assert geometric_rejection(*arguments)[1]["masked_fraction_high"] == 0.0
+        arguments = (torch.full((1, width), 0.02), torch.zeros(1, width), torch.ones(1), torch.ones(1, width))
+        assert evaluate("geometric_rejection", *arguments)[1]["masked_fraction_high"] == 0.0
         expected = 1.0 if width == 50 else 0.0
-        assert LOSSES["sequence_rejection"](*arguments)[1]["masked_fraction_high"] == expected
+        assert evaluate("sequence_rejection", *arguments)[1]["masked_fraction_high"] == expected
 
 
-def test_decoupled_ppo_clips_against_the_recent_policy_and_not_against_the_stale_one():
-    behaviour, proximal = torch.full((1, 1), -1.0), torch.zeros(1, 1)
-    logp = torch.tensor([[0.05]], requires_grad=True)
-    arguments = (behaviour, torch.ones(1), torch.ones(1, 1))
-    assert torch.autograd.grad(grpo(logp, *arguments)[0], logp)[0].item() == 0
-    near = torch.autograd.grad(decoupled_ppo(logp, *arguments, proximal_logp=proximal)[0], logp)[0].item()
-    assert near == pytest.approx(-2.0 * math.exp(0.05), rel=1e-5)
+def test_decoupled_ppo_truncates_the_weight_of_what_is_old_and_clips_what_has_moved_since():
+    """Neither bound sees the other factor."""
+    then = torch.zeros(4, 1)
+    old, moved = torch.tensor([[0.5], [1.5], [0.5], [1.5]]), torch.tensor([[0.1], [0.1], [0.3], [0.3]])
+    logp = (then + moved).requires_grad_()
+    arguments = (logp, then - old, torch.ones(4), torch.ones(4, 1))
+    weights = gradient("decoupled_ppo", *arguments, proximal_logp=then) / -moved.exp() * 4
+    torch.testing.assert_close(weights[:, 0], torch.tensor([math.exp(0.5), 2.0, 0.0, 0.0]))
+    found = evaluate("decoupled_ppo", *arguments, proximal_logp=then)[1]
+    assert found == {"clip_fraction_low": 0.0, "clip_fraction_high": 0.5, "truncated_fraction": 0.5}
 
 
 def test_diagnostics_of_an_on_policy_batch_say_so_exactly():
@@ -339,4 +377,3 @@ def test_advantages_relative_to_the_mean_are_the_gradient_of_the_log_of_the_succ
 def test_the_batch_baseline_needs_no_groups():
     assert batch_baseline([[1.0], [0.0], [0.5]]) == [[0.5], [-0.5], [0.0]]
     assert zero_variance_share([[1.0, 1.0], [1.0, 0.0]]) == 0.5
-    assert reinforce is LOSSES["reinforce"]

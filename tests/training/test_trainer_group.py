@@ -56,7 +56,7 @@ CASES = [
     ),
     ("bfloat16", LearnerConfig(), "bfloat16"),
     # Some tokens are left out, and which is decided on all ranks' tokens.
-    ("of the whole batch", LearnerConfig(loss="m2po", second_moment=1e-5, updates_per_batch=2), "float32"),
+    ("of the whole batch", LearnerConfig(loss="m2po", truncation=1e-5, updates_per_batch=2), "float32"),
 ]
 TWO = SMALL.changed(trainer_processes=2)
 

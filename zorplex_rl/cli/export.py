@@ -95,7 +95,7 @@ def _of_checkpoint(folder: RunFolder, step: int, config: Config) -> "Policy":
     try:
         verify(found[step])
         learner = Learner(load_policy(config.policy, dtype=config.dtype), config.learner, config.steps)
-        load_learner(learner, found[step] / "trainer", step)
+        load_learner(learner, found[step] / "trainer")
     except CheckpointError as error:
         raise ConfigError(
             f"the checkpoint of step {step} in {str(folder.path)!r} is broken: {error}; give another --step"

@@ -47,7 +47,6 @@ class Conditions:
     learning_rate: float = 4e-4
     """Twice a run's, so that few steps show an effect. It falls to a tenth."""
     warmup_steps: int = LearnerConfig.warmup_steps
-    ess_control: bool = False
     max_tokens: int = Config.max_tokens
     held_out_tasks: int = 200
     sampler_dtype: str = "float32"
@@ -105,7 +104,6 @@ def fresh_learner(trial: Trial, conditions: Conditions) -> Learner:
         learning_rate=conditions.learning_rate,
         warmup_steps=conditions.warmup_steps,
         updates_per_batch=conditions.updates_per_batch,
-        ess_control=conditions.ess_control,
     )
     steps = conditions.schedule_steps or conditions.steps
     return Learner(load_policy(conditions.policy, conditions.device), config, steps)

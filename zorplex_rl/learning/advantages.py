@@ -5,6 +5,7 @@ rewards [[1.2, 0.0, 0.2, 1.2], …]   one list for each group; a group is the sa
 ``by_prefix`` then says how much better than expected each *token* was (``--credit prefix``).
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from statistics import fmean, pstdev
 from typing import get_args
@@ -58,45 +59,30 @@ ADVANTAGES: dict[str, Advantage] = dict.fromkeys(get_args(LossName), group_relat
 """The advantage that each loss (``losses.py``) uses: that of GRPO, except for these."""
 
 
-def prefix_relative(samples: Sequence[Sequence[int]], advantages: Sequence[float]) -> list[list[float]]:
-    """Return an advantage for every token of the ``samples`` of one prompt: its sample's, minus the
-    mean of the other samples' that are the same up to this token. That is the baseline of RLOO
-    (Kool, van Hoof and Welling 2019) for each prefix.
+def by_prefix(episodes: Sequence[Episode], advantages: Sequence[float]) -> list[list[float]]:
+    """Return an advantage for every token: its episode's, minus the mean of the other samples' of
+    this prompt that are the same up to this token. That is the baseline of RLOO (Kool, van Hoof and
+    Welling 2019) for each prefix; where no other sample is left, the last one stays.
 
     Samples that begin alike share what that beginning is worth, so a token only earns what came
-    after it. A sample that has no like left keeps its last baseline.
-
-    >>> prefix_relative([[5, 7], [5, 8], [6, 7]], [1.0, 0.0, -1.0])
-    [[1.5, 1.0], [0.0, -1.0], [-1.5, -1.5]]
+    after it: of 5 7, 5 8 and 6 7 with advantages 1, 0 and −1 the first earns 1.5 and then 1.
     """
-    found: list[list[float]] = [[] for _ in samples]
-    baselines, alike = list(advantages), [list(range(len(samples)))]
-    for at in range(max(map(len, samples), default=0)):
-        branches: dict[tuple[int, int], list[int]] = {}
-        for number, rows in enumerate(alike):
-            values = [advantages[row] for row in rows]
-            whole, is_even = sum(values), min(values) == max(values)
-            for row in rows:
-                if len(rows) > 1:
-                    # Exactly its own where all are equal: such a token has no gradient.
-                    baselines[row] = advantages[row] if is_even else (whole - advantages[row]) / (len(rows) - 1)
-                if at < len(samples[row]):
-                    found[row].append(advantages[row] - baselines[row])
-                    branches.setdefault((number, samples[row][at]), []).append(row)
-        alike = list(branches.values())
-    return found
-
-
-def by_prefix(episodes: Sequence[Episode], advantages: Sequence[float]) -> list[list[float]]:
-    """Return ``prefix_relative`` of every group among ``episodes``, in their order."""
     groups: dict[tuple[int, ...], list[int]] = {}
-    for index, episode in enumerate(episodes):
-        groups.setdefault((episode.group, *episode.prompt_ids), []).append(index)
-    found: list[list[float]] = [[] for _ in episodes]
-    for rows in groups.values():
-        samples = [episodes[row].token_ids for row in rows]
-        for row, values in zip(rows, prefix_relative(samples, [advantages[row] for row in rows]), strict=True):
-            found[row] = values
+    for row, episode in enumerate(episodes):
+        groups.setdefault((episode.group, *episode.prompt_ids), []).append(row)
+    found = []
+    for episode, own in zip(episodes, advantages, strict=True):
+        alike, baseline = groups[episode.group, *episode.prompt_ids], own
+        values = []
+        for at, token in enumerate(episode.token_ids):
+            others = [advantages[row] for row in alike]
+            if len(others) > 1:
+                # Exactly its own where all are equal: such a token has no gradient.
+                is_even = min(others) == max(others)
+                baseline = own if is_even else (sum(others) - own) / (len(others) - 1)
+            values.append(own - baseline)
+            alike = [row for row in alike if episodes[row].token_ids[at : at + 1] == [token]]
+        found.append(values)
     return found
 
 
@@ -113,3 +99,40 @@ def _relative_to_mean(group: Sequence[float]) -> list[float]:
 def zero_variance_share(rewards: Sequence[Sequence[float]]) -> float:
     """Return the share of groups whose rewards are all equal. Such a group has no gradient."""
     return fmean(float(max(group) == min(group)) for group in rewards)
+
+
+STEPS_WITHOUT_SIGNAL = 5
+REASONS = {
+    "success": "answers are right; take harder tasks",
+    "truncated": "episodes were cut off; raise --max-tokens or --max-turns",
+    "wrong_format": "episodes ended without an answer in the task's format; show it in the system prompt",
+    "wrong_answer": "answers are wrong; take easier tasks or a better policy",
+}
+"""What an outcome of nearly all episodes says of the task."""
+
+
+class LearningSignal:
+    """Notices that a run learns nothing: for some steps no reward has varied within a group."""
+
+    def __init__(self) -> None:
+        self._steps = 0
+
+    def note(self, episodes: Sequence[Episode], advantages: Sequence[float]) -> str | None:
+        """Note a step. Returns what is wrong after ``STEPS_WITHOUT_SIGNAL`` such steps, once."""
+        self._steps = 0 if any(abs(advantage) > 1e-9 for advantage in advantages) else self._steps + 1
+        if self._steps != STEPS_WITHOUT_SIGNAL:
+            return None
+        reasons = why_no_reward_varies(episodes)
+        return f"no reward has varied within a group for {self._steps} steps, so nothing is learned: {reasons}"
+
+
+def why_no_reward_varies(episodes: Sequence[Episode]) -> str:
+    """Return the likeliest reasons why the rewards of scored ``episodes`` are all alike."""
+    count = len(episodes)
+    outcome, most = Counter(episode.scored.outcome for episode in episodes).most_common(1)[0]
+    reasons = [f"{most / count:.0%} of the {REASONS[outcome]}"] if most >= 0.9 * count and outcome in REASONS else []
+    if not any(e.tool_calls for e in episodes) and any(e.task.min_tool_calls for e in episodes):
+        reasons.append(
+            f"none of {count} episodes called a tool; perhaps the policy cannot write the names of this task's tools"
+        )
+    return "; ".join(reasons) or f"the commonest outcome was {outcome}, of {most / count:.0%}"

@@ -9,8 +9,7 @@ halves the work of a training step.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -78,12 +77,11 @@ def collate(
     device: torch.device | str = "cpu",
     part: tuple[int, int] = (0, 1),
 ) -> list[MicroBatch]:
-    """Return micro-batches of ``episodes``; rows of advantage 0, without gradient, are apart.
+    """Return micro-batches of ``episodes``; rows of advantage 0, without gradient, are in the last.
 
-    ``reference_logprobs`` has one value for every token of each response, like
-    ``Episode.logprobs``. ``part`` (k, n) returns the k-th of n parts of every micro-batch; a part
-    without rows computes something all the same, so that n processes can work through their parts
-    in step.
+    ``reference_logprobs`` has a value for every token of each response. ``part`` (k, n) returns the
+    k-th of n parts of every micro-batch; one without rows computes something all the same, so that
+    n processes can work through their parts in step.
     """
     which, parts = part
     longest_prompt = max((len(episode.prompt_ids) for episode in episodes), default=0)
@@ -98,8 +96,7 @@ def collate(
                 indices.sort(key=lambda i: episodes[i].prompt_ids)
                 indices = indices[which * len(indices) // parts : (which + 1) * len(indices) // parts]
             of_rows = indices, episodes, advantages, reference_logprobs, device
-            batch = _micro_batch(*of_rows) if indices else _idle_batch(teaches, device)
-            batches.append(batch if parts == 1 else _twice_through(batch))
+            batches.append(_micro_batch(*of_rows) if indices else _idle_batch(teaches, device))
     return batches
 
 
@@ -108,21 +105,6 @@ def _idle_batch(teaches: bool, device: torch.device | str) -> MicroBatch:
     prompt, row, advantage = torch.zeros(1, 1).long(), torch.zeros(1, 2), torch.tensor([float(teaches)])
     tensors = (prompt, torch.tensor([1]), torch.tensor([0]), row.long(), row, row, row, advantage)
     return MicroBatch((), *(tensor.to(device) for tensor in tensors))
-
-
-def _twice_through(batch: MicroBatch) -> MicroBatch:
-    """Return ``batch`` with responses of two tokens or more, so that all take both passes."""
-    if batch.ids.shape[1] > 1:
-        return batch
-    one_more = partial(torch.nn.functional.pad, pad=(0, 1))
-    return replace(
-        batch,
-        ids=one_more(batch.ids),
-        mask=one_more(batch.mask),
-        behaviour_logp=one_more(batch.behaviour_logp),
-        reference_logp=one_more(batch.reference_logp),
-        advantage=batch.advantage if batch.advantage.dim() == 1 else one_more(batch.advantage),
-    )
 
 
 def _micro_batch(
@@ -161,5 +143,7 @@ def _to_tensor(advantages: Sequence[float | Sequence[float]]) -> Tensor:
 
 
 def _pad(rows: Sequence[Sequence[float]], dtype: torch.dtype) -> Tensor:
-    """Return ``rows`` as one tensor, padded on the right with zeros."""
-    return pad_sequence([torch.tensor(row, dtype=dtype) for row in rows], batch_first=True)
+    """Return ``rows`` as one tensor, padded on the right with zeros, of at least two columns: so all
+    ranks of a sharded learner run the model equally often."""
+    padded = pad_sequence([torch.tensor(row, dtype=dtype) for row in rows], batch_first=True)
+    return padded if padded.shape[1] > 1 else torch.nn.functional.pad(padded, (0, 1))

@@ -1,14 +1,14 @@
-"""Save and load a learner as a safetensors file: weights, optimizer, version, random state.
+"""Save and load a learner as one file of safetensors: masters, moments, version, random state.
 
-    learner.safetensors    8 bytes: length of the header │ header, JSON: {name: dtype, shape, from, to} │ the numbers
+    learner.safetensors    8 bytes: length of the header │ header, JSON: {name: dtype, shape, place} │ the numbers
 
-Nothing in such a file can run. ``old_checkpoint.py`` reads earlier versions' pickles safely.
+Nothing in such a file can run. ``run_folder.py`` puts a checkpoint in its place when it is whole.
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -16,17 +16,20 @@ from torch import Tensor
 
 from zorplex_rl.errors import CheckpointError, StorageError
 from zorplex_rl.learning.learner import Learner
-from zorplex_rl.learning.old_checkpoint import METADATA, old_tensors
+
+if TYPE_CHECKING:
+    from zorplex_rl.learning.sharded_learner import ShardedLearner
 
 FILE = "learner.safetensors"
 TYPES = {torch.float32: "F32", torch.int64: "I64", torch.uint8: "U8"}
 RANDOM_STATE = "torch_rng"
 
 
-def save_learner(learner: Learner, folder: Path) -> None:
-    """Write ``learner`` and torch's random state to ``folder``. Raises StorageError. A sharded
-    learner writes the same. All its ranks must call this; rank 0 writes."""
-    if (state := learner.whole_state()) is None:
+def save_learner(learner: "Learner | ShardedLearner", folder: Path) -> None:
+    """Write ``learner`` and torch's random state to ``folder``. Raises StorageError. All ranks of a
+    sharded learner must call this; rank 0 writes, and the same as one process would."""
+    state = learner.state_dict()
+    if state is None:
         return
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -35,18 +38,15 @@ def save_learner(learner: Learner, folder: Path) -> None:
         raise StorageError(f"the checkpoint cannot be written ({error.strerror or error})") from error
 
 
-def load_learner(learner: Learner, folder: Path, step: int | None = None) -> None:
+def load_learner(learner: "Learner | ShardedLearner", folder: Path) -> None:
     """Restore ``learner`` and torch's random state from what ``save_learner`` wrote to ``folder``.
-    Raises CheckpointError if that is no learner, or one of another model, or not of ``step``."""
-    with _reading(folder) as read:
-        if step is not None and (version := int(read("version"))) != step:
-            raise CheckpointError(f"its learner is of step {version}, and the checkpoint of step {step}")
-        learner.restore(read)
-        random_state = read(RANDOM_STATE)
-        try:
-            torch.set_rng_state(random_state)
-        except (RuntimeError, TypeError) as error:
-            raise CheckpointError(f"its {RANDOM_STATE} is no state of torch's random numbers") from error
+    Raises CheckpointError if that is no learner, or one of another model."""
+    try:
+        with safe_open(folder / FILE, framework="pt") as opened:
+            learner.restore(opened.get_tensor)
+            torch.set_rng_state(opened.get_tensor(RANDOM_STATE))
+    except (SafetensorError, OSError, RuntimeError) as error:
+        raise CheckpointError(f"its {FILE} is not of this learner: {error}") from error
 
 
 def write_tensors(tensors: Mapping[str, Tensor], file: Path) -> None:
@@ -61,24 +61,3 @@ def write_tensors(tensors: Mapping[str, Tensor], file: Path) -> None:
         out.write(len(text).to_bytes(8, "little") + text)
         for tensor in tensors.values():
             out.write(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
-
-
-@contextmanager
-def _reading(folder: Path) -> Iterator[Callable[[str], Tensor]]:
-    """Yield the function that returns a tensor of the learner in ``folder`` by its name."""
-    file = folder / FILE
-    if (folder / METADATA).is_file():
-        tensors = old_tensors(folder)
-
-        def read_old(name: str) -> Tensor:
-            if name not in tensors:
-                raise CheckpointError(f"it lacks {name}")
-            return tensors[name]()
-
-        yield read_old
-        return
-    try:
-        with safe_open(file, framework="pt") as opened:
-            yield opened.get_tensor
-    except (SafetensorError, OSError) as error:
-        raise CheckpointError(f"its {file.name} is no file of safetensors: {error}") from error

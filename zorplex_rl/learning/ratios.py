@@ -40,10 +40,9 @@ def effective_sample_size(ratios: Tensor) -> float:
     """Return the self-normalised effective sample size of ``ratios`` π/μ [n] as a share of n:
     (Σr)² / (n Σr²), from 1/n to 1 (Kong 1992).
 
-    0.6 means that 1,000 reweighted samples tell only as much as 600 fresh ones. The samples may be
-    tokens or episodes; the ratio of an episode is the product of its tokens' ratios and varies
-    more. Self-normalised: a common factor of all ratios changes nothing, so it does not see that
-    all of them are far from 1.
+    0.6 means that 1,000 reweighted samples tell only as much as 600 fresh ones. A sample is a token
+    or an episode, whose ratio is the product of its tokens' ratios and varies more. A common factor
+    of all ratios changes nothing.
 
     >>> effective_sample_size(torch.tensor([1.0, 1.0, 1.0, 1.0])), effective_sample_size(torch.tensor([3.0, 0.0, 0.0, 0.0]))
     (1.0, 0.25)
@@ -51,27 +50,11 @@ def effective_sample_size(ratios: Tensor) -> float:
     return (ratios.sum().square() / (len(ratios) * ratios.square().sum())).item()
 
 
-def learning_rate_factor(episode_sample_size: float) -> float:
-    """Return what to multiply the learning rate by, given the ``effective_sample_size`` of a
-    batch's episodes: its square root, at most 1 (VCPO, Huang et al. 2026, arXiv 2602.17616,
-    "ESS-guided step scaling" for AdamW, with the authors' base of 1).
-
-    A batch that tells only as much as a quarter of its episodes gets half the learning rate, as a
-    batch of a quarter of the size would. On fresh data it is 1.
-
-    >>> learning_rate_factor(0.25), learning_rate_factor(1.0)
-    (0.5, 1.0)
-    """
-    return min(1.0, episode_sample_size**0.5)
-
-
 @torch.no_grad()
 def mismatch(logp: Tensor, behaviour_logp: Tensor, mask: Tensor) -> Diagnostics:
-    """Measure how far the policy being trained is from the one that sampled. Returns 0, 0, 0, 1, 1,
-    1 for data that are exactly on-policy.
+    """Measure over all tokens how far the policy being trained is from the one that sampled.
 
-    ``mismatch_kl`` is the k3 estimate of KL(μ ‖ π), ``second_moment`` the mean of (log r)²
-    (``m2po`` bounds it on one side). All values are over tokens, without regard to episodes.
+    ``mismatch_kl`` is the k3 estimate of KL(μ ‖ π), ``second_moment`` the mean of (log r)².
     """
     chosen = mask.bool()
     delta = (logp - behaviour_logp)[chosen].double()

@@ -2,7 +2,7 @@
 
                     rank 0                          rank 1
     weights         a half of every tensor          the other half
-    micro-batch     half of its rows                the other half        as many micro-batches on every rank, or their collectives would not meet
+    micro-batch     half of its rows                the other half        as many on every rank: their collectives meet
     layer           gather its weights ──► forward, backward ──► add up the gradients, each rank its half
     optimizer       steps its half                  steps its half
 
@@ -23,11 +23,24 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
-from torch.utils._pytree import tree_map
 
 from zorplex_rl.config import Config, LearnerConfig
+from zorplex_rl.learning.adamw import AdamW
+from zorplex_rl.learning.advantages import by_prefix
 from zorplex_rl.learning.batches import Advantages, MicroBatch, collate
-from zorplex_rl.learning.learner import Learner
+from zorplex_rl.learning.learner import (
+    add_gradients,
+    compared,
+    describe,
+    divergence,
+    expect_finite,
+    last_logits,
+    loss_of,
+    schedule,
+    squares_of,
+    token_logprobs,
+)
+from zorplex_rl.learning.losses import second_moment_bound
 from zorplex_rl.learning.ratios import Diagnostics
 from zorplex_rl.policy.load import Policy, largest_magnitude
 from zorplex_rl.task.episode import Episode
@@ -35,8 +48,9 @@ from zorplex_rl.task.episode import Episode
 Result = TypeVar("Result")
 
 
-class ShardedLearner(Learner):
-    """Trains ``policy``'s model on all ranks of ``mesh``: whole before, then sharded in place."""
+class ShardedLearner:
+    """Trains ``policy``'s model on all ranks of ``mesh``: whole before, then sharded in place.
+    Each method is that of ``Learner``."""
 
     def __init__(
         self,
@@ -46,50 +60,95 @@ class ShardedLearner(Learner):
         decay_steps: int = 0,
         temperature: float = 1.0,
     ) -> None:
-        self.mesh = mesh
+        self.policy, self.mesh, self.config, self.version = policy, mesh, config, 0
+        self.decay_steps, self.temperature = decay_steps, temperature
         self._whole_layers = shard(policy.model, mesh)
-        super().__init__(policy, config, decay_steps, temperature)
+        self.optimizer = AdamW([p for p in policy.model.parameters() if p.requires_grad], config.weight_decay)
 
-    def whole_state(self) -> dict[str, Tensor] | None:
-        """Return the unsharded state on rank 0, in main memory, else None. Gathers by tensor."""
-        return gather(self.state_dict(), self.mesh.get_rank() == 0)
-
-    def _own_part(self, whole: Tensor, own: Tensor) -> Tensor:
-        if not isinstance(own, DTensor):
-            return whole
-        # Every rank has read ``whole`` itself, so none sends anything.
-        return distribute_tensor(whole, own.device_mesh, own.placements, src_data_rank=None)
-
-    def whole_weights(self) -> dict[str, Tensor] | None:
-        """Return the unsharded weights by name on rank 0, in main memory; None elsewhere."""
-        return gather(self.policy.model.state_dict(), self.mesh.get_rank() == 0)
-
-    def _collate(
+    def step(
         self,
         episodes: Sequence[Episode],
-        advantages: Advantages,
-        reference_logprobs: Sequence[Sequence[float]] | None,
-    ) -> list[MicroBatch]:
+        advantages: Sequence[float],
+        reference_logprobs: Sequence[Sequence[float]] | None = None,
+    ) -> Diagnostics:
+        """Train on this rank's part of ``episodes``. Returns the diagnostics of all of them."""
+        config, loss, number = self.config, loss_of(self.config), self.version + 1
+        credit: Advantages = by_prefix(episodes, advantages) if config.credit == "prefix" else advantages
         device, part = self.policy.model.device, (self.mesh.get_rank(), self.mesh.size())
-        return collate(episodes, advantages, self.config.token_budget, reference_logprobs, device, part)
+        batches = collate(episodes, credit, config.token_budget, reference_logprobs, device, part)
+        tokens = float(sum(sum(episode.sampled) for episode in episodes))
+        metrics: Diagnostics = {}
+        proximal: list[Tensor] | None = None
+        for _ in range(config.updates_per_batch):
+            bound = None
+            if loss.bound == "second moment":
+                _, (squares,) = self._of_all_ranks({}, [squares_of(self._forward, batches)])
+                bound = second_moment_bound(squares, loss.truncation)
+            totals, logps = add_gradients(self._forward, batches, tokens, config, self.optimizer, proximal, bound)
+            totals, found = self._of_all_ranks(totals, compared(batches, logps))
+            expect_finite("loss", totals["loss"], number)
+            norm = self.optimizer.clip_gradients(config.max_grad_norm)
+            expect_finite("norm of the gradient", norm, number)
+            self.optimizer.step(config.learning_rate * schedule(self.version, config.warmup_steps, self.decay_steps))
+            if proximal is None:
+                proximal = logps
+                metrics = totals | {"grad_norm": norm} | divergence(*found)
+        expect_finite("largest weight", self._largest(self.optimizer.parameters), number)
+        logits = self._whole_layers(last_logits, self.policy, batches[0])
+        expect_finite("largest logit", self._largest([logits]), number)
+        self.version = number
+        return metrics | describe(episodes, number - 1)
 
-    def _run(self, function: Callable[..., Result], *args: Any) -> Result:
-        return self._whole_layers(function, self.policy, *args)
+    def _forward(self, batch: MicroBatch) -> tuple[Tensor, Tensor]:
+        return self._whole_layers(token_logprobs, self.policy, batch, self.temperature)
 
-    def _of_all(self, totals: Diagnostics, tensors: list[Tensor]) -> tuple[Diagnostics, list[Tensor]]:
-        everybody: list[Any] = [None] * self.mesh.size()
-        # As lists of numbers: a batch has some thousand tokens.
-        dist.all_gather_object(everybody, (totals, [tensor.cpu() for tensor in tensors]), self.mesh.get_group())
-        parts = [of_rank for of_rank, _ in everybody]
+    def _of_all_ranks(self, totals: Diagnostics, tensors: list[Tensor]) -> tuple[Diagnostics, list[Tensor]]:
+        """Return the sums of all ranks' ``totals``, and all their ``tensors`` in a row."""
+        gathered: list[Any] = [None] * self.mesh.size()
+        # A batch has some thousand tokens.
+        dist.all_gather_object(gathered, (totals, [tensor.cpu() for tensor in tensors]), self.mesh.get_group())
+        parts = [of_rank for of_rank, _ in gathered]
         return (
             {name: sum(part[name] for part in parts) for name in totals},
-            [torch.cat(of_ranks) for of_ranks in zip(*(found for _, found in everybody), strict=True)],
+            [torch.cat(of_ranks) for of_ranks in zip(*(found for _, found in gathered), strict=True)],
         )
 
     def _largest(self, tensors: Sequence[Tensor]) -> float:
+        """Return the largest absolute value in any rank's ``tensors``."""
         own = largest_magnitude([t.to_local() if isinstance(t, DTensor) else t for t in tensors])
-        _, (everybody,) = self._of_all({}, [torch.tensor([own])])
-        return largest_magnitude([everybody])
+        _, (largest,) = self._of_all_ranks({}, [torch.tensor([own])])
+        return largest_magnitude([largest])
+
+    def state_dict(self) -> dict[str, Tensor] | None:
+        """Return the unsharded state on rank 0, in main memory, else None. Gathers by tensor."""
+        return self._gather({"version": torch.tensor(self.version)} | self.optimizer.state_dict())
+
+    def whole_weights(self) -> dict[str, Tensor] | None:
+        """Return the unsharded weights by name on rank 0, in main memory; None elsewhere."""
+        return self._gather(self.policy.model.state_dict())
+
+    def _gather(self, state: dict[str, Any]) -> dict[str, Tensor] | None:
+        is_first = self.mesh.get_rank() == 0
+        found = {}
+        for name, value in state.items():
+            whole = value.full_tensor() if isinstance(value, DTensor) else value
+            if is_first:
+                found[name] = whole.detach().cpu()
+        return found if is_first else None
+
+    def restore(self, read: Callable[[str], Tensor]) -> None:
+        """Continue from a ``state_dict``, whose tensor of a name ``read`` returns unsharded."""
+        state = self.optimizer.state_dict()
+
+        def own_part(name: str) -> Tensor:
+            whole, own = read(name), state[name]
+            if not isinstance(own, DTensor):
+                return whole
+            # Every rank has read ``whole`` itself, so none sends anything.
+            return distribute_tensor(whole, own.device_mesh, own.placements, src_data_rank=None)
+
+        self.version = int(read("version"))
+        self.optimizer.restore(own_part)
 
 
 class _Together(nn.Module):
@@ -118,15 +177,3 @@ def shard(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)
     return together
-
-
-def gather(state: Any, keep: bool) -> Any:
-    """Return ``state`` whole, in main memory; None unless ``keep``. All ranks must call this."""
-
-    def whole(value: Any) -> Any:
-        if isinstance(value, DTensor):
-            value = value.full_tensor()
-        return (value.detach().cpu() if isinstance(value, Tensor) else value) if keep else None
-
-    found = tree_map(whole, state)
-    return found if keep else None

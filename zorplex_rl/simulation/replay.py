@@ -33,7 +33,7 @@ from safetensors import SafetensorError, safe_open
 from zorplex_rl.config import Config
 from zorplex_rl.errors import ConfigError
 from zorplex_rl.learning.checkpoint import FILE
-from zorplex_rl.learning.journal import Batch, Journal, Written, machine, read_journal
+from zorplex_rl.learning.journal import Sitting, Written, WrittenBatch, machine, read_journal
 from zorplex_rl.policy.load import Policy, load_policy
 from zorplex_rl.run.folder import MetricsRow, RunFolder, expect_task_named, read_config, step_of
 from zorplex_rl.simulation.execute import Evaluated, Execution, Trained
@@ -53,14 +53,14 @@ class Recording:
     folder: RunFolder
     config: Config
     source: EnvironmentSource
-    journal: Journal
+    sittings: list[Sitting]
     rows: list[MetricsRow]
     policy: Policy
 
     @property
-    def batches(self) -> dict[int, Batch]:
+    def batches(self) -> dict[int, WrittenBatch]:
         """The batch of each step."""
-        return {step: batch for sitting in self.journal.sittings for step, batch in sitting.batches.items()}
+        return {step: batch for sitting in self.sittings for step, batch in sitting.batches.items()}
 
     def events(self, event: str) -> list[MetricsRow]:
         """Return the rows about ``event``."""
@@ -68,12 +68,11 @@ class Recording:
 
     def schedule(self, is_exact: bool = False) -> Schedule:
         """Return the schedule that the run had; see ``Schedule``."""
-        size, parts = self.config.group_size, []
-        for sitting in self.journal.sittings:
+        parts = []
+        for sitting in self.sittings:
             batches = {n: [*zip(b.groups, b.generators, strict=True)] for n, b in sitting.batches.items()}
-            found = {g: b.episodes[i * size :][:size] for b in sitting.batches.values() for i, g in enumerate(b.groups)}
-            parts.append(Part(sitting.steps, sitting.histories, batches, found if is_exact else {}))
-        evaluations = sorted({row["step"] for row in self.events("eval")} & {*range(self.journal.steps + 1)})
+            parts.append(Part(sitting.steps, sitting.histories, batches))
+        evaluations = sorted({row["step"] for row in self.events("eval")} & {*range(len(self.batches) + 1)})
         return Schedule(parts, evaluations, is_exact)
 
 
@@ -87,13 +86,10 @@ def read_recording(path: Path, device: str = "cpu", task: str | None = None, tas
     folder = RunFolder(path)
     if folder.is_under_way:
         raise ConfigError(f"the run in {str(path)!r} is under way; wait for its end, or stop it first")
-    if not folder.journal.is_file():
-        # Before the policy is loaded.
-        read_journal(folder.journal, config, 1)
+    sittings = read_journal(folder.journal)
     source = EnvironmentSource.of(config)
     policy = load_policy(config.policy, device, config.dtype)
-    journal = read_journal(folder.journal, config, policy.model.get_input_embeddings().num_embeddings)
-    return Recording(folder, config, source, journal, folder.metrics(), policy)
+    return Recording(folder, config, source, sittings, folder.metrics(), policy)
 
 
 @dataclass(slots=True)
@@ -109,8 +105,6 @@ class Replayed:
     same_evaluations: int = 0
     weights: list[str] = field(default_factory=list)
     same_weights: list[str] = field(default_factory=list)
-    kept_tokens: int = 0
-    """Tokens with which generators went on after others had died: they are taken from the journal."""
     first_difference: str | None = None
     why: str | None = None
 
@@ -128,8 +122,6 @@ class Replayed:
 def replay(recording: Recording, on_step: Progress = lambda step: None) -> Replayed:
     """Execute the run again, unchanged, and compare all of it with what the run wrote down."""
     found, written = Replayed(), recording.batches
-    events = [e for sitting in recording.journal.sittings for history in sitting.histories.values() for e in history]
-    found.kept_tokens = sum(sum(value[1::3]) for _, what, value in events if what == "kept")
     size = recording.config.group_size
 
     def train_on(step: int, episodes: list[Episode]) -> list[Episode]:
@@ -165,7 +157,7 @@ def replay(recording: Recording, on_step: Progress = lambda step: None) -> Repla
                         found, execution, f"checkpoint of step {step}", checkpoints[step] / "trainer" / FILE
                     )
                 on_step(step)
-    if any(row.get("final") and row["step"] == recording.journal.steps for row in accuracies.values()):
+    if any(row.get("final") and row["step"] == len(recording.batches) for row in accuracies.values()):
         _compare_weights(found, execution, "trained policy", recording.folder.policy / "model.safetensors")
     if found.first_difference:
         found.why = _reason(recording, found)
@@ -237,7 +229,7 @@ def _distances(file: Path, own: dict[str, torch.Tensor]) -> Iterator[tuple[str, 
 def _reason(recording: Recording, found: Replayed) -> str:
     """Say what the likeliest reason is for a difference."""
     here = machine()
-    for sitting in recording.journal.sittings:
+    for sitting in recording.sittings:
         for name, value in sitting.machine.items():
             if value != here[name]:
                 return f"the run's {name} was {value}, and this is {here[name]}: their last bits differ"
@@ -246,8 +238,6 @@ def _reason(recording: Recording, found: Replayed) -> str:
         return f"the run's trainer had {config.services.trainer_processes} processes, which add up gradients in another order"
     if recording.policy.model.device.type != "cpu" or (config.device != "cpu" and torch.cuda.is_available()):
         return "a GPU adds up in an order of its own, which differs from call to call"
-    if recording.journal.lost:
-        return f"the journal lacks events of {recording.journal.lost}, so its rows are decoded beside others than in the run"
     if (found.same_steps, found.same_episodes) == (found.steps, found.episodes) and found.weights != found.same_weights:
         return "every step was the same, so the files of the weights are not what the run wrote"
     return "same versions and processor: the policy or the task was changed since, or this is a mistake of the replay"

@@ -7,7 +7,7 @@ The first is a *forecast*, and rings with the first stale batch, while nothing i
 steps the diagnostics of runs that will collapse and of those that will not are the same, and only
 their settings differ. The second sees what a forecast cannot. ``benchmarks/LOG.md`` says how often
 both were right on recorded runs that did not choose their bounds. Each says its sentence once, and
-again only if all was within its bounds meanwhile. A resumed run begins anew.
+again only if all was within its bounds meanwhile.
 """
 
 import math

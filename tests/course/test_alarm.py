@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from zorplex_rl.config import Config, LearnerConfig
+from zorplex_rl.course.alarm import BEARABLE, LIMITS, RATE, Alarm, Limit, Smoothed, alike
 from zorplex_rl.course.staleness import Conditions, Trial, train_with_lag
-from zorplex_rl.learning.alarm import BEARABLE, LIMITS, RATE, Alarm, Limit, Smoothed, alike
 
 HIGH = Limit(("second_moment",), "level", 1.0, above=True)
 
