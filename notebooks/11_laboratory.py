@@ -20,6 +20,8 @@ with app.setup(hide_code=True):
     import marimo as mo
     import torch
     from torch.nn.utils import clip_grad_norm_, parameters_to_vector
+    from zorplex_rl.learning.alarm import BEARABLE, LIMITS, RATE, Alarm
+    from zorplex_rl.learning.microscope import factors, in_type, sample_as
 
     from zorplex_rl.config import LearnerConfig
     from zorplex_rl.course import nb09, nb11
@@ -29,10 +31,8 @@ with app.setup(hide_code=True):
     from zorplex_rl.course.recorded_study import read_study
     from zorplex_rl.course.stacks import AXES, STACKS
     from zorplex_rl.course.widgets import LiveCurve
-    from zorplex_rl.learning.alarm import BEARABLE, LIMITS, RATE, Alarm
     from zorplex_rl.learning.batches import collate
     from zorplex_rl.learning.learner import token_logprobs
-    from zorplex_rl.learning.microscope import factors, in_type, sample_as
     from zorplex_rl.policy.load import load_policy
     from zorplex_rl.policy.tool_loop import RolloutRequest
     from zorplex_rl.simulation.what_if import read_recording, replay, what_if
