@@ -11,7 +11,6 @@ from typing import Annotated, Literal
 
 import tyro
 
-from zorplex_rl.cli.flags import Command
 from zorplex_rl.config import Config
 from zorplex_rl.errors import ConfigError
 from zorplex_rl.task.checks import CHECKS, Broken, Sample
@@ -22,7 +21,7 @@ TRIED = 8
 
 
 @dataclass(frozen=True)
-class Env(Command):
+class Env:
     """Check your own task before training: zorplex-rl env check FILE.py:CLASS. Exit code 1: no."""
 
     action: Annotated[Literal["check"], tyro.conf.Positional]
@@ -34,26 +33,25 @@ class Env(Command):
     policy: str = "embedded"
     """The policy that is to learn it: embedded, the folder of a model, or a hub id."""
 
-
-def check_environment(command: Env) -> int:
-    """Print a line for each check. Returns the exit code: 1 if one failed."""
-    config = Config(task=command.task, task_data=command.task_data)
-    if not config.is_own_task:
-        raise ConfigError(f"{command.task!r} comes with the package; give the file of a task of your own")
-    sample = Sample(EnvironmentSource.of(config))
-    wrong: list[str] = []
-    for about, check in (CHECKS | {"policy": partial(try_policy, name=command.policy)}).items():
-        if about == "policy" and wrong:
-            break
-        try:
-            state, said = "ok", check(sample)
-        except ConfigError as error:
-            state, said = "no", str(error)
-            wrong.append(about)
-        print(f"{state:<5}  {about:<14}  {said}", flush=True)
-    chosen = f" --policy {command.policy}" if command.policy != Env.policy else ""
-    print(f"\nNot ready: {', '.join(wrong)}." if wrong else f"\nReady: zorplex-rl train {config.task_flags}{chosen}")
-    return 1 if wrong else 0
+    def run(self) -> int:
+        config = Config(task=self.task, task_data=self.task_data)
+        if not config.is_own_task:
+            raise ConfigError(f"{self.task!r} comes with the package; give the file of a task of your own")
+        sample = Sample(EnvironmentSource.of(config))
+        wrong: list[str] = []
+        for about, check in (CHECKS | {"policy": partial(try_policy, name=self.policy)}).items():
+            if about == "policy" and wrong:
+                break
+            try:
+                state, said = "ok", check(sample)
+            except ConfigError as error:
+                state, said = "no", str(error)
+                wrong.append(about)
+            print(f"{state:<5}  {about:<14}  {said}", flush=True)
+        flags = [f"--task {self.task}"] + [f"--task-data {self.task_data}"] * bool(self.task_data)
+        flags += [f"--policy {self.policy}"] * (self.policy != Env.policy)
+        print(f"\nNot ready: {', '.join(wrong)}." if wrong else f"\nReady: zorplex-rl train {' '.join(flags)}")
+        return 1 if wrong else 0
 
 
 def try_policy(sample: Sample, name: str) -> str:

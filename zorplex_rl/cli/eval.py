@@ -1,32 +1,17 @@
 """Measure a policy on held-out tasks: ``zorplex-rl eval`` and ``zorplex-rl policy show``."""
 
 import json
-import os
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from zorplex_rl.cli.failures import FAILED
-from zorplex_rl.cli.flags import Command
-from zorplex_rl.cli.output import plain_console
-from zorplex_rl.config import (
-    MOST_EPISODES,
-    Config,
-    Device,
-    Difficulty,
-    Dtype,
-    TaskName,
-    check_range,
-    check_seed,
-    check_temperature,
-)
+from zorplex_rl.config import Config, Device, Difficulty, Dtype, TaskName
 from zorplex_rl.errors import ConfigError
 
 
 @dataclass(frozen=True)
-class Eval(Command):
+class Eval:
     """Benchmark a policy on held-out tasks: of all kinds, of one, or of a task of your own."""
 
     policy: str = "embedded"
@@ -58,62 +43,47 @@ class Eval(Command):
     json: Path | None = None
     """Also write the result to this file."""
 
+    def run(self) -> int:
+        from rich.console import Console
 
-def evaluate(command: Eval) -> int:
-    from zorplex_rl.policy.model_folder import positions_of
-    from zorplex_rl.policy.tool_loop import Sampling, encode_text
-    from zorplex_rl.task.own_task import EnvironmentSource
-    from zorplex_rl.training.devices import assign_devices
+        from zorplex_rl.policy.load import load_policy
+        from zorplex_rl.policy.tool_loop import Sampling
+        from zorplex_rl.task.own_task import EnvironmentSource
+        from zorplex_rl.training.devices import assign_devices
 
-    for name in ("tasks", "max_tokens", "max_turns"):
-        check_range(name, getattr(command, name), 1, MOST_EPISODES)
-    check_temperature(command.temperature, greedy=True)
-    check_seed(command.seed)
-    config = Config(
-        task=command.task, task_data=command.task_data, tool_timeout=command.tool_timeout,
-        difficulty=command.difficulty, hints=command.hints, seed=command.seed, device=command.device, dtype=command.dtype,
-    )  # fmt: skip
-    config.check()
-    source = EnvironmentSource.of(config)
-    if command.json:
-        check_writable("--json", command.json)
-    # A mistake above is said at once; this imports torch, which takes seconds.
-    from zorplex_rl.policy.load import load_policy
-
-    environments = {kind: replace(source, kinds=(kind,)).make() for kind in source.kinds}
-    device = assign_devices(command.device, ["policy"])["policy"]
-    policy = load_policy(command.policy, device, command.dtype)
-    count, positions = lambda text: len(encode_text(policy.tokenizer, text)), positions_of(policy.model.config)
-    check_limits_of(source.make(), source.kinds, command, count, positions)
-    sampling = Sampling(command.temperature, command.max_tokens, command.max_turns)
-    console = plain_console()
-    reports = accuracy_of(console, policy, environments, command.tasks, sampling, command.seed)
-    title = f"{command.policy}, temperature {command.temperature:g}, {command.tasks} held-out tasks each"
-    console.print(accuracy_table(title, reports))
-    if command.json:
-        found = {"settings": vars(command), "tasks": [asdict(report) for report in reports]}
-        text = json.dumps(found, indent=2, default=str) + "\n"
-        try:
-            command.json.write_text(text)
-        except OSError as error:
-            print(f"zorplex-rl: --json {str(command.json)!r} could not be written: {error.strerror}", file=sys.stderr)
-            return FAILED
-    return 0
+        # The settings that a run has as well are bounded alike; temperature 0 is one of an evaluation.
+        config = Config(
+            task=self.task, task_data=self.task_data, tool_timeout=self.tool_timeout, difficulty=self.difficulty, hints=self.hints,
+            temperature=self.temperature or 1.0, max_tokens=self.max_tokens, max_turns=self.max_turns, eval_tasks=self.tasks,
+            seed=self.seed, device=self.device, dtype=self.dtype,
+        )  # fmt: skip
+        config.check()
+        if self.json and (not self.json.parent.is_dir() or self.json.is_dir()):
+            raise ConfigError(f"--json {str(self.json)!r} cannot be written; give a file in a folder that exists")
+        source = EnvironmentSource.of(config)
+        environments = {kind: replace(source, kinds=(kind,)).make() for kind in source.kinds}
+        policy = load_policy(self.policy, assign_devices(self.device, ["policy"])["policy"], self.dtype)
+        sampling = Sampling(self.temperature, self.max_tokens, self.max_turns)
+        reports = accuracy_of(policy, environments, self.tasks, sampling, self.seed)
+        title = f"{self.policy}, temperature {self.temperature:g}, {self.tasks} held-out tasks each"
+        Console(highlight=False).print(accuracy_table(title, reports))
+        if self.json:
+            found = {"settings": vars(self), "tasks": [asdict(report) for report in reports]}
+            self.json.write_text(json.dumps(found, indent=2, default=str) + "\n")
+        return 0
 
 
-def accuracy_of(
-    console: Any, policy: Any, environments: dict[str, Any], tasks: int, sampling: Any, seed: int = 0
-) -> list[Any]:
+def accuracy_of(policy: Any, environments: dict[str, Any], tasks: int, sampling: Any, seed: int = 0) -> list[Any]:
     """Return a report on ``tasks`` held-out tasks of each of ``environments``."""
-    from rich.text import Text
+    from rich.console import Console
 
-    from zorplex_rl.policy.evaluate import evaluate as measure
+    from zorplex_rl.policy.evaluate import evaluate
 
     reports = []
     for name, environment in environments.items():
-        with console.status(Text(f"{name} …")):
+        with Console().status(f"{name} …"):
             held_out = [environment.task(index, "held_out") for index in range(tasks)]
-            report, _ = measure(policy, name, held_out, environment.execute, sampling, seed, environment)
+            report, _ = evaluate(policy, name, held_out, environment.execute, sampling, seed, environment)
             reports.append(report)
     return reports
 
@@ -125,8 +95,8 @@ def accuracy_table(title: str, reports: list[Any]) -> Any:
     table = Table(title=title, title_justify="left")
     table.add_column()
     for report in reports:
-        table.add_column(column_name(report.name), justify="right")
-    lines: dict[str, Callable[[Any], str]] = {
+        table.add_column(report.name.removesuffix(":easy"), justify="right")
+    rows: dict[str, Callable[[Any], str]] = {
         "accuracy": lambda r: f"{r.accuracy:.1%}",
         "95 % interval": lambda r: f"{r.interval[0]:.0%}–{r.interval[1]:.0%}",
         "wrong answer": lambda r: f"{r.outcomes['wrong_answer']:.1%}",
@@ -140,44 +110,6 @@ def accuracy_table(title: str, reports: list[Any]) -> Any:
         "latency p50": lambda r: f"{1e3 * r.seconds_median:.0f} ms",
         "latency p95": lambda r: f"{1e3 * r.seconds_p95:.0f} ms",
     }
-    for name, show in lines.items():
+    for name, show in rows.items():
         table.add_row(name, *map(show, reports))
     return table
-
-
-def column_name(name: str) -> str:
-    """Return the kind of ``kind:difficulty``, or the class of ``FILE:CLASS``.
-
-    >>> column_name("simple:easy"), column_name("examples/lockers.py:Lockers")
-    ('simple', 'Lockers')
-    """
-    kind, _, rest = name.partition(":")
-    return rest or kind if kind.endswith(".py") else kind
-
-
-def check_limits_of(
-    environment: Any, names: Sequence[str], settings: Any, count_tokens: Any, positions: int | None
-) -> None:
-    """Raise ConfigError if no task can be answered within the limits; warn if only some can."""
-    from zorplex_rl.policy.limits import check_limits
-
-    names = list(dict.fromkeys(names))
-    for warning in check_limits(environment, names, settings.max_tokens, settings.max_turns, count_tokens, positions):
-        print(f"zorplex-rl: warning: {warning}", file=sys.stderr)
-
-
-def check_writable(flag: str, file: Path) -> None:
-    """Raise ConfigError, before the work begins, if ``file`` cannot be written. Changes nothing."""
-    try:
-        target = Path(os.path.realpath(file))
-        existed = target.exists()
-        if not existed or target.is_file() or target.is_dir():
-            # Trying it is the only test that also holds for root, network disks and /proc.
-            with target.open("a"):
-                pass
-            if not existed:
-                target.unlink()
-    except OSError as error:
-        raise ConfigError(
-            f"{flag} {str(file)!r} cannot be written ({error.strerror}); give a file in a folder that exists and is yours"
-        ) from error

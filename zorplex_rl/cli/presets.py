@@ -12,7 +12,6 @@ PRESETS: dict[PresetName, dict[str, tuple[Any, str]]] = {
         "credit": ("prefix", "its samples begin alike, and a mistake shows in the token that turns off"),
         "learning_rate": (5e-4, "a rate that is soon high and soon low again: good for few steps alone"),
         "steps": (64, "with 32 or 40 one tuning seed of two ends below 90 % of the hard tasks"),
-        "scale_rate": (0.2, "makes it as sure as its rewards justify, once the rate has fallen"),
     },
 }
 """Of every setting the value and the reason for it; what is not named keeps its default."""

@@ -1,11 +1,8 @@
-"""``zorplex-rl replay``: execute a run again from its journal, in this process alone; unchanged, or
-with one thing changed.
+"""Execute a run again from its journal, in this process alone; unchanged, or with one thing changed.
 
-    zorplex-rl replay RUN                       is it the same, bit for bit? exit code 1 and the first difference if not
-    zorplex-rl replay RUN --max-lag 4           what would it have been? the difference in accuracy, and the seconds
+zorplex-rl replay RUN                       is it the same, bit for bit? exit code 1 and the first difference if not
+zorplex-rl replay RUN --max-lag 4           what would it have been? the difference in accuracy, and the seconds
 """
-
-from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,31 +10,25 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from zorplex_rl.cli.failures import DONE, FAILED
-from zorplex_rl.cli.flags import Command
-from zorplex_rl.cli.output import plain_console
-from zorplex_rl.config import LOSS_KNOBS, Config, Device, LearnerConfig, check_range
+from zorplex_rl.config import Config, Device, LearnerConfig
 from zorplex_rl.run.folder import read_config
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from zorplex_rl.simulation.what_if import PairedRuns, Replayed
 
 
 @dataclass(frozen=True)
-class Replay(Command):
+class Replay:
     """Execute a run again from its journal, in this process alone. Unchanged, it is compared with
     the run bit for bit. With a setting changed, both are executed on the same random draws. What is
-    left out is as in the run; the defaults shown are those of a new run."""
+    left out is as in the run."""
 
-    run: Annotated[Path, tyro.conf.Positional]
+    folder: Annotated[Path, tyro.conf.Positional]
     """The run's folder."""
     learner: LearnerConfig = field(default_factory=LearnerConfig)
-    """How the learner makes the next version of the weights from a batch."""
     max_lag: int = Config.max_lag
-    """How many versions old the weights that sampled a group may be. Another one has another
-    schedule, which the simulator makes from the run's timeline."""
+    """How many versions old a group's weights may be. Another one has another schedule, which the
+    simulator makes from the run's timeline."""
     temperature: float = Config.temperature
     """Temperature of sampling in training."""
     without_fault: bool = False
@@ -45,64 +36,61 @@ class Replay(Command):
     seeds: int = 3
     """With something changed: repeat both with so many seeds, the run's own first."""
     device: Device = "auto"
-    """auto is CUDA where there is one. Bit for bit a replay is the same only on the run's device, a
-    CPU, and its machine."""
+    """Only on a CPU, and on the machine of the run, is a replay the same bit for bit."""
     task: str | None = None
     """Of a run with a task of your own: its file again."""
     task_data: str | None = None
     """Likewise the text file that the task reads."""
 
+    def defaults(self) -> "Replay":
+        """Return the command with the settings of its run."""
+        config = read_config(self.folder)
+        return replace(
+            self, learner=config.learner, max_lag=config.max_lag, temperature=config.temperature, device=config.device
+        )
 
-def defaults_of(command: Replay) -> Replay:
-    """Return the command with the settings of its run, which are in force where a flag is left
-    out. Raises ConfigError if there is no run."""
-    config = read_config(command.run, "the run")
-    kept = {name: getattr(config, name) for name in ("learner", "max_lag", "temperature", "device")}
-    return replace(command, **kept)
+    def run(self) -> int:
+        from rich.progress import Progress
 
+        from zorplex_rl.learning.learner import KNOBS
+        from zorplex_rl.simulation import what_if
+        from zorplex_rl.training.devices import assign_devices, prepare
 
-def replay(command: Replay) -> int:
-    """Replay the run. Returns the exit code: 1 if an unchanged replay differs."""
-    from rich.progress import Progress
+        device = assign_devices(self.device, ["policy"])["policy"]
+        prepare(device, read_config(self.folder).threads)
+        recording = what_if.read_recording(self.folder, device, self.task, self.task_data)
+        earlier = recording.config
+        config = earlier.changed(max_lag=self.max_lag, temperature=self.temperature, **vars(self.learner))
+        if config.learner.loss != earlier.learner.loss:
+            # Each loss has its own bounds.
+            config = config.changed(
+                **{knob: None for knob in KNOBS if config.settings()[knob] == earlier.settings()[knob]}
+            )
+        is_changed = config != earlier or self.without_fault
+        with Progress(transient=True) as bar:
+            bar_of_steps = bar.add_task("steps", total=len(recording.batches) * (2 * self.seeds if is_changed else 1))
 
-    from zorplex_rl.simulation import what_if
-    from zorplex_rl.training.devices import assign_devices, prepare
+            def on_step(step: int) -> None:
+                bar.advance(bar_of_steps)
 
-    check_range("seeds", command.seeds, 1, 1000)
-    device = assign_devices(command.device, ["policy"])["policy"]
-    prepare(device, read_config(command.run, "the run").threads)
-    recording = what_if.read_recording(command.run, device, command.task, command.task_data)
-    earlier = recording.config
-    config = earlier.changed(max_lag=command.max_lag, temperature=command.temperature, **vars(command.learner))
-    # What the run's loss has and the new one has not.
-    foreign = [knob for knob, losses in LOSS_KNOBS.items() if config.learner.loss not in losses]
-    config = config.changed(**{k: None for k in foreign if config.settings()[k] == earlier.settings()[k]})
-    console = plain_console()
-    with Progress(console=console, transient=True) as bar:
-        is_changed = config != earlier or command.without_fault
-        task = bar.add_task("steps", total=recording.journal.steps * (2 * command.seeds if is_changed else 1))
-
-        def on_step(step: int) -> None:
-            bar.advance(task)
-
-        if not is_changed:
-            same = what_if.replay(recording, on_step)
-        else:
-            found = what_if.what_if(recording, config, command.without_fault, command.seeds, on_step)
-    return _tell(found, console) if is_changed else _tell_whether_same(same, console)
+            if not is_changed:
+                same = what_if.replay(recording, on_step)
+            else:
+                found = what_if.what_if(recording, config, self.without_fault, self.seeds, on_step)
+        return print_pairs(found) if is_changed else print_whether_same(same)
 
 
-def _tell_whether_same(found: Replayed, console: Console) -> int:
+def print_whether_same(found: "Replayed") -> int:
     told = ", ".join(f"{found.same[what]} of {count} {what}" for what, count in found.compared.items())
-    console.print(f"the same, bit for bit: {told}")
-    if found.is_equal:
-        return DONE
-    console.print(f"the first difference: {found.first_difference}; {found.why}")
-    return FAILED
+    print(f"the same, bit for bit: {told}")
+    if not found.is_equal:
+        print(f"the first difference: {found.first_difference}; {found.why}")
+    return 0 if found.is_equal else 1
 
 
-def _tell(found: PairedRuns, console: Console) -> int:
+def print_pairs(found: "PairedRuns") -> int:
     """Print where the runs part, the differences in accuracy, and the seconds."""
+    from rich.console import Console
     from rich.table import Table
 
     from zorplex_rl.simulation.what_if import MEASURES
@@ -113,10 +101,10 @@ def _tell(found: PairedRuns, console: Console) -> int:
         (was, now), (difference, interval) = found.means(measure), found.difference(measure)
         between = f"{interval[0]:+.1%} to {interval[1]:+.1%}" if interval else "needs two seeds"
         table.add_row(measure, f"{was:.1%}", f"{now:.1%}", f"{difference:+.1%}", between)
-    console.print(table)
-    console.print(f"seed {found.pairs[0].seed}: the weights part in step {found.pairs[0].parted}")
+    Console(highlight=False).print(table)
+    print(f"seed {found.pairs[0].seed}: the weights part in step {found.pairs[0].parted}")
     before, after = (f"{seconds:.1f}" if seconds else "none" for seconds in found.predicted)
-    console.print(f"seconds of training: {found.seconds:.1f} measured; simulated: {before} as it was, {after} changed")
+    print(f"seconds of training: {found.seconds:.1f} measured; simulated: {before} as it was, {after} changed")
     if found.note:
-        console.print(found.note)
-    return DONE
+        print(found.note)
+    return 0

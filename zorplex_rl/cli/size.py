@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from zorplex_rl.cli.flags import Command
-from zorplex_rl.cli.output import plain_console
 from zorplex_rl.cli.presets import PresetName
 from zorplex_rl.config import Config
 from zorplex_rl.sizing.measured import available_memory, measure
@@ -19,15 +17,15 @@ TEMPLATE_TOKENS = 16
 PROMPTS_TRIED = 8
 MODEL_PROCESS, SMALL_PROCESS = 280_000_000, 65_000_000
 """Bytes that a process with torch and transformers, and one without a model, has for itself alone."""
-SMALL_PROCESSES = 3
-"""Dataset, replay buffer and advantages; reward and tool replicas come on top."""
+SMALL_PROCESSES = 4
+"""Dataset, replay buffer, advantages and rewards; slow tools have one more."""
 
 Process = tuple[str, int, Memory]
 """A role with a model, how many processes it has, and what each of them needs."""
 
 
 @dataclass(frozen=True)
-class Size(Command):
+class Size:
     """Print a run's memory, part by part. Takes train's settings, starts no run."""
 
     config: Config = field(default_factory=Config)
@@ -36,52 +34,55 @@ class Size(Command):
     measure: bool = False
     """Also measure a real training step and a real generator, on one thread of this machine."""
 
+    def defaults(self) -> "Size | None":
+        return Size(preset_config(self.preset)) if self.preset else None
 
-def size(command: Size) -> int:
-    """Print the tables. Returns the exit code."""
-    from rich.table import Table
+    def run(self) -> int:
+        from rich.console import Console
+        from rich.table import Table
 
-    from zorplex_rl.policy.model_folder import check_policy
-    from zorplex_rl.task.own_task import EnvironmentSource
+        from zorplex_rl.policy.load import policy_folder
+        from zorplex_rl.task.own_task import EnvironmentSource
 
-    config = command.config
-    config.check()
-    folder = check_policy(config.policy)
-    shape = shape_of(Path(folder))
-    work = workload_of(config, folder, EnvironmentSource.of(config).make())
-    found = processes(shape, work, config)
-    title = f"{config.policy}: {shape.parameters / 1e6:.1f} million parameters, {config.dtype}"
-    table = Table("process", "when", "part", "bytes", title=title, title_justify="left")
-    table.columns[-1].justify = "right"
-    for role, count, memory in found:
-        cells = [f"{role} × {count}" if count > 1 else role, memory.highest]
-        for part, size_of in sorted(memory.parts.items(), key=lambda item: -item[1]):
-            table.add_row(*cells, part, gigabytes(size_of))
-            cells = ["", ""]
-        table.add_row(*cells, "all of it", gigabytes(memory.total), end_section=True)
-    console = plain_console()
-    console.print(table)
-    if shape.unknown:
-        console.print(f"not known: {shape.unknown}")
-    console.print(f"all processes on one machine without a GPU: {gigabytes(run_bytes(found, config))}, ", end="")
-    console.print(f"for prompts of {work.prompt} and answers of {work.response} tokens")
-    if command.measure:
-        roles = ("trainer", "generator")
-        cases = [(role, replace(work, evaluated=0)) for role in roles]
-        for role, taken in zip(roles, measure(cases, folder), strict=True):
-            console.print(f"measured: {role} {gigabytes(taken.peak)}, {taken.seconds:.2g} s")
-    return 0
+        config = self.config
+        config.check()
+        folder = policy_folder(config.policy)
+        shape = shape_of(folder)
+        work = workload_of(config, folder, EnvironmentSource.of(config).make())
+        found = processes(shape, work, config)
+        title = f"{config.policy}: {shape.parameters / 1e6:.1f} million parameters, {config.dtype}"
+        table = Table("process", "when", "part", "bytes", title=title, title_justify="left")
+        table.columns[-1].justify = "right"
+        for role, count, memory in found:
+            cells = [f"{role} × {count}" if count > 1 else role, memory.highest]
+            for part, bytes_of in sorted(memory.parts.items(), key=lambda item: -item[1]):
+                table.add_row(*cells, part, gigabytes(bytes_of))
+                cells = ["", ""]
+            table.add_row(*cells, "all of it", gigabytes(memory.total), end_section=True)
+        Console(highlight=False).print(table)
+        if shape.unknown:
+            print(f"not known: {shape.unknown}")
+        print(
+            f"all processes on one machine without a GPU: {gigabytes(run_bytes(found, config))}, for prompts of {work.prompt} and "
+            f"answers of {work.response} tokens"
+        )
+        if self.measure:
+            roles = ("trainer", "generator")
+            cases = [(role, replace(work, evaluated=0)) for role in roles]
+            for role, taken in zip(roles, measure(cases, folder), strict=True):
+                print(f"measured: {role} {gigabytes(taken.peak)}, {taken.seconds:.2g} s")
+        return 0
 
 
-def workload_of(config: Config, folder: str, environment: Environment) -> Workload:
+def workload_of(config: Config, folder: Path, environment: Environment) -> Workload:
     """Return the workload of ``config``, with the prompts of some tasks of ``environment``."""
-    from zorplex_rl.policy.model_folder import fast_tokenizer, token_count
+    from zorplex_rl.policy.load import token_counter
 
-    tokenizer = fast_tokenizer(folder)
+    count = token_counter(folder)
     tasks = [environment.task(index, "train") for index in range(PROMPTS_TRIED)]
     lengths = [
         # About four characters are a token.
-        [token_count(tokenizer, text) if tokenizer else len(text) // 4 for text in (task.system, task.question)]
+        [count(text) if count else len(text) // 4 for text in (task.system, task.question)]
         for task in tasks
     ]
     shared = lengths[0][0] if len({task.system for task in tasks}) == 1 else 0
@@ -90,12 +91,11 @@ def workload_of(config: Config, folder: str, environment: Environment) -> Worklo
 
 def processes(shape: ModelShape, work: Workload, config: Config) -> list[Process]:
     """Return the processes of ``config`` that hold a model."""
-    sampled_in = config.dtype if config.generator_dtype == "same" else config.generator_dtype
     weights = {"weights": BYTES[work.dtype] * shape.parameters}
     scoring = weights | {"logits": logit_bytes(shape, work.micro_batches[0][0])}
     found = [
         ("trainer", 1, trainer_memory(shape, work)),
-        ("generator", config.services.generators, generator_memory(shape, replace(work, dtype=sampled_in))),
+        ("generator", config.services.generators, generator_memory(shape, replace(work, dtype=config.sampled_in))),
         ("spare", config.services.spares, Memory({"waiting": weights})),
         ("reference", int(config.learner.kl_coefficient > 0), Memory({"score": scoring})),
     ]
@@ -105,17 +105,16 @@ def processes(shape: ModelShape, work: Workload, config: Config) -> list[Process
 def run_bytes(found: Sequence[Process], config: Config) -> int:
     """Return the bytes of main memory that all processes of ``config`` take without a GPU."""
     models = sum(count * (memory.total + MODEL_PROCESS) for _, count, memory in found)
-    tools = config.services.tool_replicas * (config.tool_latency > 0)
-    small = SMALL_PROCESSES + config.services.reward_replicas + tools
+    small = SMALL_PROCESSES + (config.tool_latency > 0)
     # The controller has loaded what a model process has, but no model.
     return models + small * SMALL_PROCESS + MODEL_PROCESS
 
 
-def warn_of_memory(config: Config, folder: str, environment: Environment) -> None:
+def warn_of_memory(config: Config, folder: Path, environment: Environment) -> None:
     """Print a warning if a run of ``config`` without a GPU may outgrow the memory that is there: the
     kernel would kill its processes without a word. On a GPU torch says what it lacks."""
     work = workload_of(config, folder, environment)
-    needed = run_bytes(processes(shape_of(Path(folder)), work, config), config)
+    needed = run_bytes(processes(shape_of(folder), work, config), config)
     there = available_memory()
     if there is not None and needed > there:
         print(

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zorplex_rl.cli.live import LiveView
+from zorplex_rl.cli.presets import PresetName, preset_config
 from zorplex_rl.config import Config
 from zorplex_rl.errors import ConfigError, ZorplexError
 from zorplex_rl.run.folder import RunFolder, step_of
-from zorplex_rl.sizing.presets import PresetName, preset_config
 
 if TYPE_CHECKING:
     from zorplex_rl.training.controller import Controller
@@ -88,18 +88,23 @@ class Train:
 def check_needs(config: Config) -> int:
     """Check what a run of ``config`` needs besides bounds. Returns the bytes of its checkpoints.
     Raises ConfigError."""
+    from zorplex_rl.cli.size import warn_of_memory
     from zorplex_rl.hosts.hosts import check_encryption, parse_hosts
-    from zorplex_rl.policy.model_folder import check_policy, weight_bytes
+    from zorplex_rl.learning.learner import loss_of
+    from zorplex_rl.policy.load import policy_folder, weight_bytes
     from zorplex_rl.task.own_task import EnvironmentSource
     from zorplex_rl.training.devices import devices_of
 
     kind, addresses = parse_hosts(config.hosts)
     if kind == "attach":
         check_encryption(addresses, config.insecure)
-    EnvironmentSource.of(config).make().task(0, "train")
-    devices_of(config)
+    loss_of(config.learner)
+    environment, folder, devices = EnvironmentSource.of(config).make(), policy_folder(config.policy), devices_of(config)
+    environment.task(0, "train")
+    if set(devices.values()) == {"cpu"}:
+        warn_of_memory(config, folder, environment)
     # Weights and two moments in float32, for each kept checkpoint and one more, and the policy.
-    return 10 * weight_bytes(check_policy(config.policy))
+    return 10 * weight_bytes(folder)
 
 
 def train(config: Config, folder: RunFolder, checkpoint: Path | None = None) -> int:

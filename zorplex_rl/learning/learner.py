@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from zorplex_rl.config import LOSS_KNOBS, Config, LearnerConfig
-from zorplex_rl.errors import TrainingDiverged
+from zorplex_rl.config import Config, LearnerConfig, flag
+from zorplex_rl.errors import ConfigError, TrainingDiverged
 from zorplex_rl.learning.adamw import AdamW
 from zorplex_rl.learning.advantages import by_prefix
 from zorplex_rl.learning.batches import Advantages, MicroBatch, collate
@@ -38,6 +38,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 Forward = Callable[[MicroBatch], tuple[Tensor, Tensor]]  # Returns log π and entropy [B, T] of its tokens.
+KNOBS = ("clip_low", "clip_high", "truncation")
+"""Settings of a loss."""
+MAX_GRAD_NORM = 1.0
 
 
 class Learner:
@@ -49,7 +52,7 @@ class Learner:
     ) -> None:
         self.policy, self.config, self.version = policy, config, 0
         self.decay_steps, self.temperature = decay_steps, temperature
-        self.optimizer = AdamW([p for p in policy.model.parameters() if p.requires_grad], config.weight_decay)
+        self.optimizer = AdamW([p for p in policy.model.parameters() if p.requires_grad])
 
     def step(
         self,
@@ -75,7 +78,7 @@ class Learner:
                 bound = second_moment_bound(squares_of(self._forward, batches), loss.truncation)
             totals, logps = add_gradients(self._forward, batches, tokens, config, self.optimizer, proximal, bound)
             expect_finite("loss", totals["loss"], number)
-            norm = self.optimizer.clip_gradients(config.max_grad_norm)
+            norm = self.optimizer.clip_gradients(MAX_GRAD_NORM)
             # Checked before the update, so gradients that are not finite never reach the weights.
             expect_finite("norm of the gradient", norm, number)
             self.optimizer.step(config.learning_rate * schedule(self.version, config.warmup_steps, self.decay_steps))
@@ -102,9 +105,13 @@ class Learner:
 
 
 def loss_of(config: LearnerConfig) -> Loss:
-    """Return the row of ``config.loss``, with the settings that ``config`` gives."""
-    given = {name: value for name in LOSS_KNOBS if (value := getattr(config, name)) is not None}
-    return replace(LOSSES[config.loss], **given)
+    """Return the row of ``config.loss``, with the settings that ``config`` gives. Raises ConfigError
+    for one that this loss does not have."""
+    row, given = LOSSES[config.loss], {name: value for name in KNOBS if (value := getattr(config, name)) is not None}
+    for name in given:
+        if getattr(row, name) == math.inf:
+            raise ConfigError(f"{flag(name)} does nothing in --loss {config.loss}; leave it out")
+    return replace(row, **given)
 
 
 def add_gradients(

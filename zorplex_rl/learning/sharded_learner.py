@@ -29,6 +29,7 @@ from zorplex_rl.learning.adamw import AdamW
 from zorplex_rl.learning.advantages import by_prefix
 from zorplex_rl.learning.batches import Advantages, MicroBatch, collate
 from zorplex_rl.learning.learner import (
+    MAX_GRAD_NORM,
     add_gradients,
     compared,
     describe,
@@ -63,7 +64,7 @@ class ShardedLearner:
         self.policy, self.mesh, self.config, self.version = policy, mesh, config, 0
         self.decay_steps, self.temperature = decay_steps, temperature
         self._whole_layers = shard(policy.model, mesh)
-        self.optimizer = AdamW([p for p in policy.model.parameters() if p.requires_grad], config.weight_decay)
+        self.optimizer = AdamW([p for p in policy.model.parameters() if p.requires_grad])
 
     def step(
         self,
@@ -87,7 +88,7 @@ class ShardedLearner:
             totals, logps = add_gradients(self._forward, batches, tokens, config, self.optimizer, proximal, bound)
             totals, found = self._of_all_ranks(totals, compared(batches, logps))
             expect_finite("loss", totals["loss"], number)
-            norm = self.optimizer.clip_gradients(config.max_grad_norm)
+            norm = self.optimizer.clip_gradients(MAX_GRAD_NORM)
             expect_finite("norm of the gradient", norm, number)
             self.optimizer.step(config.learning_rate * schedule(self.version, config.warmup_steps, self.decay_steps))
             if proximal is None:

@@ -19,7 +19,6 @@ and the delays of messages, each a mean over cases in which the actor waited for
 would have done with another lag bound.
 """
 
-import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -57,7 +56,7 @@ def group_variation(batches: Iterable[Sequence[tuple[int, int, float, float]]]) 
 
 def read_run(folder: str | Path) -> MeasuredRun:
     """Read the run in ``folder``. Raises ValueError if it was resumed or an actor replaced."""
-    config = Config.from_dict(json.loads((Path(folder) / "config.json").read_text()))
+    config = read_config(Path(folder))
     return read_timeline(Timeline.load(Path(folder) / "timeline.json"), config)
 
 

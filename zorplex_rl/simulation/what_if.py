@@ -23,10 +23,10 @@ from safetensors.torch import load_file
 from zorplex_rl.config import Config
 from zorplex_rl.errors import ConfigError
 from zorplex_rl.learning.checkpoint import FILE
-from zorplex_rl.learning.journal import Journal, Written, machine, read_journal
+from zorplex_rl.learning.journal import Sitting, Written, WrittenBatch, machine, read_journal
 from zorplex_rl.policy.history import Event
 from zorplex_rl.policy.load import Policy, load_policy
-from zorplex_rl.run.folder import MetricsRow, RunFolder, expect_task_named, read_config, step_of
+from zorplex_rl.run.folder import MetricsRow, RunFolder, read_config, step_of
 from zorplex_rl.run.timeline import Timeline
 from zorplex_rl.simulation.execute import Evaluated, Execution, Part, Schedule, Trained
 from zorplex_rl.simulation.recorded import latencies_of, predict
@@ -45,7 +45,7 @@ class RecordedRun:
     folder: RunFolder
     config: Config
     source: EnvironmentSource
-    journal: Journal
+    sittings: list[Sitting]
     rows: list[MetricsRow]
     policy: Policy
 
@@ -53,13 +53,18 @@ class RecordedRun:
         """Return the rows about ``event``."""
         return [row for row in self.rows if row["event"] == event]
 
+    @property
+    def batches(self) -> dict[int, WrittenBatch]:
+        """What each step was trained on."""
+        return {step: batch for sitting in self.sittings for step, batch in sitting.batches.items()}
+
     def schedule(self) -> Schedule:
         """Return the schedule that the run had."""
         parts = []
-        for sitting in self.journal.sittings:
+        for sitting in self.sittings:
             batches = {n: [*zip(b.groups, b.generators, strict=True)] for n, b in sitting.batches.items()}
             parts.append(Part(sitting.steps, sitting.histories, batches))
-        evaluations = {row["step"] for row in self.events("eval") if row["step"] <= self.journal.steps}
+        evaluations = {row["step"] for row in self.events("eval") if row["step"] <= len(self.batches)}
         return Schedule(parts, sorted(evaluations))
 
 
@@ -67,17 +72,18 @@ def read_recording(
     path: Path, device: str = "cpu", task: str | None = None, task_data: str | None = None
 ) -> RecordedRun:
     """Return the run in ``path``, and load its policy; ``task`` is the file of a user's task."""
-    config = read_config(path, "the run")
-    expect_task_named(path, config, task)
+    config, folder = read_config(path), RunFolder(path)
     if config.is_own_task:
+        if task is None:
+            raise ConfigError(
+                f"the run in {str(path)!r} has a task of your own, {config.task}; name its file again with --task"
+            )
         config = config.changed(task=task, task_data=task_data)
-    folder = RunFolder(path)
-    if folder.is_under_way:
-        raise ConfigError(f"the run in {str(path)!r} is under way; wait for its end, or stop it first")
+    with folder.locked():
+        sittings = read_journal(folder.journal)
     source = EnvironmentSource.of(config)
     policy = load_policy(config.policy, device, config.dtype)
-    journal = read_journal(folder.journal, config, policy.model.get_input_embeddings().num_embeddings)
-    return RecordedRun(folder, config, source, journal, folder.metrics(), policy)
+    return RecordedRun(folder, config, source, sittings, folder.metrics(), policy)
 
 
 @dataclass(slots=True)
@@ -112,7 +118,7 @@ def replay(recording: RecordedRun, on_step: Progress = lambda step: None) -> Rep
 
     found = Replayed()
     execution = Execution(recording.config, recording.source, recording.schedule(), recording.policy)
-    batches = {step: batch for sitting in recording.journal.sittings for step, batch in sitting.batches.items()}
+    batches = recording.batches
     checkpoints = {step_of(path): path for path in recording.folder.checkpoints()}
     rows = {row["step"]: row for row in recording.events("step")}
     evaluations = {row["step"]: row for row in recording.events("eval")}
@@ -132,10 +138,10 @@ def replay(recording: RecordedRun, on_step: Progress = lambda step: None) -> Rep
         if done.step in checkpoints:
             compare_weights(f"checkpoint of step {done.step}", checkpoints[done.step] / "trainer" / FILE)
         on_step(done.step)
-    if any(row.get("final") and row["step"] == recording.journal.steps for row in evaluations.values()):
+    if any(row.get("final") and row["step"] == len(batches) for row in evaluations.values()):
         compare_weights("trained policy", recording.folder.policy / "model.safetensors")
     if not found.is_equal:
-        found.why = f"it was made with {recording.journal.sittings[0].machine}; this is {machine()}"
+        found.why = f"it was made with {recording.sittings[0].machine}; this is {machine()}"
     return found
 
 
@@ -223,6 +229,8 @@ def what_if(
     end, and after every ``evaluate_every`` steps."""
     earlier = recording.config
     config.check()
+    if not 1 <= seeds <= 1000:
+        raise ConfigError(f"--seeds is {seeds}; it must be between 1 and 1000")
     if without_fault and not recording.events("restart"):
         raise ConfigError("--without-fault changes nothing: no process of this run was replaced")
     original = recording.schedule()

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from zorplex_rl.config import Config
 from zorplex_rl.learning.advantages import ADVANTAGES
-from zorplex_rl.learning.replay import ReplayBuffer
+from zorplex_rl.learning.replay_buffer import ReplayBuffer
 from zorplex_rl.run.timeline import Span, SpanRecorder
 from zorplex_rl.services.runtime import Actor, concurrent_endpoint
 from zorplex_rl.simulation.setting import lognormal

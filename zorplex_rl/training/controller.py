@@ -28,8 +28,7 @@ from typing import Any, Self, TypeVar
 from zorplex_rl.config import Config
 from zorplex_rl.errors import CheckpointError
 from zorplex_rl.hosts.hosts import Hosts, open_hosts
-from zorplex_rl.learning.advantages import zero_variance_share
-from zorplex_rl.learning.learning_signal import LearningSignal
+from zorplex_rl.learning.advantages import LearningSignal, zero_variance_share
 from zorplex_rl.run.folder import MetricsRow
 from zorplex_rl.run.timeline import Span
 from zorplex_rl.services.registry import register_service
