@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import tyro
@@ -29,7 +29,7 @@ class Options:
 
     out: Path
     """The run's folder."""
-    config: tyro.conf.OmitArgPrefixes[Config] = Config(hosts="job")
+    config: tyro.conf.OmitArgPrefixes[Config] = field(default_factory=lambda: Config(hosts="job"))
     nodes: int = 2
     partition: str | None = None
     gpus: int | None = None

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from zorplex_rl.cli.presets import PresetName
+from zorplex_rl.cli.presets import PresetName, preset_config
 from zorplex_rl.config import Config
 from zorplex_rl.sizing.measured import available_memory, measure
 from zorplex_rl.sizing.memory import BYTES, Memory, Workload, generator_memory, logit_bytes, trainer_memory

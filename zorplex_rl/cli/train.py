@@ -90,7 +90,6 @@ def check_needs(config: Config) -> int:
     Raises ConfigError."""
     from zorplex_rl.cli.size import warn_of_memory
     from zorplex_rl.hosts.hosts import check_encryption, parse_hosts
-    from zorplex_rl.learning.learner import loss_of
     from zorplex_rl.policy.load import policy_folder, weight_bytes
     from zorplex_rl.task.own_task import EnvironmentSource
     from zorplex_rl.training.devices import devices_of
@@ -98,7 +97,6 @@ def check_needs(config: Config) -> int:
     kind, addresses = parse_hosts(config.hosts)
     if kind == "attach":
         check_encryption(addresses, config.insecure)
-    loss_of(config.learner)
     environment, folder, devices = EnvironmentSource.of(config).make(), policy_folder(config.policy), devices_of(config)
     environment.task(0, "train")
     if set(devices.values()) == {"cpu"}:

@@ -27,6 +27,7 @@ from pathlib import Path
 from statistics import fmean, pstdev
 
 from zorplex_rl.config import Config
+from zorplex_rl.run.folder import read_config
 from zorplex_rl.run.timeline import Span, Timeline
 from zorplex_rl.simulation.setting import Latencies, Setting
 from zorplex_rl.simulation.simulate import SimulatedRun, simulate_async, simulate_sync
