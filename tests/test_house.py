@@ -42,7 +42,7 @@ LINES = {
     "sizing": 1_775,
     "drawing": 438,
     "learning": 3_593,
-    "policy": 2_829,
+    "policy": 2_424,
     "services": 3_960,
     "task": 857,
     "weights": 850,

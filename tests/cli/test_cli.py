@@ -9,7 +9,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 from typing import get_args
 
@@ -20,9 +19,7 @@ from runs import SMALL, as_flags, state_at
 from zorplex_rl.cli.commands import Commands, main
 from zorplex_rl.cli.flags import parse_command
 from zorplex_rl.config import Config, TaskName
-from zorplex_rl.policy.load import load_policy
 from zorplex_rl.policy.model_folder import EMBEDDED_PATH
-from zorplex_rl.policy.warmstart import WarmStart
 from zorplex_rl.run_folder import RunFolder
 
 
@@ -128,7 +125,6 @@ def test_a_setting_that_cannot_work_is_refused_by_name(capsys, tmp_path, wording
         ("train --resume", "issing value for argument '--resume'"),
         ("train --policy nobody/nothing", "neither in the local model cache nor can it be downloaded"),
         ("eval --json /proc/no", "cannot be written"),
-        ("policy build --out /proc/no/such", "cannot be written"),
     ],
 )
 def test_what_is_put_by_a_library_the_system_or_all_flags_together_is_one_sentence_too(
@@ -158,13 +154,6 @@ eval --json ''
 eval --json .
 eval --json no/such/file
 train --out ''
-policy build --out ''
-policy build --out .
-policy build --steps 0
-policy build --steps x
-policy build --seed 99999999999999999999
-policy build --start ''
-policy build --start no/such/policy
 policy show --policy ''
 policy show --tasks 0
 bench --nam all
@@ -184,13 +173,6 @@ eval --task simple --difficulty hard
 def test_every_argument_of_every_command_is_checked_before_any_work(capsys, tmp_path, monkeypatch, wording, arguments):
     monkeypatch.chdir(tmp_path)
     wording(refused(capsys, tmp_path, *shlex.split(arguments)), arguments)
-
-
-def test_a_model_is_shown_the_task_and_is_a_policy_of_its_own(tmp_path):
-    out = tmp_path / "shown"
-    assert main(["policy", "build", "--start", "embedded", "--steps", "1", "--out", str(out)]) == 0
-    shown, before = (load_policy(name).model.get_input_embeddings().weight for name in (str(out), "embedded"))
-    assert shown.shape == before.shape and not shown.equal(before)
 
 
 def test_an_evaluation_leaves_its_file_alone_until_it_has_something_to_write(capsys, tmp_path):
@@ -498,7 +480,7 @@ def test_a_run_cannot_be_made_shorter_than_what_it_has_done(capsys, tmp_path):
 
 def test_an_unknown_command_is_refused(capsys, tmp_path):
     assert "no command 'trian'" in refused(capsys, tmp_path, "trian")
-    assert "no command" in refused(capsys, tmp_path, "policy", "destroy")
+    assert "expected one of show" in refused(capsys, tmp_path, "policy", "destroy")
     assert "no benchmark 'speed'; expected all or one of" in refused(capsys, tmp_path, "bench", "speed")
 
 
@@ -517,16 +499,6 @@ def test_eval_writes_accuracy_outcomes_turns_calls_and_latency_of_all_four_kinds
         assert 0 <= task["accuracy"] <= 1
         assert sum(task["outcomes"].values()) == pytest.approx(1)
         assert {"turns", "tool_calls", "seconds_median", "seconds_p95"} <= task.keys()
-
-
-def test_policy_build_says_how_to_use_what_it_has_built_wherever_that_is(capsys, tmp_path, monkeypatch):
-    tiny = partial(WarmStart, batch_size=4, hidden_size=16, layers=1, threads=1)
-    monkeypatch.setattr("zorplex_rl.policy.warmstart.WarmStart", tiny)
-    built = tmp_path / "a policy"
-    assert main(["policy", "build", "--steps", "1", "--out", str(built)]) == 0
-    advice = capsys.readouterr().out.splitlines()[-1].partition("use it with ")[2]
-    assert shlex.split(advice) == ["--policy", str(built)]
-    assert (built / "model.safetensors").is_file()
 
 
 def test_policy_show_says_what_the_embedded_policy_is(capsys):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import shutil
 from pathlib import Path
@@ -13,11 +14,10 @@ from conftest import babbler
 
 from zorplex_rl.errors import PolicyError
 from zorplex_rl.policy import chat_template
-from zorplex_rl.policy.load import largest_magnitude, load_policy
+from zorplex_rl.policy.load import largest_magnitude, load_policy, save_model
 from zorplex_rl.policy.model_folder import EMBEDDED_PATH
 from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
 from zorplex_rl.policy.tool_loop import encode_prompt, prompt_of
-from zorplex_rl.policy.warmstart import build_tokenizer, save_policy
 from zorplex_rl.task.environment import Zorplex, kinds_of
 
 ENV = Zorplex(seed=0)
@@ -55,15 +55,15 @@ QWEN_TEMPLATE = """{%- if tools %}
 
 
 @pytest.fixture(scope="module")
-def qwen_folder(tmp_path_factory) -> Path:
+def qwen_folder(tokenizer, tmp_path_factory) -> Path:
     """A checkpoint shaped like Qwen2.5-Instruct's: tokenizer class, template, two end tokens,
     untied bfloat16."""
-    tokenizer = build_tokenizer()
+    tokenizer = copy.deepcopy(tokenizer)
     tokenizer.chat_template = QWEN_TEMPLATE
     policy = babbler(tokenizer, dtype=torch.bfloat16)
     policy.model.generation_config.eos_token_id = [tokenizer.eos_token_id, tokenizer.pad_token_id]
     folder = tmp_path_factory.mktemp("models") / "qwen"
-    save_policy(policy, folder)
+    save_model(policy.model, tokenizer, folder)
     return folder
 
 

@@ -14,7 +14,6 @@ import pytest
 import torch
 
 from zorplex_rl.policy.load import save_model
-from zorplex_rl.policy.warmstart import WarmStart, build_tokenizer
 from zorplex_rl.sizing.model_shape import ModelShape
 
 ROOT = Path(__file__).parents[2]
@@ -31,7 +30,10 @@ def test_a_model_is_trained_exported_evaluated_and_sized(tmp_path):
         from transformers import Qwen2Config, Qwen2ForCausalLM
 
         torch.manual_seed(0)
-        tokenizer = build_tokenizer(WarmStart(seed=5, vocabulary=400))
+        sys.path.insert(0, str(ROOT / "recipes"))
+        from embedded_policy import Recipe, build_tokenizer
+
+        tokenizer = build_tokenizer(Recipe(seed=5, vocabulary=400))
         save_model(Qwen2ForCausalLM(Qwen2Config(**SHAPE.as_config())), tokenizer, tmp_path / "model")
         folder, flags, steps = str(tmp_path / "model"), SMALL, 3
     record.write_text('[{"date": "before"}]')

@@ -6,7 +6,7 @@
     zorplex-rl certificates --to FOLDER HOST…     make what the machines of a run know each other by
     zorplex-rl bench [NAME]                       run the benchmarks of this repository
     zorplex-rl size [--policy … | --preset …]     what a run takes in memory and time, before it is started
-    zorplex-rl policy build | show                build the embedded policy, or describe a policy
+    zorplex-rl policy show                        describe a policy
     zorplex-rl env check FILE                     check a task of your own before you train on it
     zorplex-rl export RUN --to FOLDER             write a trained policy as a folder for transformers
     zorplex-rl status RUN                         look into a run that is going on (train --telemetry)
@@ -43,7 +43,7 @@ from zorplex_rl.cli.export import Export, export
 from zorplex_rl.cli.failures import FAILED, sentence_of
 from zorplex_rl.cli.flags import parse_command
 from zorplex_rl.cli.output import Output, one_line
-from zorplex_rl.cli.policy import Policy, build_or_show
+from zorplex_rl.cli.policy import Policy, show_policy
 from zorplex_rl.cli.replay import Replay, defaults_of, replay
 from zorplex_rl.cli.size import Size, size
 from zorplex_rl.cli.speedrun import Speedrun, speedrun
@@ -113,7 +113,7 @@ def _run(given: list[str]) -> int:
             case Replay():
                 parsed = _parse(given, defaults_of(parsed))
         programs: dict[type, Callable[[Any], int]] = {
-            Train: train, Eval: evaluate, Worker: work, Certificates: certify, Bench: bench, Policy: build_or_show,
+            Train: train, Eval: evaluate, Worker: work, Certificates: certify, Bench: bench, Policy: show_policy,
             Env: check_environment, Export: export, Status: status,
             Replay: partial(replay, given=given), Check: check, Size: size, Course: copy, Open: open_notebook,
             Speedrun: speedrun,
