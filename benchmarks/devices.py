@@ -17,8 +17,7 @@ from log import Report, append_report, print_report
 
 from zorplex_rl.config import LearnerConfig
 from zorplex_rl.learning.learner import Learner
-from zorplex_rl.policy.load import load_policy
-from zorplex_rl.policy.model_folder import EMBEDDED
+from zorplex_rl.policy.load import EMBEDDED, load_policy
 from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
 from zorplex_rl.task.episode import Episode
 from zorplex_rl.task.specs import get_spec

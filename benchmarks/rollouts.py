@@ -38,10 +38,8 @@ from rich.progress import track
 from transformers.cache_utils import Cache, DynamicCache
 from turnwise import generate_turnwise
 
-from zorplex_rl.policy.kv_cache import SlotCache, fills
-from zorplex_rl.policy.load import Policy, load_policy
-from zorplex_rl.policy.model_folder import EMBEDDED
-from zorplex_rl.policy.own_forward import SlotsAsCache
+from zorplex_rl.policy.kv_cache import SlotCache, as_transformers_cache, fills
+from zorplex_rl.policy.load import EMBEDDED, Policy, load_policy
 from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
 from zorplex_rl.task.episode import Episode, Task
 from zorplex_rl.task.specs import get_spec
@@ -111,7 +109,7 @@ def replay_on_slots(policy: Policy, calls: list[Call]) -> float:
     length = max(call.mask.shape[-1] for call in decodes)
     cache = SlotCache(policy.model, max(len(call.ids) for call in decodes), -(-length // 32) * 32)
     cache.kv.normal_()
-    seen_by_model = SlotsAsCache(cache)
+    seen_by_model = as_transformers_cache(cache)
     places = [(torch.arange(len(call.ids)), None if call.positions is None else call.positions[:, 0]) for call in calls]
     started = time.perf_counter()
     for call, (rows, positions) in zip(calls, places, strict=True):

@@ -30,8 +30,7 @@ from safetensors.torch import save_file
 from turnwise import generate_turnwise
 
 from zorplex_rl.config import LearnerConfig
-from zorplex_rl.policy.load import load_policy
-from zorplex_rl.policy.model_folder import EMBEDDED
+from zorplex_rl.policy.load import EMBEDDED, load_policy
 from zorplex_rl.task.episode import Task
 from zorplex_rl.task.rewards import score
 from zorplex_rl.task.specs import get_spec

@@ -20,7 +20,7 @@ from zorplex_rl.cli.commands import main
 from zorplex_rl.config import Config, HostsConfig
 from zorplex_rl.errors import ConfigError
 from zorplex_rl.manifest import expect_plain, seal
-from zorplex_rl.policy.model_folder import EMBEDDED_PATH
+from zorplex_rl.policy.load import EMBEDDED_PATH
 from zorplex_rl.run_folder import RunFolder
 from zorplex_rl.timeline import Span, Timeline
 
@@ -259,60 +259,6 @@ def test_a_pickle_in_any_place_of_the_folder_never_runs(tmp_path, ran, capsys):
         shutil.rmtree(path)
         shutil.rmtree(tmp_path / "model", ignore_errors=True)
     assert "Traceback" not in capsys.readouterr().err
-
-
-CODE = """
-open({ran!r}, "w").close()
-class Evil: pass
-"""
-OWN_CODE = {"AutoConfig": "evil.Evil", "AutoModelForCausalLM": "evil.Evil", "AutoTokenizer": ["evil.Evil", None]}
-
-
-@pytest.mark.parametrize(
-    ("file", "change"),
-    [
-        ("config.json", {"auto_map": OWN_CODE}),
-        ("config.json", {"model_type": "evil", "auto_map": OWN_CODE}),
-        ("config.json", {"attn_implementation": "evil/kernel"}),
-        ("config.json", {"hidden_size": -1}),
-        ("config.json", {"num_hidden_layers": 10**9}),
-        ("config.json", {"hidden_size": "x"}),
-        ("config.json", {"hidden_size": 64 * 10**7}),
-        ("config.json", {"quantization_config": {"quant_method": "awq"}}),
-        ("tokenizer_config.json", {"auto_map": OWN_CODE, "tokenizer_class": "Evil"}),
-        ("tokenizer_config.json", {"tokenizer_class": 3}),
-    ],
-)
-def test_a_policy_that_brings_code_or_nonsense_runs_none_and_is_refused_in_one_sentence_at_most(
-    run, ran, tmp_path, file, change, capsys
-):
-    policy = run / "policy"
-    (policy / "evil.py").write_text(CODE.format(ran=str(ran)))
-    (policy / file).write_text(json.dumps(json.loads((policy / file).read_text()) | change))
-    if main(["export", str(run), "--to", str(tmp_path / "model")]) == 0:
-        assert not (tmp_path / "model" / "evil.py").exists()
-    else:
-        said = capsys.readouterr().err
-        assert said.count("\n") == 1 and str(policy) in said
-    assert not ran.exists()
-
-
-def test_pickled_weights_are_refused(run, ran, capsys):
-    weights = run / "policy" / "model.safetensors"
-    weights.with_name("pytorch_model.bin").write_bytes(pickle.dumps(Runs(str(ran))))
-    weights.unlink()
-    for command in (["eval", "--policy"], ["size", "--policy"], ["train", "--policy"]):
-        assert "has no weights but pickled ones" in refused(capsys, *command, run / "policy")
-    assert not ran.exists()
-
-
-@pytest.mark.parametrize(
-    "template",
-    ["{{ ''.__class__.__mro__[1].__subclasses__() }}", "{{ cycler.__init__.__globals__.os.system('x') }}", "{% for"],
-)
-def test_a_chat_template_reaches_nothing_outside(run, capsys, template):
-    (run / "policy" / "chat_template.jinja").write_text(template)
-    assert "has a chat template that fails" in refused(capsys, "eval", "--policy", run / "policy", "--tasks", "1")
 
 
 def test_a_file_that_gets_its_name_while_one_looks_is_nothing_strange(tmp_path, monkeypatch):

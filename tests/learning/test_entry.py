@@ -339,7 +339,7 @@ def test_an_entry_that_patches_its_scorer_and_its_clock_changes_neither(tmp_path
 GUARDED = """
 import io, os, pathlib, socket, subprocess, sys
 from zorplex_rl.learning.entry import guard
-from zorplex_rl.policy.model_folder import EMBEDDED_PATH
+from zorplex_rl.policy.load import EMBEDDED_PATH
 folder = pathlib.Path(sys.argv[1])
 guard(folder)
 (folder / "own").write_text("allowed")

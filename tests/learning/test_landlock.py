@@ -14,7 +14,7 @@ CONFINED = """
 import pathlib, subprocess, sys, sysconfig, torch
 from safetensors.torch import load_file, save_file
 from zorplex_rl.learning.landlock import confine
-from zorplex_rl.policy.model_folder import EMBEDDED_PATH
+from zorplex_rl.policy.load import EMBEDDED_PATH
 folder, weights, nothing = pathlib.Path(sys.argv[1]), EMBEDDED_PATH / "model.safetensors", {"a": torch.zeros(1)}
 libraries = [pathlib.Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "purelib")]
 if not confine(folder, [*libraries, EMBEDDED_PATH.parent], EMBEDDED_PATH):

@@ -16,7 +16,15 @@ from zorplex_rl.learning import train_simple
 from zorplex_rl.learning.advantages import by_prefix, group_relative, zero_variance_share
 from zorplex_rl.learning.batches import collate, split_by_tokens
 from zorplex_rl.learning.checkpoint import load_learner, save_learner
-from zorplex_rl.learning.learner import Learner, _rows, embed, response_logprobs, response_states, token_logprobs
+from zorplex_rl.learning.learner import (
+    Learner,
+    _rows,
+    embed,
+    largest_magnitude,
+    response_logprobs,
+    response_states,
+    token_logprobs,
+)
 from zorplex_rl.learning.losses import LOSSES
 from zorplex_rl.policy.load import Policy, load_policy
 from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
@@ -448,3 +456,13 @@ def test_a_loss_that_is_not_finite_does_not_reach_the_weights(embedded, episodes
     with pytest.raises(TrainingDiverged, match="the loss of step 1 is (inf|nan)"):
         learner.step(episodes, [1e39 * a for a in advantages])
     assert torch.equal(weights(learner.policy), before)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float8_e5m2])
+def test_the_largest_magnitude_forgets_neither_infinity_nor_nan(dtype):
+    values = torch.tensor([1.0, -3.0, 2.0])
+    assert largest_magnitude([values.to(dtype), torch.zeros(0)]) == 3
+    assert largest_magnitude([]) == 0
+    for broken in (float("nan"), float("inf"), float("-inf")):
+        found = largest_magnitude([torch.ones(2), torch.tensor([0.0, broken]).to(dtype), torch.ones(2)])
+        assert found == abs(broken) or (found != found and broken != broken)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-
-from zorplex_rl.errors import ConfigError
 from zorplex_rl.policy.limits import check_limits, needs
 from zorplex_rl.policy.model_folder import EMBEDDED_PATH, fast_tokenizer, positions_of
+
+from zorplex_rl.errors import ConfigError
 from zorplex_rl.policy.rollout import Sampling
 from zorplex_rl.policy.tool_loop import encode_text
 from zorplex_rl.task.environment import Zorplex, kinds_of

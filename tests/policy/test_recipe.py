@@ -223,7 +223,7 @@ def test_the_script_writes_a_policy_that_rolls_out(tmp_path, start):
     weight, before = (p.model.get_input_embeddings().weight for p in (policy, embedded))
     assert weight.shape[1] == before.shape[1] and not torch.equal(weight, before)
     env = Zorplex(0)
-    (episode,) = rollout(policy, [RolloutRequest(env.task(("simple",), 0))], env.execute)
+    (episode,) = rollout(policy, [RolloutRequest(env.task(0))], env.execute)
     assert episode.token_ids
 
 

@@ -21,7 +21,7 @@ from conftest import babbler
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zorplex_rl.errors import TrainingDiverged
+from zorplex_rl.errors import ConfigError, TrainingDiverged
 from zorplex_rl.policy.decoder import prefill
 from zorplex_rl.policy.load import Policy
 from zorplex_rl.policy.rollout import RolloutEngine, RolloutRequest, Sampling, rollout
@@ -749,9 +749,8 @@ def test_an_episode_that_starts_after_new_weights_came_is_sampled_from_them_alon
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("architecture", ["qwen2", "llama"])
 def test_the_lean_step_computes_what_the_models_own_forward_does(tokenizer, architecture, dtype):
-    from zorplex_rl.policy.decoder import LeanDecoder, decoder_of
+    from zorplex_rl.policy.decoder import LeanDecoder, OwnForward, decoder_of
     from zorplex_rl.policy.kv_cache import SlotCache
-    from zorplex_rl.policy.own_forward import OwnForward
 
     model = babbler(tokenizer, architecture, dtype).model
     assert isinstance(decoder_of(model), LeanDecoder)
@@ -804,14 +803,21 @@ def test_a_step_that_feeds_whole_results_computes_what_single_tokens_do(tokenize
 
 
 def test_a_model_that_somebody_has_changed_decodes_through_its_own_forward(tokenizer):
-    from zorplex_rl.policy.decoder import decoder_of
-    from zorplex_rl.policy.own_forward import OwnForward
+    from zorplex_rl.policy.decoder import OwnForward, decoder_of
 
     hooked, wrapped = babbler(tokenizer).model, babbler(tokenizer).model
     hooked.model.layers[0].register_forward_hook(lambda module, args, output: output)
     wrapped.model.layers[0].self_attn.q_proj = torch.nn.Sequential(wrapped.model.layers[0].self_attn.q_proj)
     assert isinstance(decoder_of(hooked), OwnForward)
     assert isinstance(decoder_of(wrapped), OwnForward)
+
+
+def test_an_answer_that_goes_beyond_what_the_model_can_read_is_refused(embedded):
+    request = RolloutRequest(ENV.task(("simple",), 0))
+    room = 1024 - len(encode_prompt(embedded.tokenizer, request.task))
+    assert rollout(embedded, [request], ENV.execute, Sampling(max_tokens=room))
+    with pytest.raises(ConfigError, match="reads at most 1024"):
+        rollout(embedded, [request], ENV.execute, Sampling(max_tokens=room + 1))
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

@@ -16,7 +16,7 @@ from zorplex_rl.cli import size as size_command
 from zorplex_rl.cli.commands import main
 from zorplex_rl.config import Config
 from zorplex_rl.errors import ConfigError
-from zorplex_rl.policy.model_folder import EMBEDDED_PATH
+from zorplex_rl.policy.load import EMBEDDED_PATH
 from zorplex_rl.sizing import fit
 from zorplex_rl.sizing.memory import trainer_memory
 from zorplex_rl.sizing.model_shape import ModelShape

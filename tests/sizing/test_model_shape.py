@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import time
 from dataclasses import replace
 
 import pytest
@@ -12,7 +11,7 @@ import pytest
 from zorplex_rl.cli.commands import main
 from zorplex_rl.config import Config
 from zorplex_rl.errors import ConfigError, PolicyError
-from zorplex_rl.policy.model_folder import EMBEDDED_PATH
+from zorplex_rl.policy.load import EMBEDDED_PATH
 from zorplex_rl.sizing import memory
 from zorplex_rl.sizing.fit import check_fit, run_bytes
 from zorplex_rl.sizing.model_shape import shape_of
@@ -159,27 +158,13 @@ def test_a_plain_qwen2_needs_no_torch(tmp_path):
 @pytest.mark.parametrize(
     "config",
     [{}, {"model_type": "nothing"}, {"model_type": "qwen2", "hidden_size": "x"}, {"model_type": "llama", "hidden_size": -4},
-     {"model_type": "gpt2", "n_layer": 10**7}, []],
+     []],
 )  # fmt: skip
 def test_a_configuration_of_no_model_is_refused_in_one_sentence(tmp_path, config):
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(PolicyError, match="of which transformers makes no model") as error:
         shape_of(tmp_path)
     assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize("within", [lambda text: text, lambda text: {"model_type": "gemma3", "text_config": text}])
-def test_a_configuration_of_ten_million_layers_is_refused_before_anything_is_made_of_it(tmp_path, within):
-    text = {"model_type": "qwen2", "num_hidden_layers": 10**7, "layer_types": None}
-    (tmp_path / "config.json").write_text(json.dumps(within(text)))
-    import transformers.models.gemma3.configuration_gemma3  # noqa: F401
-
-    began = time.process_time()
-    with pytest.raises(
-        PolicyError, match="of which transformers makes no model .its 'num_hidden_layers' is above 1000"
-    ):
-        shape_of(tmp_path)
-    assert time.process_time() - began < 2, "a list of a name for each layer takes 20 seconds"
 
 
 def test_size_says_what_it_does_not_know_of_a_family(tmp_path, capsys):

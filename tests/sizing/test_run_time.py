@@ -11,7 +11,7 @@ import pytest
 
 from zorplex_rl.cli.size import run_time
 from zorplex_rl.config import Config, ServicesConfig
-from zorplex_rl.policy.model_folder import EMBEDDED_PATH
+from zorplex_rl.policy.load import EMBEDDED_PATH
 from zorplex_rl.sizing.presets import PRESETS
 from zorplex_rl.sizing.run_time import RunTime
 

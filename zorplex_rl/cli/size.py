@@ -4,7 +4,6 @@ import math
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -119,14 +118,14 @@ def run_time(config: Config, start: float) -> RunTime:
 
 def expect_fit(
     config: Config,
-    source: str,
+    source: Path,
     count_tokens: Callable[[str], int] | None,
     devices: Mapping[str, str],
     environment: EnvironmentSource,
 ) -> None:
     """Warn if a run of ``config`` may outgrow this machine's memory; raise ConfigError if it must.
     ``source`` is the folder of the policy, ``devices`` says where each role computes."""
-    shape, stored = _read_shape(Path(source))
+    shape, stored = _read_shape(source)
     prompt, _ = _prompt_tokens(config, count_tokens, environment)
     gpus = _gpu_capacity({device for device in devices.values() if device.startswith("cuda")})
     if warning := check_fit(
@@ -144,15 +143,15 @@ def _gpu_capacity(devices: set[str]) -> dict[str, int]:
     return {device: torch.cuda.get_device_properties(device).total_memory for device in devices}
 
 
-def _shape(policy: str) -> tuple[ModelShape, str, str | None]:
+def _shape(policy: str) -> tuple[ModelShape, str, Path | None]:
     """Return ``policy``'s shape, number type and folder, which is None for an absent preset."""
-    from zorplex_rl.policy.model_folder import check_policy
+    from zorplex_rl.policy.load import policy_folder
 
     of_preset = next((preset.shape for preset in PRESETS.values() if preset.values["policy"] == policy), None)
     if of_preset and policy != "embedded":
         return of_preset, "bfloat16", None
-    source = check_policy(policy)
-    return *_read_shape(Path(source)), source
+    source = policy_folder(policy)
+    return *_read_shape(source), source
 
 
 def _read_shape(folder: Path) -> tuple[ModelShape, str]:
@@ -166,11 +165,10 @@ def _read_shape(folder: Path) -> tuple[ModelShape, str]:
     return shape, stored if stored in ("float32", "bfloat16") else "float32"
 
 
-def _prompts(config: Config, source: str | None) -> tuple[int, int]:
-    from zorplex_rl.policy.model_folder import fast_tokenizer, token_count
+def _prompts(config: Config, source: Path | None) -> tuple[int, int]:
+    from zorplex_rl.policy.load import token_counter
 
-    tokenizer = fast_tokenizer(source) if source else None
-    return _prompt_tokens(config, partial(token_count, tokenizer) if tokenizer else None)
+    return _prompt_tokens(config, token_counter(source) if source else None)
 
 
 def _prompt_tokens(

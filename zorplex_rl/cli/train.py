@@ -83,7 +83,7 @@ def train(command: Train) -> int:
 def _begin(command: Train) -> int:
     """Train in a new folder."""
     from zorplex_rl.cli.stop_wish import stops_held
-    from zorplex_rl.policy.model_folder import weight_bytes
+    from zorplex_rl.policy.load import weight_bytes
 
     config = command.config
     # Weights and two moments in float32, for each kept checkpoint and one more, and the policy.

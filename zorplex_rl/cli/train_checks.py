@@ -2,15 +2,14 @@
 
 import importlib.util
 import os
-from functools import partial
+from pathlib import Path
 
-from zorplex_rl.cli.eval import check_limits_of
 from zorplex_rl.cli.size import expect_fit
 from zorplex_rl.config import Config
 from zorplex_rl.errors import ConfigError
 
 
-def check_needs(config: Config) -> str:
+def check_needs(config: Config) -> Path:
     """Check what a run of ``config`` needs. Returns its policy's folder. Raises ConfigError for the
     first thing that is wrong."""
     if config.telemetry and os.environ.get("MONARCH_FILE_LOG", "error") in ("error", "warn"):
@@ -22,7 +21,7 @@ def check_needs(config: Config) -> str:
     if config.cluster.tls:
         # Likewise.
         os.environ[TLS] = config.cluster.tls
-    from zorplex_rl.policy.model_folder import EMBEDDED, check_policy, fast_tokenizer, positions_of, token_count
+    from zorplex_rl.policy.load import policy_folder, token_counter
     from zorplex_rl.task.own_task import EnvironmentSource
     from zorplex_rl.training.devices import assign_devices, names_of_ranks, one_each, roles_with_models
     from zorplex_rl.training.hosts.checks import check_cluster
@@ -32,20 +31,12 @@ def check_needs(config: Config) -> str:
     check_hosts(config)
     check_cluster(config)
     environment = EnvironmentSource.of(config)
-    tasks = environment.make()
+    environment.make()
     if config.tensorboard and importlib.util.find_spec("tensorboard") is None:
         raise ConfigError("--tensorboard needs the package tensorboard; install it, or leave the flag out")
-    source = check_policy(config.policy)
-    tokenizer = fast_tokenizer(source)
-    count_tokens = None
-    if tokenizer:
-        count_tokens = partial(token_count, tokenizer)
-        check_limits_of(tasks, environment.kinds, config, count_tokens, positions_of(source))
-    expect_fit(config, source, count_tokens, assign_devices(config.device, roles_with_models(config)), environment)
-    if config.policy != EMBEDDED:  # That one comes with the package, and torch takes a second to load.
-        from zorplex_rl.policy.load import check_weights
-
-        check_weights(config.policy, source)
+    source = policy_folder(config.policy)
+    devices = assign_devices(config.device, roles_with_models(config))
+    expect_fit(config, source, token_counter(source), devices, environment)
     if config.cluster.hosts == "this":
         ranks = names_of_ranks(config.services.trainer_processes)
         one_each(list(assign_devices(config.device, ranks).values()))

@@ -37,8 +37,7 @@ from zorplex_rl.learning.batches import collate
 from zorplex_rl.learning.landlock import confine
 from zorplex_rl.learning.learner import token_logprobs
 from zorplex_rl.learning.schedule import schedule
-from zorplex_rl.policy.load import Policy, load_policy
-from zorplex_rl.policy.model_folder import EMBEDDED_PATH
+from zorplex_rl.policy.load import EMBEDDED_PATH, Policy, load_policy
 from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
 from zorplex_rl.task.episode import Episode, Score, Task
 from zorplex_rl.task.rewards import score

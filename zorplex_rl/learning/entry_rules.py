@@ -18,8 +18,7 @@ from dataclasses import fields
 import torch
 
 from zorplex_rl.learning.entry import OFFERED
-from zorplex_rl.policy.family import BytePairs
-from zorplex_rl.policy.load import Policy
+from zorplex_rl.policy.load import BytePairs, Policy
 from zorplex_rl.task.episode import Task
 from zorplex_rl.task.specs import ZORPLEX_WORDS
 

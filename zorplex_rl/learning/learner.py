@@ -17,7 +17,7 @@ in bfloat16 changes it more: by 2 to 7 % of the float32 gradient, however the ba
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -40,10 +40,10 @@ from zorplex_rl.learning.ratios import (
     mismatch,
 )
 from zorplex_rl.learning.schedule import schedule
-from zorplex_rl.policy.decoder import new_cache, project
-from zorplex_rl.policy.kv_cache import fills
-from zorplex_rl.policy.load import Policy, largest_magnitude
-from zorplex_rl.policy.qwen2 import Qwen2
+from zorplex_rl.policy.decoder import project
+from zorplex_rl.policy.kv_cache import fills, new_cache
+from zorplex_rl.policy.load import Policy
+from zorplex_rl.policy.model import Qwen2
 from zorplex_rl.task.episode import Episode
 
 if TYPE_CHECKING:
@@ -384,3 +384,13 @@ def describe(episodes: Sequence[Episode], version: int) -> Diagnostics:
             "truncation_rate": fmean(s.outcome == "truncated" for s in scores),
         }
     return described
+
+
+@torch.no_grad()
+def largest_magnitude(tensors: Iterable[torch.Tensor]) -> float:
+    """Return the largest |value| in ``tensors``: NaN if there is one, 0.0 if empty. Reads once."""
+    # Torch cannot compare floating-point numbers of eight bits.
+    comparable = (t.float() if t.is_floating_point() and t.itemsize == 1 else t.detach() for t in tensors if t.numel())
+    found = [bound.float() for values in comparable for bound in torch.aminmax(values)]
+    # Python's max loses a NaN that is not the first value; torch's does not.
+    return torch.stack(found).abs().max().item() if found else 0.0

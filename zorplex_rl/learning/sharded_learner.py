@@ -27,9 +27,9 @@ from torch.utils._pytree import tree_map
 
 from zorplex_rl.config import Config, LearnerConfig
 from zorplex_rl.learning.batches import Advantages, MicroBatch, collate
-from zorplex_rl.learning.learner import Learner
+from zorplex_rl.learning.learner import Learner, largest_magnitude
 from zorplex_rl.learning.ratios import Diagnostics
-from zorplex_rl.policy.load import Policy, largest_magnitude
+from zorplex_rl.policy.load import Policy
 from zorplex_rl.task.episode import Episode
 
 Result = TypeVar("Result")

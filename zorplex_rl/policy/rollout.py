@@ -36,7 +36,7 @@ from typing import Any
 
 import torch
 
-from zorplex_rl.errors import TrainingDiverged
+from zorplex_rl.errors import ConfigError, TrainingDiverged
 from zorplex_rl.policy.decoder import decoder_of, prefill
 from zorplex_rl.policy.history import ENDS, Event
 from zorplex_rl.policy.kv_cache import SlotCache, Snapshot
@@ -235,8 +235,15 @@ class RolloutEngine:
             self._enter(row)
 
     def _reserve(self, prompts: Iterable[list[int]]) -> None:
-        """Make room in the slots for whatever may follow these prompts."""
+        """Make room in the slots for whatever may follow these prompts. Raises ConfigError if that is
+        more than the model can read."""
         longest = max(map(len, prompts)) + self.sampling.max_tokens
+        positions = getattr(self.policy.model.config, "max_position_embeddings", None)
+        if positions and longest > positions:
+            raise ConfigError(
+                f"a prompt and its answer may take {longest} tokens, but policy {self.policy.name!r} reads at most {positions}; "
+                "lower --max-tokens"
+            )
         self._cache.reserve(-(-longest // 32) * 32)
 
     def _prefill(self, prompts: Sequence[Prompt]) -> None:

@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
 from zorplex_rl.config import Config, OnUpdate
-from zorplex_rl.policy.chat_template import APART
 from zorplex_rl.task.environment import ZORPLEX, Environment
 from zorplex_rl.task.episode import Episode, Finish, Prefix, Task, Turn
 from zorplex_rl.task.parser import ToolCall, answer_is_complete, find_call, format_result
@@ -111,15 +110,7 @@ class PartialEpisode:
 def encode_prompt(tokenizer: "PreTrainedTokenizerBase", task: Task) -> list[int]:
     """Return the ids of ``task``'s system prompt and question in the model's chat template."""
     messages = [{"role": "system", "content": task.system}, {"role": "user", "content": task.question}]
-    return encode_text(tokenizer, prompt_of(tokenizer, messages))
-
-
-def prompt_of(tokenizer: "PreTrainedTokenizerBase", messages: list[dict[str, str]]) -> str:
-    """Return the prompt that the model's chat template makes. Raises PolicyError if one from
-    elsewhere, which has a process of its own (``chat_template.py``), makes none."""
-    if apart := getattr(tokenizer, APART, None):
-        return str(apart(messages))
-    return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+    return encode_text(tokenizer, tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
 
 
 def encode_text(tokenizer: "PreTrainedTokenizerBase", text: str) -> list[int]:

@@ -93,7 +93,7 @@ def make_model(shape: ModelShape, folder: Path, seed: int = 0) -> None:
     from transformers import Qwen2Config, Qwen2ForCausalLM
     from transformers.utils import logging
 
-    from zorplex_rl.policy.model_folder import EMBEDDED_PATH
+    from zorplex_rl.policy.load import EMBEDDED_PATH
 
     logging.disable_progress_bar()
     torch.manual_seed(seed)

@@ -125,7 +125,7 @@ def shape_of(folder: Path) -> ModelShape:
             return ModelShape.of(config)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError, RecursionError):
         pass  # transformers knows what is wrong with it.
-    return _counted(folder, config)
+    return _counted(folder)
 
 
 def _has_formula(config: Mapping[str, Any]) -> bool:
@@ -135,23 +135,16 @@ def _has_formula(config: Mapping[str, Any]) -> bool:
     return more is not None and not any(map(config.get, more)) and all(type(size) is int and size > 0 for size in sizes)
 
 
-def _counted(folder: Path, read: object) -> ModelShape:
-    """Return the shape of the model in ``folder``, made without memory and counted. ``read`` is
-    what its config.json holds, as far as it could be read."""
+def _counted(folder: Path) -> ModelShape:
+    """Return the shape of the model in ``folder``, made without memory and counted."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
     from transformers.utils import logging
 
-    from zorplex_rl.policy.model_folder import MOST_LAYERS, too_many_layers
-
     logging.set_verbosity_error()
     try:
-        if setting := too_many_layers(read):
-            raise ValueError(f"its {setting!r} is above {MOST_LAYERS}")
         whole = AutoConfig.from_pretrained(folder, trust_remote_code=False)
         config = whole.get_text_config()
-        if config.num_hidden_layers > MOST_LAYERS:
-            raise ValueError(f"it has {config.num_hidden_layers} layers, more than any model")
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(whole, trust_remote_code=False)
         return _shape_of(model, config)

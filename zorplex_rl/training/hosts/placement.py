@@ -16,7 +16,6 @@ A replacement gets a host that is alive then. When none is left, the run ends, t
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Self
 
 from zorplex_rl.config import Config
@@ -115,14 +114,14 @@ class Hosts:
 
     async def _config_on(self, host: Host) -> Config:
         """Return the configuration with a policy that ``host`` can load: it travels there, once."""
-        from zorplex_rl.policy.model_folder import check_policy
+        from zorplex_rl.policy.load import policy_folder
 
         if self.config.policy == "embedded":
             return self.config
         sent = self._policies.get(host)
         if sent is None or (sent.done() and (sent.cancelled() or sent.exception())):
             # What has failed once (a full disk, a lost message) is tried again by the next replica.
-            source = Path(check_policy(self.config.policy))
+            source = policy_folder(self.config.policy)
             self._policies[host] = asyncio.ensure_future(host.send_folder(source))
         return self.config.changed(policy=await asyncio.shield(self._policies[host]))
 

@@ -20,12 +20,10 @@ from transformers.cache_utils import DynamicCache
 from zorplex_rl.config import LearnerConfig
 from zorplex_rl.course import nb07_push
 from zorplex_rl.learning.learner import Learner
-from zorplex_rl.policy.decoder import LeanDecoder, decoder_of
-from zorplex_rl.policy.family import EMBEDDED_PATH, BytePairs, load_family
-from zorplex_rl.policy.kv_cache import SlotCache, fills
-from zorplex_rl.policy.load import DTYPES, Policy, load_policy, save_model
-from zorplex_rl.policy.own_forward import OwnForward
-from zorplex_rl.policy.qwen2 import GrowingCache, Qwen2
+from zorplex_rl.policy.decoder import LeanDecoder, OwnForward, decoder_of
+from zorplex_rl.policy.kv_cache import GrowingCache, SlotCache, fills
+from zorplex_rl.policy.load import EMBEDDED_PATH, BytePairs, Policy, _is_ours, load_policy, save_model
+from zorplex_rl.policy.model import Qwen2
 from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
 from zorplex_rl.task.environment import Zorplex
 
@@ -42,7 +40,12 @@ def agree(ours: torch.Tensor, theirs: torch.Tensor) -> None:
 @pytest.fixture(scope="module", params=["float32", "bfloat16"])
 def both(request) -> tuple[Policy, Policy]:
     """The embedded policy, by ``load_policy`` and by transformers."""
-    return load_policy(dtype=request.param), load_policy(dtype=request.param, of_transformers=True)
+    ours, theirs = (load_policy(dtype=request.param, of_transformers=way) for way in (False, True))
+    for parameter in theirs.model.parameters():
+        # Its values lie in a mapped file. At an address with another remainder of 64 the last bit of
+        # a product may differ.
+        parameter.data = parameter.data.clone()
+    return ours, theirs
 
 
 def test_the_embedded_policy_is_loaded_and_sampled_without_importing_transformers():
@@ -190,27 +193,20 @@ def test_a_loaded_policy_does_not_change_with_its_file(tmp_path):
         {"rope_parameters": {"rope_theta": 1e4, "rope_type": "linear", "factor": 2.0}},
         {"hidden_act": "gelu"},
         {"layer_types": ["full_attention", "sliding_attention", "full_attention", "full_attention"]},
-        {"num_hidden_layers": 3},
-        {"hidden_size": "128"},
-        {"vocab_size": 534},
         {"model_type": "llama", "architectures": ["LlamaForCausalLM"]},
         {"head_dim": 64},
-        {"hidden_size": 1 << 40},
-        {"pad_token_id": 533},
-        {"quantization_config": {"bits": 4}},
-        {"rope_parameters": {"rope_type": "default"}},
     ],
     ids=lambda changed: next(iter(changed)),
 )
 def test_a_model_that_is_not_plainly_the_same_is_left_to_transformers(tmp_path, changed):
     folder = shutil.copytree(EMBEDDED_PATH, tmp_path / "model")
     config = json.loads((folder / "config.json").read_text())
+    assert _is_ours(folder)
     (folder / "config.json").write_text(json.dumps(config | changed))
-    assert load_family(str(folder), "cpu", DTYPES["float32"]) is None
-    assert load_family(str(EMBEDDED_PATH), "cpu", DTYPES["float32"]) is not None
+    assert not _is_ours(folder)
 
 
 def test_another_tokenizer_or_template_is_left_to_transformers(tmp_path):
     folder = shutil.copytree(EMBEDDED_PATH, tmp_path / "model")
     (folder / "chat_template.jinja").write_text("{{ messages[0].content }}")
-    assert load_family(str(folder), "cpu", DTYPES["float32"]) is None
+    assert not isinstance(load_policy(str(folder)).model, Qwen2)

@@ -6,7 +6,7 @@
                x += down(silu(gate(n)) · up(n))                                with n = norm(x)
 
 It does what transformers' ``Qwen2ForCausalLM`` does, operation by operation, and has its names of
-parameters, its calls and its files: the bits are the same (``tests/policy/test_qwen2.py``). It
+parameters, its calls and its files: the bits are the same (``tests/policy/test_model.py``). It
 exists because importing that one takes each process two seconds. All other models are transformers'.
 """
 
@@ -31,38 +31,13 @@ class Settings(SimpleNamespace):
 
 
 class KeysValues(Protocol):
-    """A cache: the part of transformers' that this model uses."""
+    """The part of a cache (``kv_cache.py``) that the model uses."""
 
     def update(self, keys: Tensor, values: Tensor, layer: int) -> tuple[Tensor, Tensor]:
         """Add [B, kv_heads, T, head_dim] to ``layer``. Returns all that it has now."""
 
     def get_seq_length(self) -> int:
         """Return how many tokens it has."""
-
-
-class GrowingCache:
-    """A cache that concatenates: transformers' ``DynamicCache``, for full attention alone."""
-
-    def __init__(self) -> None:
-        self.layers: list[SimpleNamespace] = []
-
-    def update(self, keys: Tensor, values: Tensor, layer: int) -> tuple[Tensor, Tensor]:
-        """Add to ``layer``, or to a new one behind the last."""
-        if layer == len(self.layers):
-            self.layers.append(SimpleNamespace(keys=keys, values=values))
-        else:
-            found = self.layers[layer]
-            found.keys, found.values = torch.cat((found.keys, keys), -2), torch.cat((found.values, values), -2)
-        return self.layers[layer].keys, self.layers[layer].values
-
-    def get_seq_length(self) -> int:
-        """Return how many tokens each row has."""
-        return self.layers[0].keys.shape[-2] if self.layers else 0
-
-    def batch_repeat_interleave(self, times: int) -> None:
-        """Repeat each row ``times`` times."""
-        for layer in self.layers:
-            layer.keys, layer.values = (x.repeat_interleave(times, 0) for x in (layer.keys, layer.values))
 
 
 class States(NamedTuple):
