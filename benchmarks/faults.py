@@ -10,7 +10,7 @@ do not. The accuracy is that of the last weights on held-out tasks, sampled at t
 repetition is one seed. The two runs of a repetition take turns in going first.
 
 The second part counts tokens: of those that generators sampled, how many were trained on. In
-``DEATHS`` a generator is killed three times, with and without ``--salvage``. In ``UPDATES`` episodes
+``DEATHS`` a generator is killed three times. In ``UPDATES`` episodes
 are long and steps short, so new weights come several times during an episode: every
 ``--on-update``. What a generator sampled in the last hundredths of a second before its death is not
 counted.
@@ -43,11 +43,11 @@ from zorplex_rl.training.loop import run_training
 
 ASKED = (
     "What does it cost if a tool, a reward, a generator and the trainer are each killed once in one run? How many tokens "
-    "of unfinished episodes does --salvage save, and how many does each --on-update throw away?"
+    "of unfinished episodes does a death, and does each --on-update throw away?"
 )
 EXPECTED = (
-    "The run completes, no group is lost or trained on twice, and the accuracy is that of a run without faults. --salvage "
-    "halves the tokens that are thrown away. --on-update restart alone throws some away."
+    "The run completes, no group is lost or trained on twice, and the accuracy is that of a run without faults. "
+    "--on-update restart alone throws some away."
 )
 VICTIMS = ("tools", "reward", "generator", "trainer")
 LONG = Config(
@@ -56,9 +56,7 @@ LONG = Config(
 )  # fmt: skip
 DEATHS: dict[str, dict[str, Any]] = {
     "3 generators killed": {},
-    "3 generators killed, --salvage": {"salvage": True},
     "none killed": {},
-    "none killed, --salvage": {"salvage": True},
 }
 UPDATES: dict[str, dict[str, Any]] = {
     f"--on-update {name}": {"on_update": name, "prompts_per_step": 2, "group_size": 4, "generators": 1}

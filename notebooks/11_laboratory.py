@@ -137,8 +137,7 @@ def _():
     ## One thing changed
 
     Change one setting, and execute both runs on the same random draws, with three seeds. Others to
-    try: `{"loss": "tis"}`, `{"order": "freshest"}` (which waiting group is trained on first), or `{}`
-    with `without_fault = True`. For any run: `zorplex-rl replay RUN --max-lag 8`.
+    try: `{"loss": "tis"}`, `{"temperature": 0.7}`, or `{}` with `without_fault = True`. For any run: `zorplex-rl replay RUN --max-lag 8`.
     """)
     return
 

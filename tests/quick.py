@@ -19,7 +19,7 @@ FILES = {
     "simulation": "lag recorded",
     "sizing": "allocation fit memory model_shape run_time step_time",
     "drawing": "plots",
-    "learning": "alarm checkpoint learning_signal losses referee replay",
+    "learning": "alarm checkpoint learning_signal losses referee replay_buffer",
     "weights": "fence ring",
     "weights/reshard": "plan sharded_model transfer",
     "policy": "evaluate",

@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 
 from zorplex_rl.cli.train import draw_curve
 from zorplex_rl.config import Config, ServicesConfig
-from zorplex_rl.learning.replay import Counters
+from zorplex_rl.learning.replay_buffer import Counters
 from zorplex_rl.run_folder import RunFolder
 
 SMALL = Config(

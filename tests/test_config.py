@@ -18,7 +18,6 @@ from zorplex_rl.config import (
     HostsConfig,
     LearnerConfig,
     LossName,
-    OrderName,
     ServicesConfig,
     TaskName,
     TransportName,
@@ -26,7 +25,6 @@ from zorplex_rl.config import (
 from zorplex_rl.errors import ConfigError
 from zorplex_rl.learning.advantages import ADVANTAGES, batch_baseline
 from zorplex_rl.learning.losses import LOSSES
-from zorplex_rl.learning.replay import ORDERS
 from zorplex_rl.task.environment import kinds_of
 from zorplex_rl.task.specs import DIFFICULTIES, TASK_SPECS
 from zorplex_rl.training.transports import READERS
@@ -37,7 +35,6 @@ def test_every_task_difficulty_loss_and_transport_that_there_is_can_be_chosen_an
     assert get_args(Difficulty) == tuple(DIFFICULTIES)
     assert get_args(LossName) == tuple(LOSSES)
     assert get_args(TransportName) == ("auto", *READERS)
-    assert get_args(OrderName) == tuple(ORDERS)
     assert {loss for losses in LOSS_KNOBS.values() for loss in losses} <= set(LOSSES)
 
 

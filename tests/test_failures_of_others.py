@@ -105,7 +105,6 @@ def test_an_episode_whose_score_failed_is_no_episode_without_reward(tmp_path):
     ("flags", "named"),
     [
         (["--loss", "reinforce", "--clip-high", "0.3"], "--clip-high"),
-        (["--order", "freshest", "--max-lag", "0"], "--order"),
         (["--on-update", "restart", "--max-lag", "0"], "--on-update"),
         (["--max-staleness", "4"], "--max-staleness"),
     ],

@@ -10,7 +10,7 @@ from pathlib import Path
 import zorplex_rl
 from zorplex_rl.learning.advantages import ADVANTAGES
 from zorplex_rl.learning.learner import Learner
-from zorplex_rl.learning.replay import ReplayBuffer
+from zorplex_rl.learning.replay_buffer import ReplayBuffer
 from zorplex_rl.policy.load import load_policy
 from zorplex_rl.policy.rollout import RolloutEngine, RolloutRequest
 from zorplex_rl.policy.stream import RolloutStream

@@ -37,7 +37,6 @@ LossName = Literal[
     "geometric_rejection",
 ]
 TransportName = Literal["auto", "shm", "rdma", "message"]
-OrderName = Literal["oldest", "freshest", "windowed"]
 OnUpdate = Literal["wait", "continue", "keep-prefix", "restart"]
 Device = Literal["auto", "cpu", "cuda"]
 Dtype = Literal["float32", "bfloat16"]
@@ -214,10 +213,6 @@ class Config:
     max_lag: int = 1
     """How many versions old a group's weights may be when it is trained on. At 0 generation and
     training take turns, on-policy; above 0 they run side by side."""
-    order: OrderName = "oldest"
-    """Which of the groups that wait is trained on first, within --max-lag: oldest; freshest (slow
-    groups, with long answers or slow tools, are trained on later and staler); or windowed (by
-    number: slow groups are hardly staler, and the trainer waits more)."""
     steps: int = 120
     """Training steps; the policy's version grows by one with each."""
     prompts_per_step: int = 8
@@ -244,9 +239,6 @@ class Config:
     and what was read with the old ones stays read. keep-prefix: what is written stays, and is read
     again with the new weights. restart: they are thrown away and begin again, so data are
     fresher."""
-    salvage: bool = False
-    """Keep the finished turns of episodes whose generator dies: another one goes on from them, as
-    long as they are not too old. They are sent to the replay buffer as they are finished."""
     transport: TransportName = "auto"
     """How weights travel: shm (shared memory), rdma (RDMABuffer, with its TCP fallback), message
     (inside a reply), or auto (the first that works)."""
@@ -350,8 +342,6 @@ class Config:
                 f"--difficulty is {self.difficulty}, and task {self.task!r} has only one; leave it out, or use "
                 f"{' or '.join(TASKS_WITH_DIFFICULTY)}"
             )
-        if self.max_lag == 0 and self.order != Config.order:
-            raise ConfigError(f"--order is {self.order}, but at --max-lag 0 nothing waits; leave it out")
         if self.max_lag == 0 and self.on_update != Config.on_update:
             raise ConfigError(
                 f"--on-update is {self.on_update}, but at --max-lag 0 no episode is under way when weights come; leave it out"

@@ -17,7 +17,7 @@ from test_answers import answers, refusals
 from test_notebooks import Later
 
 from zorplex_rl.course import nb08
-from zorplex_rl.learning.replay import ReplayBuffer
+from zorplex_rl.learning.replay_buffer import ReplayBuffer
 from zorplex_rl.policy.load import load_policy
 from zorplex_rl.run_folder import RunFolder
 from zorplex_rl.training.loop import run_training, train_async

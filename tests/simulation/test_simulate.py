@@ -255,24 +255,3 @@ def test_a_share_of_no_group_is_refused(share, wording):
     with pytest.raises(ValueError, match=f"share is {share}") as refused:
         Details(share=share)
     wording(refused.value, f"share {share}")
-
-
-def test_what_each_order_prefers():
-    """Every order trains on the same groups; with two of them the slow ones are staler."""
-
-    def run(order):
-        means = {"generation_seconds": 1.0, "variation": 1.0, "training_seconds": 1.8, "sync_seconds": 0.1}
-        setting = Setting(generators=4, groups_per_step=8, steps=120, max_lag=6, order=order, **means)
-        latencies = setting.latencies()
-        simulated = simulate_async(setting, latencies)
-        spans = simulated.timeline.spans
-        sampled = {span.args["group"]: span.args["version"] for span in spans if span.kind == "generate"}
-        trained = {group: span.args["step"] for span in spans if span.kind == "train" for group in span.args["groups"]}
-        assert trained.keys() == sampled.keys() == set(range(8 * 120))
-        lags = [trained[group] - sampled[group] for group in sorted(sampled, key=lambda g: latencies.generate[g])]
-        assert max(lags) <= 6
-        return fmean(lags[-96:]) - fmean(lags[:96]), simulated.seconds
-
-    oldest, freshest, windowed = map(run, ("oldest", "freshest", "windowed"))
-    assert windowed[0] < 0.5 < oldest[0] < freshest[0]
-    assert windowed[1] > max(oldest[1], freshest[1])

@@ -154,15 +154,6 @@ def test_another_lag_has_the_schedule_and_the_seconds_of_the_simulator(sync_run)
     assert found.difference("sampled, at the end")[1] is None
 
 
-def test_another_order_and_loss_have_the_schedule_of_the_simulator_too(lagging_run):
-    recording = read_recording(lagging_run.path)
-    found = what_if(recording, recording.config.changed(order="windowed", loss="tis"), seeds=1)
-    assert set(found.change.split(" and ")) == {"--order windowed instead of oldest", "--loss tis instead of grpo"}
-    assert all(seconds > 0 for seconds in found.predicted)
-    for course in (found.pairs[0].original, found.pairs[0].changed):
-        assert max(course.lags) <= recording.config.max_lag
-
-
 def test_the_command_replays_unchanged_its_exit_code_says_whether_it_is_the_same_and_another_machine_is_the_first_reason(
     copied, capsys
 ):

@@ -3,7 +3,6 @@ and real signals."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import shutil
@@ -13,7 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from runs import LAGGING, SMALL, as_flags, command, counters, eventually, final_weights, rows, same_weights, train_here
+from runs import SMALL, as_flags, command, counters, eventually, final_weights, rows, same_weights, train_here
 
 from zorplex_rl.run_folder import RunFolder
 from zorplex_rl.simulation.recorded import read_run
@@ -67,38 +66,6 @@ def test_one_of_two_generators_killed_in_mid_run_is_replaced_without_a_spare_and
     assert found["started"] == found["trained"] + found["abandoned"]
     found = replay(read_recording(run.path))
     assert found.is_equal, found.first_difference
-
-
-def test_what_a_killed_generator_has_finished_of_its_episodes_is_gone_on_with_by_another(tmp_path, controller):
-    config = LAGGING.changed(task="multi_step", tool_latency=0.3, generators=1, salvage=True, steps=5)
-    killing = []
-
-    async def kill_in_mid_episode():
-        numbers, unfinished = list(range(config.steps * config.prompts_per_step)), []
-        while len(unfinished) < 3:
-            kept = await controller().replay.kept.route(numbers, config.steps)
-            unfinished = [prefix for prefix in kept if prefix.finish is None]
-        kill(controller().services["generator"])
-
-    def show(row):
-        if row["event"] == "step" and row["step"] == 1:
-            killing.append(asyncio.get_running_loop().create_task(kill_in_mid_episode()))
-
-    run = train_here(config, tmp_path / "run", show=show, on_start=controller)
-    assert [row["role"] for row in rows(run.path, "restart")] == ["generator"]
-    found = counters(run)
-    assert found["trained"] == config.steps * config.prompts_per_step
-    assert found["started"] == found["trained"] + found["abandoned"]
-    assert found["stale"] == 0
-    recording = read_recording(run.path)
-    found = replay(recording)
-    assert found.is_equal, found.first_difference
-    assert found.kept_tokens > 0
-    for step, batch in recording.batches.items():
-        for episode in batch.episodes:
-            versions = [episode.first_version, *(version for _, _, version in episode.turns)]
-            assert versions == sorted(versions)
-            assert 0 <= step - 1 - versions[0] <= config.max_lag
 
 
 def test_a_run_survives_the_loss_of_every_role_and_loses_no_group(tmp_path, controller):

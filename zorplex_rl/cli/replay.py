@@ -20,7 +20,7 @@ from zorplex_rl.cli.eval import check_writable
 from zorplex_rl.cli.failures import DONE, FAILED
 from zorplex_rl.cli.flags import Command
 from zorplex_rl.cli.output import plain_console
-from zorplex_rl.config import Config, Device, LearnerConfig, OrderName
+from zorplex_rl.config import Config, Device, LearnerConfig
 from zorplex_rl.run_folder import read_config
 
 if TYPE_CHECKING:
@@ -35,7 +35,6 @@ CHANGES = {
     for name in (
         *(f.name for f in fields(LearnerConfig)),
         "max_lag",
-        "order",
         "temperature",
         "without_fault",
         "seeds",
@@ -58,8 +57,6 @@ class Replay(Command):
     max_lag: int = Config.max_lag
     """How many versions old the weights that sampled a group may be. Another one has another
     schedule, which the simulator makes from the run's timeline."""
-    order: OrderName = Config.order
-    """Which of the groups that wait is trained on first; as with --max-lag."""
     temperature: float = Config.temperature
     """Temperature of sampling in training."""
     without_fault: bool = False
@@ -85,7 +82,6 @@ def defaults_of(command: Replay) -> Replay:
         command,
         learner=config.learner,
         max_lag=config.max_lag,
-        order=config.order,
         temperature=config.temperature,
         device=config.device,
     )
@@ -104,9 +100,7 @@ def replay(command: Replay, given: Sequence[str]) -> int:
     device = assign_devices(command.device, ["policy"])["policy"]
     prepare(device, read_config(command.run, "the run").threads)
     recording = read_recording(command.run, device, command.task, command.task_data)
-    config = recording.config.changed(
-        max_lag=command.max_lag, order=command.order, temperature=command.temperature, **vars(command.learner)
-    )
+    config = recording.config.changed(max_lag=command.max_lag, temperature=command.temperature, **vars(command.learner))
     config = what_if.with_own_knobs(config, recording.config)
     console = plain_console()
     if not CHANGES & {argument.partition("=")[0].replace("_", "-") for argument in given}:
@@ -136,10 +130,6 @@ def _unchanged(recording: Recording, console: Console) -> int:
     }
     told = ", ".join(f"{same} of {all_} {name}" for name, (same, all_) in counts.items())
     console.print(f"the same, bit for bit: {told}")
-    if found.kept_tokens:
-        console.print(
-            f"{found.kept_tokens:,} tokens, kept of generators that died (--salvage), were taken from the journal"
-        )
     if found.is_equal:
         return DONE
     console.print(f"the first difference: {found.first_difference}")

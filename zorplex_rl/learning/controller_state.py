@@ -13,7 +13,7 @@ from typing import Any
 
 from zorplex_rl.config import Config
 from zorplex_rl.errors import ConfigError
-from zorplex_rl.learning.replay import Counters
+from zorplex_rl.learning.replay_buffer import Counters
 
 STATE: dict[str, Any] = {
     "step": 0,

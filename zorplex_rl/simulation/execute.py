@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -29,17 +29,16 @@ import torch
 from zorplex_rl.config import Config
 from zorplex_rl.errors import ConfigError
 from zorplex_rl.learning.advantages import ADVANTAGES
-from zorplex_rl.learning.journal import Written
 from zorplex_rl.learning.learner import Learner, response_logprobs
-from zorplex_rl.policy.history import ENDS, group_requests, held_out_requests
+from zorplex_rl.policy.history import group_requests, held_out_requests
 from zorplex_rl.policy.load import Policy, load_policy
 from zorplex_rl.policy.rollout import RolloutEngine
-from zorplex_rl.policy.tool_loop import RolloutRequest, Sampling, encode_prompt
+from zorplex_rl.policy.tool_loop import Sampling
 from zorplex_rl.simulation.schedule import Part, Schedule
 from zorplex_rl.task.environment import Environment
-from zorplex_rl.task.episode import Episode, Prefix, Task, Turn
+from zorplex_rl.task.episode import Episode, Task
 from zorplex_rl.task.own_task import EnvironmentSource
-from zorplex_rl.task.parser import ToolCall, find_call
+from zorplex_rl.task.parser import ToolCall
 from zorplex_rl.task.rewards import accuracy
 from zorplex_rl.weights.layout import named_weights
 
@@ -80,7 +79,6 @@ class Generator:
         self.policy, self.config = policy, config
         self._events, self._at, self._ahead = part.histories[name], 0, 0
         self._task_of, self._environment = task_of, source.make()
-        self._written, self._kept = part.written, list[int]()
         # Without slow tools, and in rounds, it does not matter when an answer comes.
         self._holds_answers = is_exact and config.max_lag > 0
         self._runs_out = not is_exact and config.on_update == "wait"
@@ -101,8 +99,6 @@ class Generator:
             if what == "version":
                 take_weights(self.policy)
                 self._engine.version = value
-            elif what == "kept":
-                self._kept = value
             elif what == "submit":
                 self._submit(value)
             elif self._holds_answers:
@@ -123,32 +119,8 @@ class Generator:
     def _submit(self, numbers: list[int]) -> None:
         size = self.config.group_size
         requests = group_requests([(n, self._task_of(n)) for n in numbers], size, self.config.seed)
-        for place, tokens, end in zip(*[iter(self._kept)] * 3, strict=False):
-            if place < len(requests) and (written := self._written.get(requests[place].group)):
-                requests[place] = self._begun(requests[place], written[place % size], tokens, end)
-        self._kept = []
         tickets = self._engine.submit(requests)
         self._tickets |= {n: tickets[i * size : (i + 1) * size] for i, n in enumerate(numbers)}
-
-    def _begun(self, request: RolloutRequest, written: Written, tokens: int, end: int) -> RolloutRequest:
-        """Return ``request`` with its first ``tokens`` as the run has written them."""
-        policy, ids = self.policy, written.token_ids[:tokens]
-        bounds = [turn for turn in written.turns if turn[1] <= len(ids)]
-        turns = []
-        for (start, stop, version), after in zip(bounds, [*(b[0] for b in bounds[1:]), len(ids)], strict=True):
-            text, result = (
-                policy.tokenizer.decode(part, skip_special_tokens=True) for part in (ids[start:stop], ids[stop:after])
-            )
-            call = find_call(text.rpartition("\n")[2], self._environment.tools)
-            turns.append(Turn(text, start, stop, str(call) if call else None, result or None, version))
-        if not turns or end >= len(ENDS):
-            return request
-        prompt, logprobs = encode_prompt(policy.tokenizer, request.task), written.logprobs[:tokens]
-        episode = Episode(
-            request.task, prompt, ids, written.sampled[:tokens], logprobs, turns, "tokens", request.seed,
-            request.group, written.first_version,
-        )  # fmt: skip
-        return replace(request, prefix=Prefix(episode, ENDS[end]))
 
     def _step(self, steps: int | None) -> None:
         """Take ``steps`` steps after the event before, or as many as there are until it is idle."""

@@ -93,17 +93,16 @@ def read_timeline(timeline: Timeline, config: Config) -> Recorded:
         training_seconds=fmean(train),
         sync_seconds=transfer + load,
         seed=config.seed,
-        order=config.order,
     )
     latencies = Latencies(tuple(generate), tuple(train), (0.0, *(transfer for _ in later_versions)), details)
     return Recorded(spans.end - spans.begin, setting, latencies)
 
 
-def predict(recorded: Recorded, max_lag: int | None = None, order: str | None = None) -> Run:
-    """Simulate a run with the recorded latencies; lag and order are by default the recorded ones."""
+def predict(recorded: Recorded, max_lag: int | None = None) -> Run:
+    """Simulate a run with the recorded latencies; the lag is by default the recorded one."""
     lag = recorded.setting.max_lag if max_lag is None else max_lag
     simulate = simulate_async if lag else simulate_sync
-    return simulate(replace(recorded.setting, max_lag=lag, order=order or recorded.setting.order), recorded.latencies)
+    return simulate(replace(recorded.setting, max_lag=lag), recorded.latencies)
 
 
 class _RunSpans:

@@ -68,11 +68,10 @@ class Recording:
 
     def schedule(self, is_exact: bool = False) -> Schedule:
         """Return the schedule that the run had; see ``Schedule``."""
-        size, parts = self.config.group_size, []
+        parts = []
         for sitting in self.journal.sittings:
             batches = {n: [*zip(b.groups, b.generators, strict=True)] for n, b in sitting.batches.items()}
-            found = {g: b.episodes[i * size :][:size] for b in sitting.batches.values() for i, g in enumerate(b.groups)}
-            parts.append(Part(sitting.steps, sitting.histories, batches, found if is_exact else {}))
+            parts.append(Part(sitting.steps, sitting.histories, batches))
         evaluations = sorted({row["step"] for row in self.events("eval")} & {*range(self.journal.steps + 1)})
         return Schedule(parts, evaluations, is_exact)
 
@@ -109,8 +108,6 @@ class Replayed:
     same_evaluations: int = 0
     weights: list[str] = field(default_factory=list)
     same_weights: list[str] = field(default_factory=list)
-    kept_tokens: int = 0
-    """Tokens with which generators went on after others had died: they are taken from the journal."""
     first_difference: str | None = None
     why: str | None = None
 
@@ -128,8 +125,6 @@ class Replayed:
 def replay(recording: Recording, on_step: Progress = lambda step: None) -> Replayed:
     """Execute the run again, unchanged, and compare all of it with what the run wrote down."""
     found, written = Replayed(), recording.batches
-    events = [e for sitting in recording.journal.sittings for history in sitting.histories.values() for e in history]
-    found.kept_tokens = sum(sum(value[1::3]) for _, what, value in events if what == "kept")
     size = recording.config.group_size
 
     def train_on(step: int, episodes: list[Episode]) -> list[Episode]:

@@ -8,13 +8,12 @@ engine, and which groups each training step took.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
 from zorplex_rl.config import Config
 from zorplex_rl.errors import ConfigError
-from zorplex_rl.learning.journal import Written
 from zorplex_rl.policy.history import Event
 from zorplex_rl.simulation.recorded import Recorded, read_timeline
 from zorplex_rl.simulation.setting import Details, Setting
@@ -27,14 +26,12 @@ class Part:
     """A stretch of a run between two starts of its processes: the events of each generator, and the
     (group, generator) of each step.
 
-    ``decay_steps`` is the number of steps that the run was to have. ``written`` has the episodes of
-    groups, for an exact replay: a generator may have gone on from what another one had begun.
+    ``decay_steps`` is the number of steps that the run was to have.
     """
 
     decay_steps: int
     histories: dict[str, list[Event]]
     batches: dict[int, list[tuple[int, str]]]
-    written: dict[int, list[Written]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -82,7 +79,7 @@ def rough_latencies(timeline: Timeline, config: Config, steps: int) -> Recorded:
     setting = Setting(
         generators=config.services.generators, groups_per_step=config.prompts_per_step, steps=steps, max_lag=config.max_lag,
         generation_seconds=busy / groups, variation=0.0, training_seconds=mean["train"] + mean["publish"],
-        sync_seconds=mean["pull"], seed=config.seed, order=config.order,
+        sync_seconds=mean["pull"], seed=config.seed,
     )  # fmt: skip
     latencies = replace(setting.latencies(), details=Details(share=config.share))
     return Recorded(timeline.end - timeline.start, setting, latencies)

@@ -89,8 +89,6 @@ class Setting:
     straggler: float = 1.0
     """Factor by which one group takes longer: the first group of the middle step."""
     seed: int = 0
-    order: str = "oldest"
-    """Which groups are trained on first: a name in ``replay.ORDERS``."""
 
     def __post_init__(self) -> None:
         for name, least in {"generators": 1, "groups_per_step": 1, "steps": 1, "max_lag": 0}.items():

@@ -30,7 +30,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
 
-from zorplex_rl.learning.replay import ReplayBuffer
+from zorplex_rl.learning.replay_buffer import ReplayBuffer
 from zorplex_rl.simulation.setting import Latencies, Setting
 from zorplex_rl.timeline import Span, Timeline
 
@@ -129,7 +129,7 @@ class _Async:
     def __init__(self, setting: Setting, latencies: Latencies) -> None:
         self.setting, self.latencies, self.details = setting, latencies, latencies.details
         groups = setting.groups_per_step
-        self.buffer: ReplayBuffer[int] = ReplayBuffer(groups, setting.max_lag, groups * setting.steps, setting.order)
+        self.buffer: ReplayBuffer[int] = ReplayBuffer(groups, setting.max_lag, groups * setting.steps)
         self.generators = [_Generator(number) for number in range(setting.generators)]
         self.newest, self.link_free, self.training, self.finished = -1, 0.0, False, 0.0
         self.refused = -1, -1

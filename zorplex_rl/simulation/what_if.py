@@ -6,10 +6,10 @@ it was and changed, and compare.
                 └── changed ────┘
 
 A loss, a learning rate, a temperature: both are executed on the schedule of the journal. Another
-``max_lag`` or ``order``, or a fault that does not happen: the run would have had another schedule.
-Then the simulator makes one from the latencies that the run's timeline shows (``recorded.py``), and
-says how many seconds it takes; with another lag or order that of the unchanged run is simulated,
-too, so that both have the same mistakes. A simulated generator takes new weights between groups.
+``max_lag``, or a fault that does not happen: the run would have had another schedule. Then the
+simulator makes one from the latencies that the run's timeline shows (``recorded.py``), and says how
+many seconds it takes; with another lag that of the unchanged run is simulated, too, so that both
+have the same mistakes. A simulated generator takes new weights between groups.
 
 The first seed is the run's own. A group's task and its random draws follow from the seed and the
 group's number, so they are the same in both runs of a pair.
@@ -155,19 +155,19 @@ def what_if(
     ``evaluate_every`` steps. Raises ConfigError if that changes nothing, or cannot be known."""
     check_range("seeds", seeds, 1, MOST_SEEDS)
     change = expect_change(recording, config, without_fault)
-    reordered = (config.max_lag, config.order) != (recording.config.max_lag, recording.config.order)
+    has_other_lag = config.max_lag != recording.config.max_lag
     original = recording.schedule()
     if evaluate_every:
         original.evaluations = sorted({*original.evaluations, *range(0, original.steps + 1, evaluate_every)})
     changed = original
     predicted: list[float | None] = [None, None]
     note = None
-    if reordered or without_fault:
+    if has_other_lag or without_fault:
         recorded, note = latencies_of(recording.folder.timeline, recording.config, recording.journal.steps)
         plan = recording.config.steps, original.evaluations
-        after = predict(recorded, config.max_lag, config.order)
+        after = predict(recorded, config.max_lag)
         changed, predicted[1] = simulated(after, recorded, *plan), after.seconds
-        if reordered:
+        if has_other_lag:
             before = predict(recorded)
             original, predicted[0] = simulated(before, recorded, *plan), before.seconds
     pairs = []

@@ -27,11 +27,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from zorplex_rl.config import Config
 from zorplex_rl.learning.advantages import ADVANTAGES
-from zorplex_rl.learning.replay import ReplayBuffer
+from zorplex_rl.learning.replay_buffer import ReplayBuffer
 from zorplex_rl.services.runtime import Actor, concurrent_endpoint
 from zorplex_rl.simulation.setting import lognormal
 from zorplex_rl.task.environment import kinds_of
-from zorplex_rl.task.episode import Episode, Finish, Prefix, Score, Task
+from zorplex_rl.task.episode import Episode, Finish, Score, Task
 from zorplex_rl.task.own_task import EnvironmentSource, OwnTask
 from zorplex_rl.task.parser import ToolCall
 from zorplex_rl.task.specs import Split
@@ -175,7 +175,7 @@ class ReplayBufferActor(Actor):
 
     def __init__(self, config: Config) -> None:
         total = config.steps * config.prompts_per_step
-        self._buffer: ReplayBuffer[Group] = ReplayBuffer(config.prompts_per_step, config.max_lag, total, config.order)
+        self._buffer: ReplayBuffer[Group] = ReplayBuffer(config.prompts_per_step, config.max_lag, total)
         self._published = 0
         self._closed = False
         self._changed = asyncio.Condition()
@@ -207,19 +207,6 @@ class ReplayBufferActor(Actor):
             added = [self._buffer.add(n, v, group) for (n, group), v in zip(groups, versions, strict=True)]
             self._changed.notify_all()
             return added
-
-    @concurrent_endpoint
-    async def keep(self, parts: list[Prefix]) -> None:
-        """Keep what a generator has finished of episodes, in case it dies."""
-        for part in parts:
-            self._buffer.keep(part.episode.group, part.episode.seed, part.episode.first_version, part)
-
-    @concurrent_endpoint
-    async def kept(self, numbers: list[int], version: int) -> list[Prefix]:
-        """Return the prefixes from which a generator with weights ``version`` may go on."""
-        parts = (part for number in numbers for part in self._buffer.kept(number))
-        # Turns are of versions that do not fall.
-        return [part for part in parts if part.episode.turns[-1].version <= version]
 
     @concurrent_endpoint
     async def abandon(self, numbers: list[int]) -> None:

@@ -17,7 +17,6 @@ A whole episode is pickled and sent four times: generator → controller → rep
 → trainer: 45 kB for a batch of 64, a hundredth of their sampling time. Why so:
 
     to the replay buffer    it has the episodes scored, and gives a group back whose generator died: one place knows what became of each group.
-                            With --salvage generators send it each finished turn, and the group comes back with these
     to the trainer          it keeps the batches since the last checkpoint, from which a trainer that died takes its steps again
 
 The reward service gets texts; advantages come from rewards; only a reference gets episodes again.
@@ -132,8 +131,6 @@ class Controller:
                 await run_together(*(service.open() for service in services))
                 if "tools" in controller.services:
                     await register_service(controller.services["tools"])
-                if config.salvage:
-                    await register_service(controller.replay)
                 yield controller
             finally:
                 await asyncio.shield(controller._stop())
@@ -215,8 +212,7 @@ class Controller:
         """Return the groups ``numbers``; none if the generator dies: others make them again."""
         try:
             tasks = await self.dataset.tasks.route(numbers)
-            kept = await self.replay.kept.route(numbers, generator.version) if self.config.salvage else []
-            groups, history = await generator.generate(list(zip(numbers, tasks, strict=True)), True, kept)
+            groups, history = await generator.generate(list(zip(numbers, tasks, strict=True)), True)
         except ReplicaFailed:
             await self.replay.abandon.route(numbers)
             return []

@@ -24,7 +24,7 @@ from zorplex_rl.services.replica import Replica, State
 from zorplex_rl.services.requests import ReplicaFailed
 from zorplex_rl.services.runtime import ActorError, concurrent_endpoint
 from zorplex_rl.services.service import Service
-from zorplex_rl.task.episode import Episode, Prefix, Task
+from zorplex_rl.task.episode import Episode, Task
 from zorplex_rl.task.own_task import EnvironmentSource
 from zorplex_rl.task.parser import ToolCall
 from zorplex_rl.training.actors import Group, ModelActor
@@ -61,8 +61,6 @@ class GeneratorActor(ModelActor):
         self._environment = (source or EnvironmentSource.of(config)).make()
         self._clients: dict[str, ServiceClient] = {}
         self._version = NO_WEIGHTS
-        self._unsent: dict[int, Prefix] = {}
-        self._sending: asyncio.Task[None] | None = None
 
     @property
     def dtype(self) -> str:
@@ -76,7 +74,6 @@ class GeneratorActor(ModelActor):
             lambda: self._engine(self.config.temperature, self._call_tool),
             self._one_at_a_time,
             lambda: self.recorder.span("generate", version=self._version),
-            self._keep if self.config.salvage else None,
         )
 
     @concurrent_endpoint
@@ -108,14 +105,13 @@ class GeneratorActor(ModelActor):
 
     @concurrent_endpoint
     async def generate(
-        self, tasks: list[tuple[int, Task]], history: bool = False, kept: Sequence[Prefix] = ()
+        self, tasks: list[tuple[int, Task]], history: bool = False
     ) -> "list[tuple[int, Group]] | tuple[list[tuple[int, Group]], History]":
-        """Return ``group_size`` episodes for each (group number, task), sampled beside others, some
-        from what is ``kept`` of a generator that died. With ``history``, return also what the engine
-        was told since the last such call."""
+        """Return ``group_size`` episodes for each (group number, task), sampled beside others.
+        With ``history``, return also what the engine was told since the last such call."""
         self._loop = asyncio.get_running_loop()
         size = self.config.group_size
-        episodes = await self._stream.sample(group_requests(tasks, size, self.config.seed, kept))
+        episodes = await self._stream.sample(group_requests(tasks, size, self.config.seed))
         for episode in episodes:
             episode.generator = self.recorder.actor
         groups = [(number, episodes[i * size : (i + 1) * size]) for i, (number, _) in enumerate(tasks)]
@@ -145,17 +141,6 @@ class GeneratorActor(ModelActor):
 
     async def _ask_tool(self, service: str, task: Task, call: ToolCall) -> str:
         return await (await self._client(service)).execute.route(task, call)
-
-    def _keep(self, prefixes: list[Prefix]) -> None:
-        """Send what is finished to the replay buffer, where it outlives this process."""
-        self._unsent |= {prefix.episode.seed: prefix for prefix in prefixes}
-        if self._unsent and (self._sending is None or self._sending.done()):
-            self._sending = asyncio.create_task(self._send())
-
-    async def _send(self) -> None:
-        while self._unsent:
-            prefixes, self._unsent = [*self._unsent.values()], {}
-            await (await self._client("replay")).keep.route(prefixes)
 
     async def _client(self, service: str) -> ServiceClient:
         if service not in self._clients or not self._clients[service].is_current:

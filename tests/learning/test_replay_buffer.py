@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from zorplex_rl.learning.replay import ORDERS, ReplayBuffer
+from zorplex_rl.learning.replay_buffer import ReplayBuffer
 
 
 class AnyInterleaving(RuleBasedStateMachine):
@@ -12,11 +12,10 @@ class AnyInterleaving(RuleBasedStateMachine):
     back for long."""
 
     @initialize(
-        step=st.integers(1, 4), lag=st.integers(0, 4), steps=st.integers(1, 6), generators=st.integers(1, 3),
-        order=st.sampled_from(sorted(ORDERS)),
+        step=st.integers(1, 4), lag=st.integers(0, 4), steps=st.integers(1, 6), generators=st.integers(1, 3)
     )  # fmt: skip
-    def start(self, step, lag, steps, generators, order):
-        self.buffer = ReplayBuffer(step, lag, step * steps, order)
+    def start(self, step, lag, steps, generators):
+        self.buffer = ReplayBuffer(step, lag, step * steps)
         self.lag, self.total = lag, step * steps
         self.published = 0
         self.versions = [0] * generators
@@ -33,17 +32,7 @@ class AnyInterleaving(RuleBasedStateMachine):
         generator = data.draw(st.integers(0, len(self.versions) - 1))
         version = self.versions[generator]
         for number in self.buffer.admit(version, count):
-            # Who goes on from what is kept samples a group as old as that.
-            self.holding[generator][number] = min([version, *self.buffer.kept(number)])
-
-    @rule(data=st.data(), key=st.integers(0, 2))
-    def end_a_turn(self, data, key):
-        generator = data.draw(st.integers(0, len(self.versions) - 1))
-        if self.holding[generator]:
-            number = data.draw(st.sampled_from(sorted(self.holding[generator])))
-            oldest = self.holding[generator][number]
-            version = data.draw(st.integers(oldest, max(oldest, self.versions[generator])))
-            self.buffer.keep(number, key, version, version)
+            self.holding[generator][number] = version
 
     @rule(data=st.data())
     def deliver(self, data):
@@ -105,7 +94,7 @@ class AnyInterleaving(RuleBasedStateMachine):
                         number, self.holding[generator][number], (number, self.holding[generator].pop(number))
                     )
                 for number in self.buffer.admit(self.versions[generator], 2):
-                    self.holding[generator][number] = min([self.versions[generator], *self.buffer.kept(number)])
+                    self.holding[generator][number] = self.versions[generator]
             self.train()
         assert self.buffer.finished
         assert sorted(self.trained) == list(range(self.total))
@@ -208,62 +197,11 @@ def test_groups_that_were_taken_for_a_step_that_is_not_done_are_generated_again_
     assert restored.admit(1, 2) == taken
 
 
-def with_ready(order, versions, generating=(), lag=4, step=2):
-    """A buffer in which groups of these ``versions`` wait, and the numbers in ``generating`` are
-    being sampled."""
-    buffer = ReplayBuffer(step, lag, 100, order)
+def test_the_groups_with_the_oldest_weights_are_trained_on_first():
+    buffer = ReplayBuffer(2, 4, 100)
+    versions = [1, 0, 2, 0, 2, 1]
     for number, version in enumerate(versions):
         assert buffer.admit(version, 1) == [number]
     for number, version in enumerate(versions):
-        if number not in generating:
-            buffer.add(number, version, "")
-    return buffer
-
-
-def taken(buffer):
-    batch = buffer.take()
-    return batch and [number for number, _ in batch]
-
-
-def test_every_order_takes_other_groups_of_those_that_wait():
-    versions = [1, 0, 2, 0, 2, 1]
-    assert taken(with_ready("oldest", versions)) == [1, 3]
-    assert taken(with_ready("freshest", versions)) == [2, 4]
-    assert taken(with_ready("windowed", versions)) == [0, 1]
-
-
-def test_a_group_whose_deadline_comes_is_taken_before_fresher_ones():
-    buffer = with_ready("freshest", [0, 0, 0, 1, 1, 1], lag=1)
-    assert taken(buffer) == [0, 3]  # at version 1 there is room for two of the others with deadline 1
-    assert taken(buffer) == [1, 2]
-    assert taken(buffer) == [4, 5]
-
-
-def test_a_window_waits_for_a_slow_group_sooner_than_the_age_does():
-    slow_first = {"versions": [0] * 8, "generating": [0]}
-    oldest, windowed = (with_ready(order, **slow_first) for order in ("oldest", "windowed"))
-    assert [taken(oldest) for _ in range(3)] == [[1, 2], [3, 4], [5, 6]]
-    assert [taken(windowed) for _ in range(3)] == [[1, 2], None, None]  # 3 is within the window, 4 is not
-    windowed.add(0, 0, "")
-    assert [taken(windowed) for _ in range(3)] == [[0, 3], [4, 5], [6, 7]]
-
-
-def test_what_is_kept_of_a_group_goes_to_the_next_generator_unless_it_would_be_too_old():
-    buffer = ReplayBuffer(groups_per_step=2, max_lag=1, total_groups=8)
-    assert buffer.admit(version=0, count=4) == [0, 1, 2, 3]
-    for key, part in enumerate(["a", "b"]):
-        buffer.keep(3, key, version=key, part=part)
-    buffer.keep(2, "x", version=0, part="of a group that is then done")
-    for number in (0, 1, 2):
-        buffer.add(number, 0, "group")
-    buffer.abandon([3])
-    buffer.take()
-    # At version 1 a group of version 0 can still be trained on.
-    assert buffer.admit(version=1, count=3) == [3, 4, 5]
-    assert (buffer.kept(3), buffer.kept(2)) == (["a", "b"], [])
-    buffer.abandon([3])
-    buffer.add(4, 1, "group")
-    buffer.take()
-    # At version 2 only what began at version 1.
-    assert buffer.admit(version=2, count=1) == [3]
-    assert buffer.kept(3) == ["b"]
+        buffer.add(number, version, "")
+    assert [[number for number, _ in buffer.take()] for _ in range(3)] == [[1, 3], [0, 5], [2, 4]]
