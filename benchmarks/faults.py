@@ -47,7 +47,7 @@ ASKED = (
 )
 EXPECTED = (
     "The run completes, no group is lost or trained on twice, and the accuracy is that of a run without faults. "
-    "--on-update restart alone throws some away."
+    "No --on-update throws any away."
 )
 VICTIMS = ("tools", "reward", "generator", "trainer")
 LONG = Config(

@@ -105,7 +105,7 @@ def test_an_episode_whose_score_failed_is_no_episode_without_reward(tmp_path):
     ("flags", "named"),
     [
         (["--loss", "reinforce", "--clip-high", "0.3"], "--clip-high"),
-        (["--on-update", "restart", "--max-lag", "0"], "--on-update"),
+        (["--on-update", "continue", "--max-lag", "0"], "--on-update"),
         (["--max-staleness", "4"], "--max-staleness"),
     ],
 )

@@ -37,7 +37,7 @@ LossName = Literal[
     "geometric_rejection",
 ]
 TransportName = Literal["auto", "shm", "rdma", "message"]
-OnUpdate = Literal["wait", "continue", "keep-prefix", "restart"]
+OnUpdate = Literal["wait", "continue", "keep-prefix"]
 Device = Literal["auto", "cpu", "cuda"]
 Dtype = Literal["float32", "bfloat16"]
 
@@ -237,8 +237,7 @@ class Config:
     """What new weights do to episodes under way. wait: the generator first ends the groups that it
     has begun. The others take the weights between two tokens. continue: episodes go on with them,
     and what was read with the old ones stays read. keep-prefix: what is written stays, and is read
-    again with the new weights. restart: they are thrown away and begin again, so data are
-    fresher."""
+    again with the new weights."""
     transport: TransportName = "auto"
     """How weights travel: shm (shared memory), rdma (RDMABuffer, with its TCP fallback), message
     (inside a reply), or auto (the first that works)."""

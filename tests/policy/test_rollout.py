@@ -813,7 +813,7 @@ def test_a_model_that_somebody_has_changed_decodes_through_its_own_forward(token
 
 
 def test_an_answer_that_goes_beyond_what_the_model_can_read_is_refused(embedded):
-    request = RolloutRequest(ENV.task(("simple",), 0))
+    request = RolloutRequest(ENV.task(0))
     room = 1024 - len(encode_prompt(embedded.tokenizer, request.task))
     assert rollout(embedded, [request], ENV.execute, Sampling(max_tokens=room))
     with pytest.raises(ConfigError, match="reads at most 1024"):

@@ -1,7 +1,7 @@
 """The journal of a run: what it takes to execute it again in one process (``zorplex-rl replay``).
 
     journal.jsonl    {"event": "sitting", "step": 0, "steps": 40, "torch": "2.13.0", …}         the run begins, or goes on
-                     {"event": "told", "generator": "generator_0", "before": 0, "events": […]}  what an engine was told (policy/history.py)
+                     {"event": "told", "generator": "generator_0", "before": 0, "events": […]}  what an engine was told (policy/rollout.py)
                      {"event": "batch", "step": 1, "groups": [0, 1], "tokens": "…", …}          what a step was trained on, in order
 
 The seed of an episode follows from the run's seed, its group and its place in the group; its task
@@ -13,6 +13,8 @@ log-probabilities are there to be compared with: little-endian int32 and float32
 were trained on after the checkpoint from which a run went on are passed over.
 """
 
+from __future__ import annotations
+
 import base64
 import json
 import platform
@@ -23,16 +25,18 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from zorplex_rl.config import Config
 from zorplex_rl.errors import ConfigError
-from zorplex_rl.policy.history import Event
 from zorplex_rl.task.episode import Episode
+
+if TYPE_CHECKING:
+    from zorplex_rl.policy.rollout import Event
 
 TURN = 3
 """A turn is its start, its end and its version."""
-VALUES = {"submit": list, "answers": list, "kept": list, "version": int}
+VALUES = {"submit": list, "answers": list, "version": int}
 
 
 @dataclass(slots=True)

@@ -40,8 +40,7 @@ from zorplex_rl.learning.entry import ENTRY, LOG, READY, START, TASKS, TRAINED
 from zorplex_rl.learning.entry_rules import complaints
 from zorplex_rl.learning.learner import largest_magnitude
 from zorplex_rl.learning.reference_workload import reference_seconds
-from zorplex_rl.policy.evaluate import evaluate
-from zorplex_rl.policy.intervals import exact_interval
+from zorplex_rl.policy.evaluate import evaluate, exact_interval
 from zorplex_rl.policy.load import Policy, load_policy
 from zorplex_rl.task.episode import Task
 from zorplex_rl.task.specs import ZORPLEX_WORDS, Split, get_spec, run_tool

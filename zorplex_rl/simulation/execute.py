@@ -30,10 +30,9 @@ from zorplex_rl.config import Config
 from zorplex_rl.errors import ConfigError
 from zorplex_rl.learning.advantages import ADVANTAGES
 from zorplex_rl.learning.learner import Learner, response_logprobs
-from zorplex_rl.policy.history import group_requests, held_out_requests
 from zorplex_rl.policy.load import Policy, load_policy
 from zorplex_rl.policy.rollout import RolloutEngine
-from zorplex_rl.policy.tool_loop import Sampling
+from zorplex_rl.policy.tool_loop import Sampling, group_requests, held_out_requests
 from zorplex_rl.simulation.schedule import Part, Schedule
 from zorplex_rl.task.environment import Environment
 from zorplex_rl.task.episode import Episode, Task

@@ -11,14 +11,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
+from typing import TYPE_CHECKING
 
 from zorplex_rl.config import Config
 from zorplex_rl.errors import ConfigError
-from zorplex_rl.policy.history import Event
 from zorplex_rl.simulation.recorded import Recorded, read_timeline
 from zorplex_rl.simulation.setting import Details, Setting
 from zorplex_rl.simulation.simulate import Run
 from zorplex_rl.timeline import Timeline
+
+if TYPE_CHECKING:
+    from zorplex_rl.policy.rollout import Event
 
 
 @dataclass(slots=True)

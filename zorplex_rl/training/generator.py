@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from zorplex_rl.config import Config
 from zorplex_rl.errors import WeightPullError
-from zorplex_rl.policy.history import Event, group_requests, held_out_requests
-from zorplex_rl.policy.tool_loop import Execute, RolloutRequest, Sampling
+from zorplex_rl.policy.tool_loop import Execute, RolloutRequest, Sampling, group_requests, held_out_requests
 from zorplex_rl.services.registry import ServiceClient, get_service
 from zorplex_rl.services.replica import Replica, State
 from zorplex_rl.services.requests import ReplicaFailed
@@ -30,7 +29,7 @@ from zorplex_rl.task.parser import ToolCall
 from zorplex_rl.training.actors import Group, ModelActor
 
 if TYPE_CHECKING:
-    from zorplex_rl.policy.rollout import RolloutEngine
+    from zorplex_rl.policy.rollout import Event, RolloutEngine
     from zorplex_rl.policy.stream import RolloutStream
     from zorplex_rl.training.trainer import TrainerHandle
     from zorplex_rl.training.transports import Subscriber
@@ -41,8 +40,8 @@ UNREADABLE_SECONDS = 30.0
 """For so long a generator tries to read the weights of one trainer that answers."""
 PAUSE_SECONDS, MOST_PAUSE_SECONDS = 0.05, 2.0
 """Between the first two tries; each later pause is twice as long, up to the second."""
-History = tuple[str, int, list[Event]]
-"""Of a generator: its name, how many events came before, and these events (``policy/history.py``)."""
+History = tuple[str, int, list["Event"]]
+"""Of a generator: its name, how many events came before, and these events (``policy/rollout.py``)."""
 
 
 class GeneratorActor(ModelActor):

@@ -9,15 +9,17 @@ say                             ──► a remark for people
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from zorplex_rl.learning import journal
-from zorplex_rl.policy.history import Event
 from zorplex_rl.run_folder import MetricsRow, RunFolder
 from zorplex_rl.services.replica_set import Restart
 from zorplex_rl.task.episode import Episode
 from zorplex_rl.task.rewards import accuracy, outcome_shares
 from zorplex_rl.timeline import Span, Timeline
+
+if TYPE_CHECKING:
+    from zorplex_rl.policy.rollout import Event
 
 
 class RunLog:
@@ -72,7 +74,7 @@ class RunLog:
         ``step``."""
         self.folder.append_journal(journal.sitting_row(step, steps))
 
-    def told(self, generator: str, before: int, events: list[Event]) -> None:
+    def told(self, generator: str, before: int, events: "list[Event]") -> None:
         """Write into the journal what the engine of ``generator`` was told; ``before`` counts
         earlier events."""
         if events:
