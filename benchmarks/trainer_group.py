@@ -99,7 +99,7 @@ def random_model(folder: Path, layers: int) -> int:
         "num_attention_heads": 8,
         "num_key_value_heads": 2,
     }
-    model = Qwen2ForCausalLM(Qwen2Config(**(embedded.model.config.to_dict() | settings | {"layer_types": None})))
+    model = Qwen2ForCausalLM(Qwen2Config(**(vars(embedded.model.config) | settings | {"layer_types": None})))
     model.save_pretrained(folder)
     embedded.tokenizer.save_pretrained(folder)
     return sum(p.numel() for p in model.parameters())

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from zorplex_rl.cli.eval import accuracy_of, accuracy_table
+from zorplex_rl.cli.eval import show_accuracy
 from zorplex_rl.cli.flags import Command
 from zorplex_rl.cli.output import plain_console
 from zorplex_rl.config import MOST_EPISODES, check_range
@@ -40,6 +40,5 @@ def show_policy(command: Policy) -> int:
     console.print(f"parameters    {policy.model.num_parameters():,}")
     console.print(f"vocabulary    {len(policy.tokenizer):,} entries ({type(policy.tokenizer).__name__})")
     for title, temperature in (("sampled at temperature 1", 1.0), ("greedy", 0.0)):
-        reports = accuracy_of(console, policy, environments, command.tasks, Sampling(temperature))
-        console.print(accuracy_table(f"accuracy, {title}, {command.tasks} held-out tasks each", reports))
+        show_accuracy(f"accuracy, {title}", policy, environments, command.tasks, Sampling(temperature))
     return 0

@@ -83,12 +83,12 @@ def train(command: Train) -> int:
 def _begin(command: Train) -> int:
     """Train in a new folder."""
     from zorplex_rl.cli.stop_wish import stops_held
-    from zorplex_rl.policy.load import weight_bytes
 
     config = command.config
     # Weights and two moments in float32, for each kept checkpoint and one more, and the policy.
     source = check_needs(config)
-    bytes_needed = 10 * weight_bytes(source) * (1 if config.dtype == "float32" else 2)
+    weight_bytes = sum(file.stat().st_size for file in source.glob("*.safetensors"))
+    bytes_needed = 10 * weight_bytes * (1 if config.dtype == "float32" else 2)
     with contextlib.ExitStack() as stack:
         with stops_held():
             if command.out:

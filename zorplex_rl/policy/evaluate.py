@@ -84,12 +84,9 @@ def clustered_interval(
     """Return the interval of the share of successes: ``clusters[i]`` has ``outcomes[i]``.
 
     It is the exact interval with the effective number of trials (Korn and Graubard 1998, Survey
-    Methodology 24, section 3), which is the smallest that there can be: that of trials which are
-    all alike within their cluster. For clusters of n_g trials it is (Kish 1965, section 8.2)
-
-        (Σ_g n_g)² / Σ_g n_g²
-
-    How alike they are is not estimated: few clusters, or a share near 0 or 1, do not show it.
+    Methodology 24, section 3) where trials are all alike within their cluster. For clusters of n_g
+    trials that is (Σ_g n_g)² / Σ_g n_g² (Kish 1965, section 8.2). How alike they are is not
+    estimated: few clusters, or a share near 0 or 1, do not show it.
 
     >>> [round(bound, 2) for bound in clustered_interval([True] * 50 + [False] * 50, [i // 10 for i in range(100)])]
     [0.19, 0.81]

@@ -22,6 +22,7 @@ import mmap
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from math import prod
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -33,7 +34,7 @@ from zorplex_rl.policy.model import Qwen2
 # Transformers takes seconds to load: it is imported where one of its models is already there.
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-    from transformers.cache_utils import Cache, DynamicCache
+    from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache
 
 Snapshot = torch.Tensor
 """One row's part of the cache, [layers, 2, kv_heads, length, head_dim], outside of it."""
@@ -96,7 +97,8 @@ class SlotCache:
     def begin_step(self, lengths: Sequence[int], tokens: Sequence[Sequence[int]]) -> DecodeStep:
         """Prepare to feed ``tokens``, at least one each, to the first rows, of ``lengths``."""
         batch, device = len(lengths), self.kv.device
-        ids, slots, places, last = [row[0] for row in tokens], [*range(batch)], [*lengths], [*range(batch)]
+        ids, last = [row[0] for row in tokens], [*range(batch)]
+        slots, places = [*range(batch)], [*lengths]
         parts = []
         for length in sorted({*map(len, tokens)} - {1}):
             start = len(ids)
@@ -107,7 +109,8 @@ class SlotCache:
                 last[slot] = len(ids) - 1
             parts.append((slice(start, len(ids)), length - 1))
         fed, rows, positions = torch.tensor([ids, slots, places], device=device).unbind(0)
-        self.rows, self.positions, self.width = rows[:batch], positions[:batch], max(places) + 1
+        self.rows, self.positions = rows[:batch], positions[:batch]
+        self.width = max(places) + 1
         hidden = torch.arange(self.width, device=device) > positions[:, None]
         mask = torch.zeros(hidden.shape, dtype=self.kv.dtype, device=device).masked_fill_(hidden, float("-inf"))
         results = [(part, rows[part][::n], mask[part].view(-1, 1, n, self.width)) for part, n in parts]
@@ -151,14 +154,23 @@ def new_cache(model: PreTrainedModel | Qwen2, **settings: Any) -> DynamicCache |
 
 def as_transformers_cache(slots: SlotCache) -> Cache:
     """Return transformers' view of ``slots``: each row's new key and value go to its own position."""
-    from transformers.cache_utils import Cache, CacheLayerMixin
+    from transformers.cache_utils import Cache
+
+    return Cache(layers=[_slot_layer()(slots, layer) for layer in range(len(slots.kv))])
+
+
+@cache
+def _slot_layer() -> type[CacheLayerMixin]:
+    """Return the class of a layer of that view, made once: its base is transformers'."""
+    from transformers.cache_utils import CacheLayerMixin
 
     class SlotLayer(CacheLayerMixin):
-        def __init__(self, layer: int) -> None:
+        def __init__(self, slots: SlotCache, layer: int) -> None:
             super().__init__()
-            self._layer, self.is_initialized = layer, True
+            self._slots, self._layer, self.is_initialized = slots, layer, True
 
         def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: object, **kwargs: object):
+            slots = self._slots
             keys, values = slots.kv[self._layer]
             keys[slots.rows, :, slots.positions] = key_states[:, :, 0]
             values[slots.rows, :, slots.positions] = value_states[:, :, 0]
@@ -169,15 +181,15 @@ def as_transformers_cache(slots: SlotCache) -> Cache:
             """Do nothing: all memory was allocated at once."""
 
         def get_seq_length(self) -> int:
-            return slots.width - 1
+            return self._slots.width - 1
 
         def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-            return slots.width, 0
+            return self._slots.width, 0
 
         def get_max_length(self) -> int:
-            return slots.length
+            return self._slots.length
 
-    return Cache(layers=[SlotLayer(layer) for layer in range(len(slots.kv))])
+    return SlotLayer
 
 
 def fills(model: torch.nn.Module, cache: Any) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from zorplex_rl.errors import PolicyError
@@ -131,9 +132,9 @@ def _load_ours(folder: Path, dtype: torch.dtype) -> tuple[Qwen2, BytePairs]:
     import torch
     from safetensors.torch import load_file
 
-    from zorplex_rl.policy.model import Qwen2, Settings
+    from zorplex_rl.policy.model import Qwen2
 
-    config, generation = (Settings(**_read_json(folder / f"{n}.json")) for n in ("config", "generation_config"))
+    config, generation = (SimpleNamespace(**_read_json(folder / f"{n}.json")) for n in ("config", "generation_config"))
     config.dtype = str(dtype).removeprefix("torch.")
     with torch.device("meta"):
         model = Qwen2(config, generation)
@@ -206,11 +207,6 @@ def save_model(model: PreTrainedModel | Qwen2, tokenizer: PreTrainedTokenizerBas
     for file in folder.glob("*.safetensors"):
         # The library makes these for their owner alone, whatever the umask says.
         shutil.copymode(folder / "config.json", file)
-
-
-def weight_bytes(folder: Path) -> int:
-    """Return the bytes of the weight files in the model ``folder``."""
-    return sum(path.stat().st_size for path in folder.glob("*.safetensors"))
 
 
 def token_counter(folder: Path) -> Callable[[str], int] | None:

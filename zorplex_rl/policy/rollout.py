@@ -16,9 +16,8 @@ An active row has a slot of the cache. A ``step`` has three parts:
 3. ``_forward``: the model runs on what is new in each row, the token that was drawn and perhaps a
    result behind it. That gives the row its next logits.
 
-Each row has its own random numbers. The other rows of the batch change an episode only by the
-rounding of a matrix product. Sampling is plain: softmax at the temperature, no top-k, no top-p. The
-recorded log-probability is that of the distribution sampled from.
+Each row has its own random numbers, so other rows change an episode only by the rounding of a
+matrix product. Sampling is plain: softmax at the temperature, no top-k, no top-p.
 """
 
 from __future__ import annotations
@@ -50,21 +49,16 @@ Event = tuple[int | None, str, Any]
     version   of the weights that the model has from now on
     answers   tickets of the rows whose slow tool has answered
 
-    submit [0, 1]    12 steps    version 3    20 steps    submit [4, 5]    …
-
-With these another engine does the same, bit for bit. Rows that are decoded together share matrix
-products, so the last bit of a log-probability depends on which rows were in the batch, and that on
-when requests, weights and answers came. Steps None stands for: until the engine is idle.
+With these another engine does the same, bit for bit: the last bit of a log-probability depends on
+which rows were in the batch, and that on when requests, weights and answers came. Steps None stands
+for: until the engine is idle.
 """
 
 
 @dataclass(slots=True, eq=False)
 class Prompt:
-    """A prompt of requests submitted together. It is freed when the last of them has started.
-
-    ``snapshot`` and the ``logits`` [V] of the next token come from the weights of ``version``;
-    None: it has not run yet. It runs again for requests that start after the weights have changed.
-    """
+    """A prompt of requests submitted together. ``snapshot`` and the ``logits`` [V] of the next token
+    come from the weights of ``version``; with newer ones it runs again. None: it has not run yet."""
 
     task: Task
     version: int | None = None
