@@ -51,7 +51,7 @@ LINES = {
 """At most so many lines in each folder; "." is the files of the root. A capability that comes in
 takes machinery out: a budget is lowered when there is less, and never raised."""
 BESIDE = {
-    "tests": ("tests/**/*.py", 29_566),
+    "tests": ("tests/**/*.py", 29_542),
     "benchmarks": ("benchmarks/*.py", 6_142),
     "the lab log": ("benchmarks/LOG.md", 3_548),
     "README": ("README.md", 414),

@@ -8,7 +8,6 @@ import os
 import shlex
 import subprocess
 import sys
-from typing import get_args
 
 import pytest
 import torch
@@ -16,7 +15,7 @@ from runs import SMALL, as_flags, state_at
 
 from zorplex_rl.cli.commands import Commands, main
 from zorplex_rl.cli.flags import parse_command
-from zorplex_rl.config import Config, TaskName
+from zorplex_rl.config import Config
 from zorplex_rl.run_folder import RunFolder
 
 
@@ -60,14 +59,6 @@ CANNOT_WORK = """
 --temperature 1e-9
 --tool-latency 1e9
 --tool-latency-variation 1e200
-<<<<<<< HEAD
---max-tokens 1
---max-tokens 1000
---max-turns 1
---task simple --max-turns 1
-=======
---curriculum-threshold 1.5
->>>>>>> 1770fcc (A policy is loaded by the library's own loader: no template child, no checks of odd model folders)
 --lerning-rate 1
 --learning_rte=1
 --no-hintz
@@ -265,23 +256,6 @@ def test_help_is_no_mistake(capsys):
         main(["train", "--help"])
     assert ended.value.code == 0
     assert "--learning-rate FLOAT" in capsys.readouterr().out
-
-
-def test_limits_that_shut_out_a_part_of_the_tasks_are_said(capsys, tmp_path):
-    assert main(["eval", "--tasks", "1", "--max-turns", "4", "--json", str(tmp_path / "report.json")]) == 0
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert (
-        "of the recursive:easy tasks cannot be answered within --max-tokens 96 and --max-turns 4; 37 and 5 would do"
-        in said
-    )
-
-
-@pytest.mark.parametrize("flags", [["--task", task] for task in get_args(TaskName)])
-def test_the_default_limits_are_enough_for_every_task(capsys, tmp_path, flags):
-    # What is refused comes after the limits have been looked at.
-    (tmp_path / "run").mkdir()
-    assert "exists already" in refused(capsys, tmp_path, "train", "--out", str(tmp_path / "run"), *flags)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")

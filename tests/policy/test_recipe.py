@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
+from zorplex_rl.config import Config
 from zorplex_rl.policy.load import Policy, load_policy, save_model
 from zorplex_rl.policy.rollout import RolloutRequest, rollout
 from zorplex_rl.policy.tool_loop import encode_prompt
@@ -94,13 +95,14 @@ def turns_of(demo) -> list[str]:
     return [text for text, written in demo.pieces if written]
 
 
-def test_a_careful_demonstrator_is_always_right_with_exactly_the_calls_that_it_takes():
+def test_a_careful_demonstrator_is_right_with_exactly_the_calls_that_it_takes_within_the_limits(tokenizer):
     for kind, difficulty, seed in itertools.product(TASK_SPECS, DIFFICULTIES, range(40)):
         spec = get_spec(kind, seed, difficulty)
         demo = recipe.demonstrate(spec, spec.task(seed), random.Random(seed), CAREFUL)
         calls = sum(find_call(text) is not None for text in turns_of(demo))
         result = score_turns(demo.task, turns_of(demo), calls, "eos")
-        assert demo.ends and calls == demo.task.min_tool_calls
+        assert demo.ends and calls == demo.task.min_tool_calls < Config.max_turns
+        assert sum(len(ids_of(tokenizer, text)) for text, _ in demo.pieces) <= Config.max_tokens
         assert (result.outcome, result.reward) == ("success", pytest.approx(1.2))
         lines = re.findall(r"^(-?\d+)([+-])(\d+)=(-?\d+)$", turns_of(demo)[-1], re.MULTILINE)
         assert len(lines) == (DIFFICULTIES[difficulty] - 1 if kind == "compositional" else 0)
