@@ -24,9 +24,9 @@ with app.setup(hide_code=True):
     from zorplex_rl.course.figures.loop_drawing import loop_drawing
     from zorplex_rl.course.kept_file import EXAMPLES, fill_in, keep
     from zorplex_rl.course.lesson import exercise, lesson
+    from zorplex_rl.course.lesson.later import later
     from zorplex_rl.course.widgets import LiveCurve, TimelineSimulator, WhatIf
     from zorplex_rl.course.widgets.what_if import Knob
-    from zorplex_rl.policy.later import later
     from zorplex_rl.policy.tool_loop import encode_prompt, encode_text
     from zorplex_rl.run.timeline import SpanRecorder, group_latencies
     from zorplex_rl.simulation.recorded import group_variation

@@ -13,8 +13,7 @@ import torch
 from runs import SMALL, rows, train_here
 
 from zorplex_rl.course.nb07 import Writer
-from zorplex_rl.policy.load import load_policy
-from zorplex_rl.policy.model_folder import EMBEDDED_PATH
+from zorplex_rl.policy.load import EMBEDDED_PATH, load_policy
 from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
 from zorplex_rl.run.folder import RunFolder
 from zorplex_rl.services.replica import spawn

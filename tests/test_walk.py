@@ -22,7 +22,7 @@ ROOT = Path(zorplex_rl.__file__).parent
 BETWEEN_PROCESSES = {"controller.py", "generator.py", "actors.py", "trainer.py"}
 """Files of ``training/`` that hand the episode on; they need processes, which a trace does not
 reach."""
-FOR_TRANSFORMERS = {"qwen2.py", "family.py"}
+FOR_TRANSFORMERS = {"model.py", "load.py"}
 """Model and tokenizer of the embedded policy, where any other has transformers' files."""
 
 

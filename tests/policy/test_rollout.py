@@ -11,21 +11,22 @@ import queue
 import random
 import threading
 import time
+import weakref
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
 import torch
-import torch.nn.functional as F
 from conftest import babbler
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zorplex_rl.errors import TrainingDiverged
-from zorplex_rl.policy.decoder import prefill
-from zorplex_rl.policy.load import Policy
-from zorplex_rl.policy.rollout import RolloutEngine, RolloutRequest, Sampling, rollout
-from zorplex_rl.policy.tool_loop import encode_prompt, encode_text
+from zorplex_rl.errors import ConfigError, TrainingDiverged
+from zorplex_rl.policy.decoder import LeanDecoder, OwnForward, decoder_of, prefill
+from zorplex_rl.policy.kv_cache import SlotCache
+from zorplex_rl.policy.load import Policy, load_policy
+from zorplex_rl.policy.rollout import RolloutEngine, RolloutRequest, Sampling, draw, rollout
+from zorplex_rl.policy.tool_loop import PartialEpisode, ToolLoop, encode_prompt, encode_text
 from zorplex_rl.task.environment import Zorplex
 from zorplex_rl.task.episode import Episode, Task
 from zorplex_rl.task.parser import find_answer, find_call, format_result
@@ -72,7 +73,6 @@ def stop_reason(policy: Policy, text: str, token: int) -> str | None:
     return "answer" if any(find_answer(line) is not None for line in text.split("\n")[:-1]) else None
 
 
-@torch.no_grad()
 def reference_episode(policy: Policy, task: Task, execute, sampling: Sampling, choose) -> tuple:
     """One row at a time, the whole text read again after every token; ``choose(ids)`` gives the
     next token."""
@@ -88,10 +88,9 @@ def reference_episode(policy: Policy, task: Task, execute, sampling: Sampling, c
             reason = stop_reason(policy, text, ids[-1])
             if reason == "call":
                 call = find_call(text)
-                if len(turns) + 1 == sampling.max_turns:
-                    turns.append(str(call))
-                    return ids, sampled, "turns", turns
                 turns.append(str(call))
+                if len(turns) == sampling.max_turns:
+                    return ids, sampled, "turns", turns
                 forced = encode_text(policy.tokenizer, format_result(execute(task, call)))
                 start = len(ids) + len(forced)
             elif reason:
@@ -100,15 +99,14 @@ def reference_episode(policy: Policy, task: Task, execute, sampling: Sampling, c
             return ids, sampled, "tokens", turns if len(ids) <= start else [*turns, None]
 
 
+@torch.no_grad()
 def naive_greedy(policy: Policy, task: Task, execute, sampling: Sampling) -> tuple:
     """The greedy episode by a full forward, without a cache, for each token."""
-    return reference_episode(
-        policy,
-        task,
-        execute,
-        sampling,
-        lambda ids: int(policy.model(torch.tensor([ids]), use_cache=False).logits[0, -1].argmax()),
-    )
+
+    def choose(ids: list[int]) -> int:
+        return int(policy.model(torch.tensor([ids]), use_cache=False).logits[0, -1].argmax())
+
+    return reference_episode(policy, task, execute, sampling, choose)
 
 
 # --- Against the references -------------------------------------------------------------------------------------------
@@ -157,46 +155,32 @@ def test_in_bfloat16_every_greedy_token_is_best_up_to_rounding_and_its_logprob_r
         assert (chosen - torch.tensor(episode.logprobs)[sampled]).abs().max() < 0.15
 
 
-@pytest.mark.parametrize("architecture", ["gpt2", "granite", "gemma2", "qwen3"])
-def test_other_architectures_also_those_that_scale_or_cap_their_logits_record_right_logprobs(tokenizer, architecture):
+GROUPED = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+           "num_key_value_heads": 2, "head_dim": 8}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("family", "settings"),
+    [
+        ("GPT2", {"n_embd": 32, "n_layer": 2, "n_head": 4}),
+        ("Granite", GROUPED | {"logits_scaling": 4.0}),
+        ("Gemma2", GROUPED | {"final_logit_softcapping": 5.0}),
+        ("Qwen3", GROUPED | {"head_dim": 32}),
+    ],
+)
+def test_other_architectures_also_those_that_scale_or_cap_their_logits_record_right_logprobs(
+    tokenizer, family, settings
+):
     import transformers
 
-    names = {"gpt2": ("GPT2LMHeadModel", "GPT2Config"), "granite": ("GraniteForCausalLM", "GraniteConfig")}
-    names |= {"gemma2": ("Gemma2ForCausalLM", "Gemma2Config"), "qwen3": ("Qwen3ForCausalLM", "Qwen3Config")}
-    own = {
-        "granite": {"logits_scaling": 4.0},
-        "gemma2": {"final_logit_softcapping": 5.0},
-        "qwen3": {"head_dim": 32},
-        "gpt2": {},
-    }[architecture]
-    shape = {
-        "hidden_size": 32,
-        "intermediate_size": 48,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 8,
-    }
-    shape = {"n_embd": 32, "n_layer": 2, "n_head": 4} if architecture == "gpt2" else shape
-    ends = {"bos_token_id": None, "eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
-    model, config = (getattr(transformers, name) for name in names[architecture])
+    end = tokenizer.eos_token_id
+    settings |= {"bos_token_id": None, "eos_token_id": end, "pad_token_id": tokenizer.pad_token_id}
+    config = getattr(transformers, f"{family}Config")(vocab_size=len(tokenizer), initializer_range=0.2, **settings)
     torch.manual_seed(0)
-    policy = Policy(
-        model(config(vocab_size=len(tokenizer), initializer_range=0.2, **{**shape, **own}, **ends)).eval(),
-        tokenizer,
-        architecture,
-        (tokenizer.eos_token_id,),
-    )
+    model = getattr(transformers, "GPT2LMHeadModel" if family == "GPT2" else f"{family}ForCausalLM")(config)
+    policy = Policy(model.eval(), tokenizer, family, (end,))
     episodes = rollout(policy, mixed_requests(6), ENV.execute, Sampling(max_tokens=12, slots=4))
     assert max(logprob_gap(policy, episode) for episode in episodes) < 1e-4
-
-
-def test_in_bfloat16_the_same_seeds_sample_the_same_episodes(tokenizer):
-    policy = babbler(tokenizer, dtype=torch.bfloat16)
-    first, second = (
-        rollout(policy, mixed_requests(10), ENV.execute, Sampling(max_tokens=32, slots=4)) for _ in range(2)
-    )
-    assert tokens_of(first) == tokens_of(second)
 
 
 # --- What an episode depends on ---------------------------------------------------------------------------------------
@@ -245,26 +229,16 @@ def test_requests_submitted_in_mid_run_get_the_episodes_they_would_get_alone(tok
     assert tokens_of([episodes[t] for t in tickets]) == tokens_of(rollout(policy, requests, ENV.execute, sampling))
 
 
-def test_a_seed_gives_the_same_episode_again_and_another_seed_another_one(babbling):
+def test_a_seed_gives_the_same_episode_again_and_another_seed_another_one_except_at_temperature_0(babbling):
     task, sampling = ENV.task(0), Sampling(max_tokens=32, slots=8)
-    once, again = (
-        rollout(babbling, [RolloutRequest(task, seed) for seed in range(20)], ENV.execute, sampling) for _ in range(2)
-    )
+    requests = [RolloutRequest(task, seed) for seed in range(20)]
+    once, again = (rollout(babbling, requests, ENV.execute, sampling) for _ in range(2))
     assert tokens_of(once) == tokens_of(again)
     assert len({tuple(episode.token_ids) for episode in once}) > 10
     twins = rollout(babbling, [RolloutRequest(task, 3)] * 4, ENV.execute, sampling)
-    assert len({tuple(episode.token_ids) for episode in twins}) == 1
-
-
-def test_temperature_zero_ignores_the_seed(babbling):
-    task = ENV.task(1)
-    episodes = rollout(
-        babbling,
-        [RolloutRequest(task, seed) for seed in range(6)],
-        ENV.execute,
-        Sampling(temperature=0.0, max_tokens=24, slots=4),
-    )
-    assert len({tuple(episode.token_ids) for episode in episodes}) == 1
+    greedy = rollout(babbling, requests, ENV.execute, replace(sampling, temperature=0.0))
+    for same in (twins, greedy):
+        assert len({tuple(episode.token_ids) for episode in same}) == 1
 
 
 def test_the_globals_of_random_and_torch_are_neither_read_nor_moved(babbling):
@@ -286,41 +260,27 @@ def test_injected_tokens_are_the_tools_result_masked_and_without_logprob(babblin
     checked = 0
     for episode in episodes:
         assert len(episode.token_ids) == len(episode.sampled) == len(episode.logprobs)
-        assert all(
-            (logprob == 0.0) == (not sampled)
-            for logprob, sampled in zip(episode.logprobs, episode.sampled, strict=True)
-        )
-        assert all(logprob <= 0.0 for logprob in episode.logprobs)
+        assert [logprob < 0.0 for logprob in episode.logprobs] == episode.sampled
+        covered = [index for turn in episode.turns for index in range(turn.start, turn.end)]
+        assert covered == [index for index, sampled in enumerate(episode.sampled) if sampled]
         for turn, following in zip(episode.turns, [*episode.turns[1:], None], strict=True):
-            assert all(episode.sampled[turn.start : turn.end])
-            assert (
-                babbling.tokenizer.decode(episode.token_ids[turn.start : turn.end], skip_special_tokens=True)
-                == turn.text
-            )
+            own = episode.token_ids[turn.start : turn.end]
+            assert babbling.tokenizer.decode(own, skip_special_tokens=True) == turn.text
             if following is not None:
-                injected = slice(turn.end, following.start)
-                assert not any(episode.sampled[injected])
-                assert episode.token_ids[injected] == encode_text(babbling.tokenizer, turn.result)
+                assert episode.token_ids[turn.end : following.start] == encode_text(babbling.tokenizer, turn.result)
                 assert turn.result == format_result(ENV.execute(episode.task, find_call(turn.call)))
                 checked += 1
     assert checked > 10
 
 
-def test_the_turns_cover_every_sampled_token_once(babbling):
-    for episode in rollout(babbling, mixed_requests(40), ENV.execute, Sampling(max_tokens=40, slots=8)):
-        covered = [index for turn in episode.turns for index in range(turn.start, turn.end)]
-        assert covered == [index for index, sampled in enumerate(episode.sampled) if sampled]
-
-
-def test_the_transcript_says_what_the_token_ids_say_also_where_a_result_was_cut_off(babbling):
-    episodes = [
-        e
-        for n in range(3, 16)
-        for e in rollout(babbling, mixed_requests(8), ENV.execute, Sampling(max_tokens=n, slots=8))
-    ]
-    assert any(episode.finish == "tokens" and not episode.sampled[-1] for episode in episodes)
-    for episode in episodes:
-        assert episode.text == babbling.tokenizer.decode(episode.token_ids, skip_special_tokens=True)
+def test_the_token_limit_counts_injected_tokens_and_the_transcript_says_what_the_ids_say(babbling):
+    cut_off = 0
+    for limit in range(1, 16):
+        for episode in rollout(babbling, mixed_requests(8), ENV.execute, Sampling(max_tokens=limit, slots=8)):
+            assert len(episode.token_ids) == limit or (episode.finish != "tokens" and len(episode.token_ids) < limit)
+            assert episode.text == babbling.tokenizer.decode(episode.token_ids, skip_special_tokens=True)
+            cut_off += episode.finish == "tokens" and not episode.sampled[-1]
+    assert cut_off > 0
 
 
 def test_every_finish_is_reached_and_is_what_the_tokens_say(babbling):
@@ -342,49 +302,7 @@ def test_every_finish_is_reached_and_is_what_the_tokens_say(babbling):
             assert len(episode.token_ids) == sampling.max_tokens
 
 
-def test_the_token_limit_counts_injected_tokens_and_holds_inside_a_result(babbling):
-    for limit in range(1, 12):
-        episodes = rollout(babbling, mixed_requests(8), ENV.execute, Sampling(max_tokens=limit, slots=8))
-        assert all(len(e.token_ids) == limit if e.finish == "tokens" else len(e.token_ids) <= limit for e in episodes)
-
-
 # --- Scripted texts ---------------------------------------------------------------------------------------------------
-
-
-def scripted(tokenizer, prompt_length: int, token_ids: list[int]) -> Policy:
-    """A policy that writes ``token_ids`` behind the prompt: its hidden state is its position, its
-    head the script."""
-    from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2Model
-
-    class Positions(Qwen2Model):
-        def forward(self, input_ids, position_ids=None, **rest):
-            output = super().forward(input_ids=input_ids, position_ids=position_ids, **rest)
-            if position_ids is None:
-                position_ids = torch.arange(input_ids.shape[1]).expand_as(input_ids)
-            output.last_hidden_state = F.one_hot(position_ids, self.config.hidden_size).float()
-            return output
-
-    shape = {
-        "vocab_size": len(tokenizer),
-        "hidden_size": 256,
-        "intermediate_size": 1,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 1,
-    }
-    config = Qwen2Config(
-        **shape, num_key_value_heads=1, head_dim=2, max_position_embeddings=256, tie_word_embeddings=False
-    )
-    with torch.device("meta"):
-        model = Qwen2ForCausalLM(config)
-        model.model = Positions(config)
-    model.to_empty(device="cpu")
-    model.model.rotary_emb = type(model.model.rotary_emb)(config)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.zero_()
-        for offset, token in enumerate(token_ids):
-            model.lm_head.weight[token, prompt_length - 1 + offset] = 60.0
-    return Policy(model.eval(), tokenizer, "scripted", (tokenizer.eos_token_id,))
 
 
 @pytest.fixture(scope="module")
@@ -408,38 +326,27 @@ def byte_tokenizer(tokenizer):
 
 
 SMALL_TASK = Task("simple", "?", 4, 1, "", ("blip",))
-FRAGMENTS = [
-    "LOOKUP[",
-    "LOOKUP[blip]",
-    "GETKEY[é]",
-    "FETCH[",
-    "]",
-    "]\n",
-    "][",
-    "],",
-    "[",
-    "\n",
-    "\n\n",
-    " ",
-    "[ANSWER]",
-    "[ANSWER] 4",
-    " 42",
-    "-",
-    ".5",
-    ".\n",
-    "é",
-    "x",
-]
+FRAGMENTS = (
+    "LOOKUP[", "LOOKUP[blip]", "GETKEY[é]", "FETCH[", "]", "]\n", "][", "],", "[", "\n", "\n\n", " ",
+    "[ANSWER]", "[ANSWER] 4", " 42", "-", ".5", ".\n", "é", "x",
+)  # fmt: skip
 
 
 def play(tokenizer, ids: list[int], sampling: Sampling) -> tuple[tuple, tuple]:
-    """(expected, got): what the whole-text reference and the engine make of a policy that writes
+    """(expected, got): what the whole-text reference and the tool loop make of a policy that writes
     ``ids``."""
+    policy = Policy(None, tokenizer, "reader", (tokenizer.eos_token_id,))
     script = iter([*ids, *[tokenizer.eos_token_id] * sampling.max_tokens])
-    blank = Policy(None, tokenizer, "reader", (tokenizer.eos_token_id,))
-    expected = reference_episode(blank, SMALL_TASK, ENV.execute, sampling, lambda _: next(script))
-    policy = scripted(tokenizer, len(encode_prompt(blank.tokenizer, SMALL_TASK)), expected[0])
-    return expected, tokens_of(rollout(policy, [RolloutRequest(SMALL_TASK)], ENV.execute, sampling))[0]
+    expected = reference_episode(policy, SMALL_TASK, ENV.execute, sampling, lambda _: next(script))
+    loop, row = (
+        ToolLoop(policy, ENV.execute, sampling),
+        PartialEpisode(0, Episode(SMALL_TASK, [], [], [], [], [], "tokens"), random.Random(0), 0.0),
+    )
+    for token in [*ids, *[tokenizer.eos_token_id] * sampling.max_tokens]:
+        loop.extend(row, token, -1.0)
+        if loop.has_ended(row):
+            break
+    return expected, tokens_of([loop.end(row)])[0]
 
 
 @settings(max_examples=60)
@@ -504,18 +411,11 @@ def test_sampling_frequencies_follow_the_softmax_at_the_temperature(tokenizer, t
     assert len(follow) > 500
 
 
-def test_a_draw_that_rounds_up_to_one_still_samples_a_token_that_has_probability(byte_tokenizer):
-    seed, position = 879324, 8  # found by search: one draw in 2**25 is so close to one
-    rng = random.Random(seed)
-    draws = [rng.random() for _ in range(position + 1)]
-    assert draws[position] < 1.0
-    assert torch.tensor(draws[position], dtype=torch.float32) == 1.0
-    script = byte_tokenizer("x" * (position + 1))["input_ids"]
-    blank = Policy(None, byte_tokenizer, "reader", (byte_tokenizer.eos_token_id,))
-    policy = scripted(byte_tokenizer, len(encode_prompt(blank.tokenizer, SMALL_TASK)), script)
-    (episode,) = rollout(policy, [RolloutRequest(SMALL_TASK, seed)], ENV.execute, Sampling(max_tokens=len(script)))
-    assert episode.token_ids == script
-    assert min(episode.logprobs) > -1.0
+def test_a_draw_that_rounds_up_to_one_still_samples_a_token_that_has_probability():
+    uniform = 1 - 2**-30
+    assert torch.tensor(uniform, dtype=torch.float32) == 1.0
+    logits = torch.tensor([[0.0, 60.0, 0.0], [60.0, 0.0, -math.inf]])
+    assert draw(logits, 1.0, [uniform, uniform])[0] == [1, 0]
 
 
 # --- Slow tools -------------------------------------------------------------------------------------------------------
@@ -594,35 +494,6 @@ def test_in_rounds_the_log_probs_are_bit_for_bit_the_same_however_fast_tools_ans
     for other in others:
         assert tokens_of(other) == tokens_of(first)
         assert [e.logprobs for e in other] == [e.logprobs for e in first]
-
-
-@pytest.mark.parametrize("slots", [1, 4])
-def test_other_rows_go_on_to_their_end_while_one_waits_for_its_tool(tokenizer, slots):
-    policy, sampling = babbler(tokenizer), Sampling(max_tokens=48, slots=slots)
-    requests = mixed_requests(20)
-    plain = rollout(policy, requests, ENV.execute, sampling)
-    patient = next(index for index, episode in enumerate(plain) if episode.tool_calls and episode.turns[0].result)
-    others, held, ended = [r for r in requests if r.task != requests[patient].task], [], []
-
-    def execute(task: Task, call):
-        if task != requests[patient].task or held:
-            return ENV.execute(task, call)
-        held.append((Future(), ENV.execute(task, call)))
-        return held[0][0]
-
-    def release_after_all_others(episode: Episode) -> None:
-        ended.append(episode)
-        if len(ended) == len(others):
-            held[0][0].set_result(held[0][1])
-
-    watchdog = threading.Timer(PATIENCE, lambda: held and held[0][0].cancel())
-    watchdog.daemon = True
-    watchdog.start()
-    first, *_ = rollout(policy, [requests[patient], *others], execute, sampling, on_episode=release_after_all_others)
-    watchdog.cancel()
-    assert ended[-1] is first
-    assert len(ended) == 1 + len(others)
-    assert first.turns[0].result == plain[patient].turns[0].result
 
 
 def test_a_row_whose_result_has_come_is_served_before_new_requests_are(tokenizer):
@@ -747,36 +618,27 @@ def test_an_episode_that_starts_after_new_weights_came_is_sampled_from_them_alon
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("architecture", ["qwen2", "llama"])
+@pytest.mark.parametrize("architecture", ["embedded", "qwen2", "llama"])
 def test_the_lean_step_computes_what_the_models_own_forward_does(tokenizer, architecture, dtype):
-    from zorplex_rl.policy.decoder import LeanDecoder, decoder_of
-    from zorplex_rl.policy.kv_cache import SlotCache
-    from zorplex_rl.policy.own_forward import OwnForward
-
-    model = babbler(tokenizer, architecture, dtype).model
+    own = load_policy(dtype=str(dtype).removeprefix("torch.")) if architecture == "embedded" else None
+    model = (own or babbler(tokenizer, architecture, dtype)).model
     assert isinstance(decoder_of(model), LeanDecoder)
-    logits = []
+    found, lengths = [], [3, 40, 17, 0, 25]
     for decode in (OwnForward(model), LeanDecoder(model)):
         torch.manual_seed(0)
         cache = SlotCache(model, 6, 64)
         cache.kv.normal_()
         with torch.inference_mode():
-            lengths = [3, 40, 17, 0, 25]
-            for slot, length in enumerate(lengths):
-                cache.put(slot, cache.take(slot, length))
             step = cache.begin_step(lengths, [[5], [6], [7], [8], [9]])
-            logits.append((decode(step, cache), cache.kv))
-    tolerance = 1e-5 if dtype == torch.float32 else 0.1
-    torch.testing.assert_close(logits[0][0], logits[1][0], atol=tolerance, rtol=tolerance)
-    torch.testing.assert_close(logits[0][1], logits[1][1], atol=tolerance, rtol=tolerance)
+            found.append((decode(step, cache), cache.kv))
+    tolerance = 1e-4 if dtype == torch.float32 else 0.3 if own else 0.1
+    for pair in zip(*found, strict=True):
+        torch.testing.assert_close(*pair, atol=tolerance, rtol=tolerance)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("architecture", ["qwen2", "llama"])
 def test_a_step_that_feeds_whole_results_computes_what_single_tokens_do(tokenizer, architecture, dtype):
-    from zorplex_rl.policy.decoder import LeanDecoder
-    from zorplex_rl.policy.kv_cache import SlotCache
-
     model = babbler(tokenizer, architecture, dtype).model
     decode, lengths = LeanDecoder(model), [3, 40, 17, 0, 25]
     tokens = [[5], [6, 16, 26, 36], [7], [8, 18], [9, 19, 29, 39, 49, 59]]
@@ -804,14 +666,19 @@ def test_a_step_that_feeds_whole_results_computes_what_single_tokens_do(tokenize
 
 
 def test_a_model_that_somebody_has_changed_decodes_through_its_own_forward(tokenizer):
-    from zorplex_rl.policy.decoder import decoder_of
-    from zorplex_rl.policy.own_forward import OwnForward
-
     hooked, wrapped = babbler(tokenizer).model, babbler(tokenizer).model
     hooked.model.layers[0].register_forward_hook(lambda module, args, output: output)
     wrapped.model.layers[0].self_attn.q_proj = torch.nn.Sequential(wrapped.model.layers[0].self_attn.q_proj)
     assert isinstance(decoder_of(hooked), OwnForward)
     assert isinstance(decoder_of(wrapped), OwnForward)
+
+
+def test_an_answer_that_goes_beyond_what_the_model_can_read_is_refused(embedded):
+    request = RolloutRequest(ENV.task(0))
+    room = 1024 - len(encode_prompt(embedded.tokenizer, request.task))
+    assert rollout(embedded, [request], ENV.execute, Sampling(max_tokens=room))
+    with pytest.raises(ConfigError, match="reads at most 1024"):
+        rollout(embedded, [request], ENV.execute, Sampling(max_tokens=room + 1))
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -825,18 +692,19 @@ def test_weights_that_are_not_finite_are_said_to_be_so_and_sample_nothing(embedd
         rollout(policy, requests, Zorplex(0).execute, Sampling(temperature), version=7)
 
 
-def test_a_cache_that_nobody_needs_any_more_is_freed_at_once(tokenizer):
+@pytest.mark.parametrize("hooked", [False, True])
+def test_the_cache_of_an_engine_is_freed_with_it(tokenizer, hooked):
     """Every evaluation has a cache of its own: until Python's collector came by, several would be
     there at once."""
-    import weakref
-
-    from zorplex_rl.policy.kv_cache import SlotCache
-
-    cache = SlotCache(babbler(tokenizer).model, 6, 64)
-    memory = weakref.ref(cache.kv)
+    policy = babbler(tokenizer)
+    if hooked:
+        policy.model.model.layers[0].register_forward_hook(lambda module, args, output: output)
+    engine = RolloutEngine(policy, ENV.execute, Sampling(max_tokens=8))
+    engine.run(mixed_requests(2))
+    memory = weakref.ref(engine._cache.kv)
     gc.disable()
     try:
-        del cache
+        del engine
         assert memory() is None
     finally:
         gc.enable()

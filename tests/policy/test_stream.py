@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 
 import pytest
 from conftest import babbler
@@ -36,8 +35,7 @@ def test_one_caller_gets_what_a_rollout_gives(tokenizer):
     policy, requests = babbler(tokenizer), requests_for(24)
 
     async def run():
-        stream, _ = stream_of(policy)
-        return await stream.sample(requests)
+        return await stream_of(policy)[0].sample(requests)
 
     assert ids(asyncio.run(run())) == ids(rollout(policy, requests, ENV.execute, SAMPLING))
 
@@ -52,31 +50,6 @@ def test_callers_share_the_slots_and_each_gets_its_own_episodes_in_order(tokeniz
     for first, episodes in zip((0, 10, 20), asyncio.run(run()), strict=True):
         assert [episode.task for episode in episodes] == [request.task for request in requests_for(10, first)]
         assert all(len(episode.token_ids) <= SAMPLING.max_tokens for episode in episodes)
-
-
-def test_a_slow_tool_of_one_caller_does_not_hold_up_another(tokenizer):
-    policy, never = babbler(tokenizer), Future()
-
-    def execute(task, call):
-        return never if task.kind == "simple" else ENV.execute(task, call)
-
-    async def run():
-        stream, _ = stream_of(policy, execute)
-        slow_tasks = ENV.tasks(("simple",), 32, "train")
-        slow = asyncio.create_task(stream.sample([RolloutRequest(task, i) for i, task in enumerate(slow_tasks)]))
-        while not stream._engine.stalled_on and not slow.done():
-            await asyncio.sleep(0.01)
-        quick = await stream.sample(
-            [RolloutRequest(task, i) for i, task in enumerate(ENV.tasks(("recursive",), 12, "train"))]
-        )
-        assert not slow.done()
-        never.set_result("17")
-        return quick, await slow
-
-    quick, slow = asyncio.run(run())
-    assert len(quick) == 12
-    assert len(slow) == 32
-    assert any("-> 17" in episode.text for episode in slow)
 
 
 def test_while_all_episodes_of_one_caller_wait_for_tools_another_gets_its_own(tokenizer):
@@ -104,28 +77,6 @@ def test_while_all_episodes_of_one_caller_wait_for_tools_another_gets_its_own(to
 
     quick, slow = asyncio.run(run())
     assert len(quick) == len(slow) == 1
-
-
-def test_tools_of_many_episodes_wait_side_by_side(tokenizer):
-    policy = babbler(tokenizer)
-    with ThreadPoolExecutor(64) as pool:
-
-        def execute(task, call):
-            def answer():
-                time.sleep(0.05)
-                return ENV.execute(task, call)
-
-            return pool.submit(answer)
-
-        async def run():
-            stream, _ = stream_of(policy, execute)
-            return await stream.sample(requests_for(64))
-
-        episodes = asyncio.run(run())
-    calls = sum(turn.result is not None for episode in episodes for turn in episode.turns)
-    waited = sum(episode.tool_seconds for episode in episodes)
-    assert calls > 32
-    assert waited > 0.05 * calls
 
 
 def test_weights_change_only_while_somebody_has_the_turn_and_episodes_say_so(tokenizer):

@@ -11,7 +11,7 @@ from conftest import babbler
 
 from zorplex_rl.cli.commands import main
 from zorplex_rl.errors import TaskError
-from zorplex_rl.policy.warmstart import save_policy
+from zorplex_rl.policy.load import save_model
 from zorplex_rl.task.own_task import EnvironmentSource
 
 reasoning_gym = pytest.importorskip("reasoning_gym")
@@ -31,7 +31,8 @@ def environment_of(name: str, **settings):
 
 @pytest.fixture(scope="module")
 def writer(tokenizer, tmp_path_factory) -> str:
-    save_policy(babbler(tokenizer, habits=HABITS), found := tmp_path_factory.mktemp("writer"))
+    policy = babbler(tokenizer, habits=HABITS)
+    save_model(policy.model, policy.tokenizer, found := tmp_path_factory.mktemp("writer"))
     return str(found)
 
 

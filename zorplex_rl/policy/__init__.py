@@ -1,1 +1,1 @@
-"""The model and how it acts: loading, rollouts, evaluation, the embedded policy's warm start."""
+"""The model and how it acts: loading, rollouts, evaluation."""

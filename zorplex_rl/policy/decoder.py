@@ -21,24 +21,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as F
 
-from zorplex_rl.policy.kv_cache import DecodeStep, SlotCache, Snapshot, fills
-from zorplex_rl.policy.qwen2 import Body, GrowingCache, Qwen2
+from zorplex_rl.policy.kv_cache import DecodeStep, SlotCache, Snapshot, as_transformers_cache, fills, new_cache
+from zorplex_rl.policy.model import Body, Qwen2
 
 # Transformers takes seconds to load: it is imported where one of its models is already there.
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-    from transformers.cache_utils import DynamicCache
-
-    from zorplex_rl.policy.own_forward import OwnForward
-
-
-def new_cache(model: PreTrainedModel | Qwen2, **settings: Any) -> DynamicCache | GrowingCache:
-    """Return an empty cache that grows, for ``model``; ``settings`` are for transformers' one."""
-    if isinstance(model, Qwen2):
-        return GrowingCache()
-    from transformers.cache_utils import DynamicCache
-
-    return DynamicCache(**settings)
 
 
 def prefill(model: PreTrainedModel | Qwen2, prompts: Sequence[Sequence[int]]) -> list[tuple[Snapshot, torch.Tensor]]:
@@ -102,11 +90,25 @@ def decoder_of(model: PreTrainedModel | Qwen2) -> LeanDecoder | OwnForward:
         in ("default", "linear", "llama3")
         and all(type(layer.get_submodule("self_attn.q_proj")) is torch.nn.Linear for layer in model.model.layers)
     )
-    if lean:
-        return LeanDecoder(model)
-    from zorplex_rl.policy.own_forward import OwnForward
+    return LeanDecoder(model) if lean else OwnForward(model)
 
-    return OwnForward(model)
+
+class OwnForward:
+    """Decodes through the model's own ``forward``. Works for every architecture."""
+
+    tokens_at_once: int | None = 1
+
+    def __init__(self, model: PreTrainedModel | Qwen2) -> None:
+        self._model = model
+        self._slots: SlotCache | None = None
+
+    def __call__(self, step: DecodeStep, cache: SlotCache) -> torch.Tensor:
+        """Return the logits [B, V] after every row's last token. Writes to ``cache``."""
+        if self._slots is not cache:
+            self._slots, self._view = cache, as_transformers_cache(cache)
+        ids, positions = step.ids[:, None], step.positions[:, None]
+        fill = fills(self._model, self._view)
+        return self._model(input_ids=ids, attention_mask=step.mask, position_ids=positions, **fill).logits[:, -1]
 
 
 class LeanDecoder:

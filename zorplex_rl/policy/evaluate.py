@@ -1,11 +1,19 @@
-"""Evaluate a policy on a set of tasks: accuracy, outcomes, lengths and times."""
+"""Evaluate a policy on a set of tasks: accuracy with its confidence interval, outcomes, lengths, times.
 
+    tasks      blip? ✓   blip? ✓   zork? ✗   zork? ✗       4 trials, but only 2 different words
+    clusters   ╰── 2 / 2 ───╯   ╰── 0 / 2 ───╯             counted as 2 independent trials
+
+A policy that is wrong about a word is wrong about it every time. So tasks with the same words form
+a *cluster*, and the width of the interval follows from the number of clusters, not of trials.
+"""
+
+from collections import Counter
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
 import numpy as np
 
-from zorplex_rl.policy.intervals import clustered_interval
 from zorplex_rl.policy.load import Policy
 from zorplex_rl.policy.rollout import Execute, RolloutRequest, Sampling, rollout
 from zorplex_rl.task.environment import ZORPLEX, Environment
@@ -15,13 +23,13 @@ from zorplex_rl.task.rewards import outcome_shares
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The result for one kind of task. Times are seconds of an episode, sampled in a batch.
-    ``interval`` (95 %) of the accuracy counts tasks with the same words once (``intervals.py``)."""
+    """The result for one kind of task. Times are seconds of an episode, sampled in a batch."""
 
     name: str
     episodes: int
     accuracy: float
     interval: tuple[float, float]
+    """Of the accuracy, with 95 % confidence; see ``clustered_interval``."""
     reward: float
     outcomes: dict[str, float]
     turns: float
@@ -68,3 +76,37 @@ def summarise(name: str, episodes: list[Episode]) -> Report:
         seconds_median=median(seconds),
         seconds_p95=float(np.percentile(seconds, 95, method="higher")),
     )
+
+
+def clustered_interval(
+    outcomes: Sequence[bool], clusters: Sequence[Hashable], confidence: float = 0.95
+) -> tuple[float, float]:
+    """Return the interval of the share of successes: ``clusters[i]`` has ``outcomes[i]``.
+
+    It is the exact interval with the effective number of trials (Korn and Graubard 1998, Survey
+    Methodology 24, section 3) where trials are all alike within their cluster. For clusters of n_g
+    trials that is (Σ_g n_g)² / Σ_g n_g² (Kish 1965, section 8.2). How alike they are is not
+    estimated: few clusters, or a share near 0 or 1, do not show it.
+
+    >>> [round(bound, 2) for bound in clustered_interval([True] * 50 + [False] * 50, [i // 10 for i in range(100)])]
+    [0.19, 0.81]
+    """
+    trials = len(outcomes)
+    effective = trials**2 / sum(size**2 for size in Counter(clusters).values())
+    return exact_interval(effective * (sum(outcomes) / trials), effective, confidence)
+
+
+def exact_interval(successes: float, trials: float, confidence: float = 0.95) -> tuple[float, float]:
+    """Return the interval for *independent* trials, maybe not whole (Clopper, Pearson 1934).
+
+    It covers any true share at least as often as ``confidence`` says, within [0, 1].
+
+    >>> [round(bound, 3) for bound in exact_interval(0, 100)]
+    [0.0, 0.036]
+    """
+    from scipy.special import betaincinv  # It takes a while to load, and most notebooks begin without an interval.
+
+    failures, tail = trials - successes, (1 - confidence) / 2
+    low = float(betaincinv(successes, failures + 1, tail)) if successes > 0 else 0.0
+    high = float(betaincinv(successes + 1, failures, 1 - tail)) if failures > 0 else 1.0
+    return low, high

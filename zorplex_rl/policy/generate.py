@@ -1,6 +1,6 @@
 """Sample one episode of one task, and print it. The notebooks use this first."""
 
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from typing import TYPE_CHECKING
 
 from zorplex_rl.policy.load import Policy, end_ids
 from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
@@ -8,10 +8,13 @@ from zorplex_rl.task.episode import Episode, Task
 from zorplex_rl.task.rewards import score
 from zorplex_rl.task.specs import TaskSpec
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
 
 def generate_with_tools(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
+    model: "PreTrainedModel",
+    tokenizer: "PreTrainedTokenizerBase",
     spec: TaskSpec,
     task: Task,
     device: str = "cpu",

@@ -1,4 +1,5 @@
-"""A key-value cache with a fixed number of slots, one for each row of a decode batch.
+"""Caches of keys and values: one that grows, for prompts, and one with a fixed number of slots, one
+for each row of a decode batch.
 
     kv   [layers, 2, slots, kv_heads, length, head_dim]      keys and values of every layer
 
@@ -21,15 +22,19 @@ import mmap
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from math import prod
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from zorplex_rl.policy.model import Qwen2
+
+# Transformers takes seconds to load: it is imported where one of its models is already there.
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-    from zorplex_rl.policy.qwen2 import Qwen2
+    from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache
 
 Snapshot = torch.Tensor
 """One row's part of the cache, [layers, 2, kv_heads, length, head_dim], outside of it."""
@@ -92,7 +97,8 @@ class SlotCache:
     def begin_step(self, lengths: Sequence[int], tokens: Sequence[Sequence[int]]) -> DecodeStep:
         """Prepare to feed ``tokens``, at least one each, to the first rows, of ``lengths``."""
         batch, device = len(lengths), self.kv.device
-        ids, slots, places, last = [row[0] for row in tokens], [*range(batch)], [*lengths], [*range(batch)]
+        ids, last = [row[0] for row in tokens], [*range(batch)]
+        slots, places = [*range(batch)], [*lengths]
         parts = []
         for length in sorted({*map(len, tokens)} - {1}):
             start = len(ids)
@@ -103,12 +109,87 @@ class SlotCache:
                 last[slot] = len(ids) - 1
             parts.append((slice(start, len(ids)), length - 1))
         fed, rows, positions = torch.tensor([ids, slots, places], device=device).unbind(0)
-        self.rows, self.positions, self.width = rows[:batch], positions[:batch], max(places) + 1
+        self.rows, self.positions = rows[:batch], positions[:batch]
+        self.width = max(places) + 1
         hidden = torch.arange(self.width, device=device) > positions[:, None]
         mask = torch.zeros(hidden.shape, dtype=self.kv.dtype, device=device).masked_fill_(hidden, float("-inf"))
         results = [(part, rows[part][::n], mask[part].view(-1, 1, n, self.width)) for part, n in parts]
         ends = torch.tensor(last, device=device) if results else rows
         return DecodeStep(fed, rows, positions, ends, mask[:batch, None, None], results)
+
+
+class GrowingCache:
+    """Concatenates what is new: transformers' ``DynamicCache``, for full attention alone."""
+
+    def __init__(self) -> None:
+        self.layers: list[SimpleNamespace] = []
+
+    def update(self, keys: torch.Tensor, values: torch.Tensor, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Add to ``layer``, or to a new one behind the last."""
+        if layer == len(self.layers):
+            self.layers.append(SimpleNamespace(keys=keys, values=values))
+        else:
+            found = self.layers[layer]
+            found.keys, found.values = torch.cat((found.keys, keys), -2), torch.cat((found.values, values), -2)
+        return self.layers[layer].keys, self.layers[layer].values
+
+    def get_seq_length(self) -> int:
+        """Return how many tokens each row has."""
+        return self.layers[0].keys.shape[-2] if self.layers else 0
+
+    def batch_repeat_interleave(self, times: int) -> None:
+        """Repeat each row ``times`` times."""
+        for layer in self.layers:
+            layer.keys, layer.values = (x.repeat_interleave(times, 0) for x in (layer.keys, layer.values))
+
+
+def new_cache(model: PreTrainedModel | Qwen2, **settings: Any) -> DynamicCache | GrowingCache:
+    """Return an empty cache that grows, for ``model``; ``settings`` are for transformers' one."""
+    if isinstance(model, Qwen2):
+        return GrowingCache()
+    from transformers.cache_utils import DynamicCache
+
+    return DynamicCache(**settings)
+
+
+def as_transformers_cache(slots: SlotCache) -> Cache:
+    """Return transformers' view of ``slots``: each row's new key and value go to its own position."""
+    from transformers.cache_utils import Cache
+
+    return Cache(layers=[_slot_layer()(slots, layer) for layer in range(len(slots.kv))])
+
+
+@cache
+def _slot_layer() -> type[CacheLayerMixin]:
+    """Return the class of a layer of that view, made once: its base is transformers'."""
+    from transformers.cache_utils import CacheLayerMixin
+
+    class SlotLayer(CacheLayerMixin):
+        def __init__(self, slots: SlotCache, layer: int) -> None:
+            super().__init__()
+            self._slots, self._layer, self.is_initialized = slots, layer, True
+
+        def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: object, **kwargs: object):
+            slots = self._slots
+            keys, values = slots.kv[self._layer]
+            keys[slots.rows, :, slots.positions] = key_states[:, :, 0]
+            values[slots.rows, :, slots.positions] = value_states[:, :, 0]
+            batch = len(slots.positions)
+            return keys[:batch, :, : slots.width], values[:batch, :, : slots.width]
+
+        def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+            """Do nothing: all memory was allocated at once."""
+
+        def get_seq_length(self) -> int:
+            return self._slots.width - 1
+
+        def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+            return self._slots.width, 0
+
+        def get_max_length(self) -> int:
+            return self._slots.length
+
+    return SlotLayer
 
 
 def fills(model: torch.nn.Module, cache: Any) -> dict[str, Any]:

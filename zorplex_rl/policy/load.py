@@ -1,33 +1,46 @@
 """Load a policy: the embedded one, a local folder, or a model of the hub.
 
-All three become a ``Policy``: a causal language model, its tokenizer with a chat template, and the
-ids that end a text. If a name is wrong, a ``PolicyError`` says so before anything slow starts.
+    name ──► policy_folder ──► embedded, or trained from it ──► Qwen2, BytePairs (seconds sooner: without transformers)
+                                        └── any other ────────► transformers' model and tokenizer
+
+Either becomes a ``Policy``: a causal language model, its tokenizer with a chat template, and the
+ids that end a text. Only safetensors and JSON are read, and no code of a folder runs.
 """
 
 from __future__ import annotations
 
 import gc
-import math
+import json
 import shutil
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from zorplex_rl.errors import PolicyError
-from zorplex_rl.policy.chat_template import run_template_apart
-from zorplex_rl.policy.decoder import project
-from zorplex_rl.policy.family import BytePairs, load_family
-from zorplex_rl.policy.model_folder import EMBEDDED, EMBEDDED_PATH, check_policy, check_vocabulary, first_line
-from zorplex_rl.policy.qwen2 import Qwen2
 
+# Torch takes a second to load. Whoever only looks for a folder needs none.
 if TYPE_CHECKING:
+    import torch
+    from jinja2 import Template
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+    from zorplex_rl.policy.model import Qwen2
+
+EMBEDDED = "embedded"
+EMBEDDED_PATH = Path(__file__).parent / "embedded"
+OF_TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
+"""The files that make texts of tokens."""
+MAY_DIFFER = (
+    "dtype", "hidden_size", "intermediate_size", "max_position_embeddings", "num_attention_heads", "num_hidden_layers",
+    "num_key_value_heads", "tie_word_embeddings", "transformers_version", "vocab_size",
+)  # fmt: skip
+"""Settings in which a model may differ from the embedded policy's and be a ``Qwen2`` of ours."""
+TRIAL = [{"role": "system", "content": "Answer."}, {"role": "user", "content": "What is 7?"}]
+"""Messages that every chat template must take."""
 
 
 @dataclass(slots=True)
@@ -40,87 +53,146 @@ class Policy:
     eos_ids: tuple[int, ...]
 
 
-@contextmanager
-def _without_garbage_collection() -> Iterator[None]:
-    """Pause the collector, as ``services/probe.py`` does for an actor's imports: of what importing
-    transformers makes nothing is garbage, and looking for some took a third of its 2.7 seconds."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
-
-
-@_without_garbage_collection()
 def load_policy(
     name: str = EMBEDDED, device: str | torch.device = "cpu", dtype: str = "float32", of_transformers: bool = False
 ) -> Policy:
     """Load ``name``: ``embedded``, a folder's path, or a hub id, cached or to be downloaded. The
     model is transformers' if it is ``of_transformers``, or of another family than ours. Raises
-    PolicyError if there is no such policy, or if it is not a causal language model, has no chat
-    template, too few embeddings for its tokenizer, or weights that are not finite."""
-    source = check_policy(name)
-    ours = None if of_transformers else load_family(source, device, DTYPES[dtype])
-    model, tokenizer = ours or _load_with_transformers(name, source, device, dtype)
-    check_vocabulary(name, model.get_input_embeddings().weight.shape[0], tokenizer.get_vocab())
-    # One pass over the memory of the device takes far less time than reading the weights from disk.
-    for parameter, values in model.named_parameters():
-        _check_finite(name, parameter, values)
-    _check_projection(name, model)
+    PolicyError if there is no such policy, or if it cannot be used."""
+    import torch
+
+    folder = policy_folder(name)
+    load = _load_with_transformers if of_transformers or not _is_ours(folder) else _load_ours
     try:
-        return Policy(model, tokenizer, name, end_ids(model, tokenizer))
-    except TypeError as error:
+        model, tokenizer = load(folder, getattr(torch, dtype))
+        prompt = str(tokenizer.apply_chat_template(TRIAL, tokenize=False, add_generation_prompt=True))
+        if "7" not in tokenizer.decode(tokenizer(prompt)["input_ids"]):
+            raise ValueError("without a tokenizer.json nothing is left of a prompt")
+    except Exception as error:  # The libraries promise no narrower ones.
+        said = " ".join(f"{type(error).__name__} {error}".split())[:300]
         raise PolicyError(
-            f"policy {name!r} has a generation_config.json whose eos_token_id is {model.generation_config.eos_token_id!r:.60}; "
-            "expected a token id, or a list of them"
+            f"policy {name!r} cannot be loaded ({said}); give a causal language model with a chat template"
+        ) from error
+    model.to(device).eval()
+    _check_projection(name, model)
+    return Policy(model, tokenizer, name, end_ids(model, tokenizer))
+
+
+def policy_folder(name: str) -> Path:
+    """Return the folder of policy ``name``, downloaded if it is a hub's. Raises PolicyError."""
+    if name == EMBEDDED:
+        return EMBEDDED_PATH
+    path = Path(name).expanduser()
+    if path.exists():
+        if not (path / "config.json").is_file() or not any(path.glob("*.safetensors")):
+            raise PolicyError(
+                f"policy {name!r} is no model folder: it needs a config.json and weights as safetensors; "
+                "give one that save_pretrained wrote, of a run its folder 'policy'"
+            )
+        return path
+    if name.count("/") != 1 or name.startswith((".", "/", "~")):
+        raise PolicyError(
+            f"policy {name!r} does not exist; give {EMBEDDED!r}, a folder or a hub id like 'Qwen/Qwen2.5-0.5B-Instruct'"
+        )
+    return _fetch(name)
+
+
+def _fetch(hub_id: str) -> Path:
+    """Return a hub model's folder, from the cache or downloaded. Raises PolicyError."""
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    files = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
+    try:
+        with suppress(LocalEntryNotFoundError):
+            return Path(snapshot_download(hub_id, allow_patterns=files, local_files_only=True))
+        return Path(snapshot_download(hub_id, allow_patterns=files))
+    except Exception as error:  # Many kinds, of the library and of the network below it.
+        raise PolicyError(
+            f"policy {hub_id!r} is neither in the local model cache nor can it be downloaded ({type(error).__name__}); "
+            f"download it on a machine with a network, give its folder, or use {EMBEDDED!r}"
         ) from error
 
 
-def _load_with_transformers(
-    name: str, source: str, device: str | torch.device, dtype: str
-) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-    from transformers.utils import logging
+def _is_ours(folder: Path) -> bool:
+    """Whether the policy in ``folder`` is the embedded one, or was trained from it."""
+    same_texts = all(
+        (folder / name).is_file() and (folder / name).read_bytes() == (EMBEDDED_PATH / name).read_bytes()
+        for name in ("tokenizer.json", "chat_template.jinja")
+    )
+    if not same_texts:
+        return False
+    found, ours = (_read_json(path / "config.json") for path in (folder, EMBEDDED_PATH))
+    if set(found.pop("layer_types", ())) != set(ours.pop("layer_types")):
+        return False
+    return found | {name: ours[name] for name in MAY_DIFFER} == ours
 
-    logging.disable_progress_bar()
-    # What is wrong is said below, in one sentence.
-    logging.set_verbosity_error()
-    # The folder may hold code of its own, and pickled weights, which run code too.
-    safely: dict[str, Any] = {"trust_remote_code": False}
-    # Whatever a file holds: the libraries promise no narrower exceptions.
+
+def _load_ours(folder: Path, dtype: torch.dtype) -> tuple[Qwen2, BytePairs]:
+    import torch
+    from safetensors.torch import load_file
+
+    from zorplex_rl.policy.model import Qwen2
+
+    config, generation = (SimpleNamespace(**_read_json(folder / f"{n}.json")) for n in ("config", "generation_config"))
+    config.dtype = str(dtype).removeprefix("torch.")
+    with torch.device("meta"):
+        model = Qwen2(config, generation)
+    # A copy: what the file's memory shows would change with the file.
+    read = load_file(folder / "model.safetensors")
+    weights = {name: value.to(dtype, copy=True) for name, value in read.items()}
+    if config.tie_word_embeddings:
+        weights["lm_head.weight"] = weights["model.embed_tokens.weight"]
+    model.load_state_dict(weights, assign=True)
+    model.tie()
+    return model, BytePairs()
+
+
+def _load_with_transformers(folder: Path, dtype: torch.dtype) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    for index in folder.glob("*.safetensors.index.json"):
+        # The library would unpickle a file of another name.
+        if not all(file.endswith(".safetensors") for file in _read_json(index)["weight_map"].values()):
+            raise ValueError(f"its {index.name} names files that are no safetensors")
+    # Of what importing transformers makes nothing is garbage, and looking for some takes a second.
+    gc.disable()
     try:
-        tokenizer = AutoTokenizer.from_pretrained(source, **safely)
-    except Exception as error:
-        raise PolicyError(f"policy {name!r} has no tokenizer that can be loaded: {first_line(error)}") from error
-    try:
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+        from transformers.utils import logging
+
+        logging.disable_progress_bar()
+        logging.set_verbosity_error()
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         model, found = AutoModelForCausalLM.from_pretrained(
-            source, dtype=DTYPES[dtype], output_loading_info=True, use_safetensors=True, **safely
+            folder, dtype=dtype, use_safetensors=True, trust_remote_code=False, output_loading_info=True
         )
-    except Exception as error:
-        # The library's own words are about a table of its own that nobody sees.
-        of_other_sizes = "ignore_mismatched_sizes" in str(error)
-        why = "they have other sizes than its config.json says" if of_other_sizes else first_line(error)
-        raise PolicyError(f"policy {name!r} has no weights that can be loaded: {why}") from error
+    finally:
+        gc.enable()
     if missing := sorted(found["missing_keys"]):
-        raise PolicyError(f"policy {name!r} lacks {len(missing)} weights, {missing[0]!r} first; download it again")
-    # The embedded policy and its descendants have the template that the package ships.
-    if tokenizer.chat_template != (EMBEDDED_PATH / "chat_template.jinja").read_text(encoding="utf-8"):
-        run_template_apart(name, tokenizer)
-    return model.to(device).eval(), tokenizer
+        raise ValueError(f"it lacks weights, {missing[0]!r} first")
+    return model, tokenizer
 
 
-@torch.inference_mode()
 def _check_projection(name: str, model: PreTrainedModel | Qwen2) -> None:
     """Raise PolicyError if ``model`` computes its logits in another way than ``project``."""
-    ids = torch.zeros(1, 1, dtype=torch.long, device=model.device)
-    expected = model(input_ids=ids).logits
-    found = project(model, model.base_model(input_ids=ids).last_hidden_state)
+    import torch
+
+    from zorplex_rl.policy.decoder import project
+
+    with torch.inference_mode():
+        ids = torch.zeros(1, 1, dtype=torch.long, device=model.device)
+        expected = model(input_ids=ids).logits
+        found = project(model, model.base_model(input_ids=ids).last_hidden_state)
     if not torch.allclose(expected.float(), found.float(), atol=1e-3, rtol=1e-2, equal_nan=True):
         raise PolicyError(
             f"policy {name!r} is a {type(model).__name__}, whose output layer is not supported; use a Llama, Qwen or similar model"
         )
+
+
+def end_ids(model: PreTrainedModel | Qwen2, tokenizer: PreTrainedTokenizerBase | BytePairs) -> tuple[int, ...]:
+    """Return the ids that end a text, from the model's generation settings and the tokenizer."""
+    configured = getattr(model.generation_config, "eos_token_id", None)
+    ids = configured if isinstance(configured, list) else [configured]
+    return tuple(sorted({i for i in (*ids, tokenizer.eos_token_id) if i is not None}))
 
 
 def save_model(model: PreTrainedModel | Qwen2, tokenizer: PreTrainedTokenizerBase | BytePairs, folder: Path) -> None:
@@ -137,40 +209,67 @@ def save_model(model: PreTrainedModel | Qwen2, tokenizer: PreTrainedTokenizerBas
         shutil.copymode(folder / "config.json", file)
 
 
-def check_weights(name: str, source: str) -> None:
-    """Raise PolicyError if a weight in the files of the folder ``source`` is infinite or NaN.
+def token_counter(folder: Path) -> Callable[[str], int] | None:
+    """Return what counts the tokens of a text, without torch; None if the model in ``folder`` has
+    no tokenizer.json."""
+    from tokenizers import Tokenizer
 
-    ``load_policy`` does its own check. This one is for a command that loads the policy in other
-    processes and must know before it starts them. It reads every file once, tensor by tensor, which
-    also puts the files into the page cache for those processes.
-    """
-    from safetensors import safe_open
-
-    for file in sorted(Path(source).glob("*.safetensors")):
-        with safe_open(file, framework="pt") as tensors:
-            for parameter in tensors.keys():  # noqa: SIM118, not a dict
-                _check_finite(name, parameter, tensors.get_tensor(parameter))
+    if not (folder / "tokenizer.json").is_file():
+        return None
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    return lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids)
 
 
-def _check_finite(name: str, parameter: str, values: torch.Tensor) -> None:
-    if not math.isfinite(largest_magnitude([values])):
-        raise PolicyError(
-            f"policy {name!r} has weights that are not finite numbers, {parameter!r} first; use an earlier checkpoint or download it again"
-        )
+class BytePairs:
+    """The tokenizer of the embedded policy: byte pairs, with the calls of transformers' that the
+    package makes."""
+
+    def __init__(self) -> None:
+        from tokenizers import Tokenizer
+
+        self._tokenizer = Tokenizer.from_file(str(EMBEDDED_PATH / "tokenizer.json"))
+        names, vocabulary = _read_json(EMBEDDED_PATH / "tokenizer_config.json"), self.get_vocab()
+        self.eos_token_id, self.pad_token_id = vocabulary[names["eos_token"]], vocabulary[names["pad_token"]]
+
+    def __len__(self) -> int:
+        return self._tokenizer.get_vocab_size()
+
+    def __call__(self, text: str, add_special_tokens: bool = True) -> dict[str, list[int]]:
+        """Return the ids of ``text``, as ``input_ids``. There are no special tokens to add."""
+        return {"input_ids": self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids}
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
+        """Return the text of ``ids``."""
+        return self._tokenizer.decode(list(ids), skip_special_tokens=skip_special_tokens)
+
+    def get_vocab(self) -> dict[str, int]:
+        """Return the id of each token."""
+        return self._tokenizer.get_vocab()
+
+    def apply_chat_template(
+        self,
+        messages: Sequence[Mapping[str, str]],
+        tokenize: bool = True,
+        add_generation_prompt: bool = False,
+        return_dict: bool = False,
+    ) -> str | list[int]:
+        """Return the prompt of ``messages`` or, with ``tokenize``, its ids."""
+        text = _template().render(messages=messages, add_generation_prompt=add_generation_prompt)
+        return self(text)["input_ids"] if tokenize else text
+
+    def save_pretrained(self, folder: Path) -> None:
+        """Write the files of the tokenizer to ``folder``."""
+        for name in OF_TOKENIZER:
+            shutil.copyfile(EMBEDDED_PATH / name, folder / name)
 
 
-@torch.no_grad()
-def largest_magnitude(tensors: Iterable[torch.Tensor]) -> float:
-    """Return the largest |value| in ``tensors``: NaN if there is one, 0.0 if empty. Reads once."""
-    # Torch cannot compare floating-point numbers of eight bits.
-    comparable = (t.float() if t.is_floating_point() and t.itemsize == 1 else t.detach() for t in tensors if t.numel())
-    found = [bound.float() for values in comparable for bound in torch.aminmax(values)]
-    # Python's max loses a NaN that is not the first value; torch's does not.
-    return torch.stack(found).abs().max().item() if found else 0.0
+@cache
+def _template() -> Template:
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    source = (EMBEDDED_PATH / "chat_template.jinja").read_text(encoding="utf-8")
+    return ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True).from_string(source)
 
 
-def end_ids(model: PreTrainedModel | Qwen2, tokenizer: PreTrainedTokenizerBase | BytePairs) -> tuple[int, ...]:
-    """Return the ids that end a text, from the model's generation settings and the tokenizer."""
-    configured = getattr(model.generation_config, "eos_token_id", None)
-    ids = configured if isinstance(configured, list) else [configured]
-    return tuple(sorted({i for i in (*ids, tokenizer.eos_token_id) if i is not None}))
+def _read_json(file: Path) -> dict[str, Any]:
+    return json.loads(file.read_text(encoding="utf-8"))

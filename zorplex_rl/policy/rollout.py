@@ -10,16 +10,14 @@ An active row has a slot of the cache. A ``step`` has three parts:
 
 1. ``_fill_slots``: rows that wait for a slow tool leave their slots. Rows whose result has come
    enter free slots, then new requests do, with the prompt's part of the cache and its logits.
-   With new weights all rows may have left their slots (``Sampling.on_update``): to be read again
-   by them, or to begin again as new requests.
+   With ``keep-prefix`` new weights first read again what is written in each row.
 2. ``_sample``: each row with logits draws its next token. ``tool_loop.py`` reads the text, calls
    tools and appends results. Episodes that have ended leave.
 3. ``_forward``: the model runs on what is new in each row, the token that was drawn and perhaps a
    result behind it. That gives the row its next logits.
 
-Each row has its own random numbers. The other rows of the batch change an episode only by the
-rounding of a matrix product. Sampling is plain: softmax at the temperature, no top-k, no top-p. The
-recorded log-probability is that of the distribution sampled from.
+Each row has its own random numbers, so other rows change an episode only by the rounding of a
+matrix product. Sampling is plain: softmax at the temperature, no top-k, no top-p.
 """
 
 from __future__ import annotations
@@ -36,23 +34,31 @@ from typing import Any
 
 import torch
 
-from zorplex_rl.errors import TrainingDiverged
+from zorplex_rl.errors import ConfigError, TrainingDiverged
 from zorplex_rl.policy.decoder import decoder_of, prefill
-from zorplex_rl.policy.history import ENDS, Event
 from zorplex_rl.policy.kv_cache import SlotCache, Snapshot
 from zorplex_rl.policy.load import Policy
 from zorplex_rl.policy.tool_loop import Execute, PartialEpisode, RolloutRequest, Sampling, ToolLoop, encode_prompt
 from zorplex_rl.task.environment import ZORPLEX, Environment
-from zorplex_rl.task.episode import Episode, Prefix, Task
+from zorplex_rl.task.episode import Episode, Task
+
+Event = tuple[int | None, str, Any]
+"""What an engine was told: (steps since the event before; what; value).
+
+    submit    group numbers, all samples of each
+    version   of the weights that the model has from now on
+    answers   tickets of the rows whose slow tool has answered
+
+With these another engine does the same, bit for bit: the last bit of a log-probability depends on
+which rows were in the batch, and that on when requests, weights and answers came. Steps None stands
+for: until the engine is idle.
+"""
 
 
 @dataclass(slots=True, eq=False)
 class Prompt:
-    """A prompt of requests submitted together. It is freed when the last of them has started.
-
-    ``snapshot`` and the ``logits`` [V] of the next token come from the weights of ``version``;
-    None: it has not run yet. It runs again for requests that start after the weights have changed.
-    """
+    """A prompt of requests submitted together. ``snapshot`` and the ``logits`` [V] of the next token
+    come from the weights of ``version``; with newer ones it runs again. None: it has not run yet."""
 
     task: Task
     version: int | None = None
@@ -79,7 +85,6 @@ class RolloutEngine:
         self._waiting: deque[tuple[int, RolloutRequest, Prompt]] = deque()
         self._active: list[PartialEpisode] = []  # The row at index i is in slot i of the cache.
         self._parked: list[PartialEpisode] = []
-        self._ended: list[PartialEpisode] = []  # By another engine.
 
     @property
     def version(self) -> int:
@@ -91,12 +96,17 @@ class RolloutEngine:
         if version != self._version:
             self._version = version
             self._note("version", version)
-            self._take_out()
+            if self.sampling.on_update == "keep-prefix":
+                # The new weights read them again before they enter a slot.
+                self._parked = [*self._active, *self._parked]
+                self._active = []
+                for row in self._parked:
+                    row.snapshot = row.logits = None
 
     @property
     def idle(self) -> bool:
         """Whether nothing is waiting, active or parked."""
-        return not (self._waiting or self._active or self._parked or self._ended)
+        return not (self._waiting or self._active or self._parked)
 
     @property
     def calls(self) -> dict[int, Future[str]]:
@@ -115,17 +125,14 @@ class RolloutEngine:
     def _calls_if_all_wait(self) -> list[Future[str]]:
         """Return every row's tool call if all rows wait for one, else an empty list."""
         calls = [row.pending for row in (*self._active, *self._parked)]
-        return [] if self._waiting or self._ended or None in calls else [call for call in calls if call]
+        return [] if self._waiting or None in calls else [call for call in calls if call]
 
     def submit(self, requests: Iterable[RolloutRequest]) -> list[int]:
         """Queue ``requests``. Returns a ticket for each; ``step`` returns it with the episode."""
         arrived = [(next(self._tickets), request) for request in requests]
-        self._waiting += _with_prompts(pair for pair in arrived if not pair[1].prefix)
-        kept = [(place, ticket, r.prefix) for place, (ticket, r) in enumerate(arrived) if r.prefix]
-        for _, ticket, prefix in kept:
-            (self._ended if prefix.finish else self._parked).append(self._tool_loop.resume(ticket, prefix))
-        if kept:
-            self._note("kept", [n for i, _, p in kept for n in (i, len(p.episode.token_ids), ENDS.index(p.finish))])
+        prompts: dict[Task, Prompt] = {}
+        for ticket, request in arrived:
+            self._waiting.append((ticket, request, prompts.setdefault(request.task, Prompt(request.task))))
         if arrived:
             self._note("submit", list(dict.fromkeys(request.group for _, request in arrived)))
         return [ticket for ticket, _ in arrived]
@@ -155,11 +162,6 @@ class RolloutEngine:
                 on_episode(episode)
         return [episodes[ticket] for ticket in tickets]
 
-    def finished_turns(self) -> list[Prefix]:
-        """Return a prefix of each episode that has ended a turn since the last such call."""
-        rows = (row for row in (*self._active, *self._parked) if row.turn_start > row.told)
-        return [self._tool_loop.finished_turns(row) for row in rows]
-
     def take_history(self) -> tuple[int, list[Event]]:
         """Take out what the engine was told so far, also while it runs in another thread. Returns
         how many events were taken out before, and these."""
@@ -173,19 +175,6 @@ class RolloutEngine:
         """Note that the engine is told something after ``_steps`` steps."""
         self._history.append((self._steps, what, value))
         self._steps = 0
-
-    def _take_out(self) -> None:
-        """Take the rows out of their slots if new weights are to read them again, or all anew."""
-        rows = [*self._active, *self._parked]
-        match self.sampling.on_update:
-            case "keep-prefix":
-                for row in rows:
-                    row.snapshot = row.logits = None
-                self._active, self._parked = [], rows
-            case "restart":
-                again = [(r.ticket, RolloutRequest(r.episode.task, r.episode.seed, r.episode.group)) for r in rows]
-                self._waiting.extendleft(reversed(_with_prompts(again)))
-                self._active, self._parked = [], []
 
     def _fill_slots(self) -> None:
         """Give the slots to rows that can go on: a row that still waits for its tool is parked. In
@@ -217,7 +206,8 @@ class RolloutEngine:
             self._reserve(row.episode.prompt_ids for row in rows)
         results = prefill(self.policy.model, read) if rows else []
         for row, (snapshot, logits) in zip(rows, results, strict=True):
-            row.snapshot, row.logits, row.version = snapshot, None if row.unfed else logits, self.version
+            row.snapshot, row.logits = snapshot, None if row.unfed else logits
+            row.version = self.version
 
     def _start(self) -> None:
         """Move waiting requests into the free slots."""
@@ -235,8 +225,15 @@ class RolloutEngine:
             self._enter(row)
 
     def _reserve(self, prompts: Iterable[list[int]]) -> None:
-        """Make room in the slots for whatever may follow these prompts."""
+        """Make room in the slots for whatever may follow these prompts. Raises ConfigError if that is
+        more than the model can read."""
         longest = max(map(len, prompts)) + self.sampling.max_tokens
+        positions = getattr(self.policy.model.config, "max_position_embeddings", None)
+        if positions and longest > positions:
+            raise ConfigError(
+                f"a prompt and its answer may take {longest} tokens, but policy {self.policy.name!r} reads at most {positions}; "
+                "lower --max-tokens"
+            )
         self._cache.reserve(-(-longest // 32) * 32)
 
     def _prefill(self, prompts: Sequence[Prompt]) -> None:
@@ -248,7 +245,8 @@ class RolloutEngine:
         for prompt in new:
             prompt.ids = encode_prompt(self.policy.tokenizer, prompt.task)
         results = prefill(self.policy.model, [prompt.ids for prompt in new])
-        for prompt, (prompt.snapshot, prompt.logits) in zip(new, results, strict=True):
+        for prompt, (snapshot, logits) in zip(new, results, strict=True):
+            prompt.snapshot, prompt.logits = snapshot, logits
             prompt.version = self.version
 
     def _sample(self) -> list[tuple[int, Episode]]:
@@ -267,8 +265,7 @@ class RolloutEngine:
         finished = [(self._active[slot].ticket, self._tool_loop.end(self._active[slot])) for slot in ended]
         for slot in reversed(ended):
             self._leave(slot)
-        before, self._ended = self._ended, []
-        return finished + [(row.ticket, self._tool_loop.end(row)) for row in before]
+        return finished
 
     def _forward(self) -> None:
         """Run the model on the unfed tokens of every active row. Sets the next token's logits."""
@@ -294,12 +291,6 @@ class RolloutEngine:
         if slot < len(self._active):
             self._cache.move(len(self._active), slot, last.cached)
             self._active[slot] = last
-
-
-def _with_prompts(requests: Iterable[tuple[int, RolloutRequest]]) -> list[tuple[int, RolloutRequest, Prompt]]:
-    """Return (ticket, request, prompt); requests with the same task share one."""
-    prompts: dict[Task, Prompt] = {}
-    return [(ticket, r, prompts.setdefault(r.task, Prompt(r.task))) for ticket, r in requests]
 
 
 def draw(logits: torch.Tensor, temperature: float, uniform: Sequence[float]) -> tuple[list[int], list[float]]:

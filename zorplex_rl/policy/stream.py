@@ -5,9 +5,8 @@
     model_lock ──────────────────────┘   held for a few steps; between them others change the model
 
 A slow tool or a long answer does not delay the next batch: both use the same slots. If new weights
-are copied in during an episode, it continues with them, unless ``Sampling.on_update`` has it begin
-again. Its ``first_version`` and ``last_version`` say so, and each log-prob is that of the weights
-that sampled the token.
+are copied in during an episode, it continues with them. Its ``first_version`` and ``last_version``
+say so, and each log-prob is that of the weights that sampled the token.
 """
 
 import asyncio
@@ -15,9 +14,8 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from zorplex_rl.policy.history import Event
-from zorplex_rl.policy.rollout import RolloutEngine, RolloutRequest
-from zorplex_rl.task.episode import Episode, Prefix
+from zorplex_rl.policy.rollout import Event, RolloutEngine, RolloutRequest
+from zorplex_rl.task.episode import Episode
 
 STEPS_AT_ONCE = 16
 """Steps for which the lock is held: tens of milliseconds, a hundred times what taking it costs."""
@@ -26,19 +24,15 @@ STEPS_AT_ONCE = 16
 class RolloutStream:
     """Runs ``make_engine()`` in a thread for many callers at once. The model runs only while
     ``model_lock`` is held. ``busy()`` returns a context that is open while the model computes; a
-    dictionary in it gets the number of ``tokens``.
-    ``keep`` is given what is finished of episodes, and those that have ended, as soon as they are.
-    """
+    dictionary in it gets the number of ``tokens``."""
 
     def __init__(
         self,
         make_engine: Callable[[], RolloutEngine],
         model_lock: asyncio.Lock,
         busy: Callable[[], AbstractContextManager[dict[str, Any] | None]] = nullcontext,
-        keep: Callable[[list[Prefix]], None] | None = None,
     ) -> None:
         self._make_engine, self._model_lock, self._busy = make_engine, model_lock, busy
-        self._keep = keep
         self._engine = make_engine()
         self._inbox: list[tuple[RolloutRequest, asyncio.Future[Episode]]] = []
         self._promised: dict[int, asyncio.Future[Episode]] = {}
@@ -48,8 +42,6 @@ class RolloutStream:
     def use_version(self, version: int) -> None:
         """Set the version of the weights. Call this after changing them, still with the lock."""
         self._engine.version = version
-        # Rows that waited for tools may go on, from their beginning.
-        self._wake.set()
 
     def take_history(self) -> tuple[int, list[Event]]:
         """Take out what the engine was told so far; see ``RolloutEngine.take_history``."""
@@ -74,20 +66,17 @@ class RolloutStream:
                     tickets = self._engine.submit(request for request, _ in arrived)
                     self._promised |= dict(zip(tickets, (promise for _, promise in arrived), strict=True))
                     finished = await asyncio.to_thread(self._advance)
-                    if self._keep:
-                        ended = [Prefix(episode, episode.finish) for _, episode in finished]
-                        self._keep(ended + self._engine.finished_turns())
                 for ticket, episode in finished:
                     if not (promise := self._promised.pop(ticket)).done():
                         promise.set_result(episode)
                 while (stalled := self._engine.stalled_on) and not self._inbox:
-                    # Until one of the tools has answered or a request has arrived.
+                    # Wait until a tool has answered or a request has arrived.
                     self._wake.clear()
                     for call in stalled:
                         call.add_done_callback(lambda _: loop.call_soon_threadsafe(self._wake.set))
                     await self._wake.wait()
         except BaseException as error:
-            # Whatever it is: nobody else tells those who wait. They are no part of a cancellation.
+            # Whatever it is, all callers must hear of it. A cancellation is only this task's.
             cause = error if isinstance(error, Exception) else RuntimeError(f"sampling was ended by {error!r}")
             version, self._engine = self._engine.version, self._make_engine()
             self._engine.version = version

@@ -5,22 +5,20 @@
     loop.answer(row)                     adds the result of a slow tool
     loop.has_ended(row)                  says whether the episode is over
     loop.end(row)                        returns it
-    loop.finished_turns(row)             returns the part of it from which loop.resume goes on, here or in another process
 
 The text is read only when a token closes a bracket or a line, and then only from that line's start.
 """
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
 from zorplex_rl.config import Config, OnUpdate
-from zorplex_rl.policy.chat_template import APART
 from zorplex_rl.task.environment import ZORPLEX, Environment
-from zorplex_rl.task.episode import Episode, Finish, Prefix, Task, Turn
+from zorplex_rl.task.episode import Episode, Finish, Task, Turn
 from zorplex_rl.task.parser import ToolCall, answer_is_complete, find_call, format_result
 
 if TYPE_CHECKING:
@@ -34,46 +32,55 @@ Tool = Callable[[Task, ToolCall], str]
 """Runs a tool. Returns the result."""
 Execute = Callable[[Task, ToolCall], "str | Future[str]"]
 """Runs a tool. Returns the result, or a future of it if the tool is slow."""
+EVALUATION_SEED = 1_000_003
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How episodes are sampled. ``temperature`` 0 is greedy; ``max_tokens`` counts results too.
-    ``max_turns``, after which an episode ends, and ``slots``, how many are decoded together, can
-    nearly always stay as they are.
-    ``in_rounds``: rows that wait for slow tools go on together, once no other row can and all their
-    results are there. So the speed of tools does not change which rows are decoded together.
-    ``on_update``: what new weights do to episodes under way; see ``Config``."""
+    """How episodes are sampled. ``temperature`` 0 is greedy; ``max_tokens`` counts results too."""
 
     temperature: float = Config.temperature
     max_tokens: int = Config.max_tokens
     max_turns: int = Config.max_turns
     slots: int = Config.slots
+    """How many episodes are decoded together."""
     in_rounds: bool = False
+    """Rows that wait for slow tools go on together, once no other row can and all their results are
+    there. So the speed of tools does not change which rows are decoded together."""
     on_update: OnUpdate = "continue"
+    """What new weights do to episodes under way; see ``Config``."""
 
     @classmethod
     def of(cls, config: Config, temperature: float | None = None) -> Self:
-        """Return how a run of ``config`` samples: at its temperature, or at another one.
-
-        At lag 0 a run repeats bit for bit, so what is decoded together must not depend on how fast
-        tools answer.
-        """
+        """Return how a run of ``config`` samples: at its temperature, or at another one. At lag 0 a
+        run repeats bit for bit, however fast its tools are."""
         at = config.temperature if temperature is None else temperature
-        return cls(
-            at, config.max_tokens, config.max_turns, config.slots, in_rounds=config.max_lag == 0, on_update=config.on_update
-        )  # fmt: skip
+        in_rounds = config.max_lag == 0
+        return cls(at, config.max_tokens, config.max_turns, config.slots, in_rounds, config.on_update)
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutRequest:
-    """One episode to sample: the task, the seed of its random draws, and its group. ``prefix`` is
-    what another generator has finished of it."""
+    """One episode to sample: the task, the seed of its random draws, and its group."""
 
     task: Task
     seed: int = 0
     group: int = 0
-    prefix: Prefix | None = None
+
+
+def group_requests(tasks: Iterable[tuple[int, Task]], group_size: int, run_seed: int) -> list[RolloutRequest]:
+    """Return the requests for ``group_size`` episodes of each (group number, task). An episode's
+    draws are the same whenever its group is generated again."""
+    return [
+        RolloutRequest(task, (run_seed * 1_000_003 + number) * 1_009 + sample, number)
+        for number, task in tasks
+        for sample in range(group_size)
+    ]
+
+
+def held_out_requests(tasks: Sequence[Task]) -> list[RolloutRequest]:
+    """Return the requests of an evaluation: the same random draws every time."""
+    return [RolloutRequest(task, EVALUATION_SEED + index) for index, task in enumerate(tasks)]
 
 
 @dataclass(slots=True, eq=False)
@@ -83,8 +90,7 @@ class PartialEpisode:
     The model has not yet run the last ``unfed`` of its tokens: the one that was just sampled, and a
     tool's result behind it. ``logits`` [V] of its next token come from the weights of ``version``;
     None while that token is not to be sampled. ``snapshot`` is its part of the cache while it has
-    no slot. ``pending`` is the result of a slow tool, called at time ``called``. ``told`` is the
-    length of the prefix that others know.
+    no slot. ``pending`` is the result of a slow tool, called at time ``called``.
     """
 
     ticket: int
@@ -100,7 +106,6 @@ class PartialEpisode:
     called: float = 0.0
     turn_start: int = 0
     line_start: int = 0
-    told: int = 0
 
     @property
     def cached(self) -> int:
@@ -111,15 +116,7 @@ class PartialEpisode:
 def encode_prompt(tokenizer: "PreTrainedTokenizerBase", task: Task) -> list[int]:
     """Return the ids of ``task``'s system prompt and question in the model's chat template."""
     messages = [{"role": "system", "content": task.system}, {"role": "user", "content": task.question}]
-    return encode_text(tokenizer, prompt_of(tokenizer, messages))
-
-
-def prompt_of(tokenizer: "PreTrainedTokenizerBase", messages: list[dict[str, str]]) -> str:
-    """Return the prompt that the model's chat template makes. Raises PolicyError if one from
-    elsewhere, which has a process of its own (``chat_template.py``), makes none."""
-    if apart := getattr(tokenizer, APART, None):
-        return str(apart(messages))
-    return str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+    return encode_text(tokenizer, tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
 
 
 def encode_text(tokenizer: "PreTrainedTokenizerBase", text: str) -> list[int]:
@@ -167,25 +164,6 @@ class ToolLoop:
         episode.seconds = time.monotonic() - row.started
         return episode
 
-    def finished_turns(self, row: PartialEpisode) -> Prefix:
-        """Return a copy of the episode up to the end of its last turn or result."""
-        row.told = row.turn_start
-        return Prefix(replace(_copy(row.episode, row.turn_start), seconds=time.monotonic() - row.started))
-
-    def resume(self, ticket: int, prefix: Prefix) -> PartialEpisode:
-        """Return the row that goes on from ``prefix``; the model has read none of it yet."""
-        length = len(prefix.episode.token_ids)
-        episode = _copy(prefix.episode, length)
-        started, rng = time.monotonic() - episode.seconds, random.Random(episode.seed)
-        for _ in range(sum(episode.sampled)):
-            rng.random()
-        row = PartialEpisode(ticket, episode, rng, started, finish=prefix.finish)
-        row.turn_start = row.line_start = row.told = length
-        turn = episode.turns[-1]
-        if not row.finish and turn.result is None and (call := find_call(turn.call or "", self._tools)):
-            self._call(row, call)
-        return row
-
     def _read(self, row: PartialEpisode, token: int) -> Finish | None:
         """Read the line or the call that ``token`` closes. Returns what ends the episode."""
         if token in self._policy.eos_ids:
@@ -195,19 +173,16 @@ class ToolLoop:
             self._end_turn(row, call)
             if len(row.episode.turns) >= self._sampling.max_turns:
                 return "turns"
-            self._call(row, call)
+            result = self._execute(row.episode.task, call)
+            if isinstance(result, Future):
+                row.pending, row.called = result, time.monotonic()
+            else:
+                self._feed(row, result)
         elif answer_is_complete(line, self._find_answer):
             return "answer"
         elif "\n" in line:
             row.line_start = len(row.episode.token_ids)
         return None
-
-    def _call(self, row: PartialEpisode, call: ToolCall) -> None:
-        result = self._execute(row.episode.task, call)
-        if isinstance(result, Future):
-            row.pending, row.called = result, time.monotonic()
-        else:
-            self._feed(row, result)
 
     def _end_turn(self, row: PartialEpisode, call: ToolCall | None) -> None:
         ids, end = row.episode.token_ids, len(row.episode.token_ids)
@@ -228,12 +203,6 @@ class ToolLoop:
         episode.logprobs += [0.0] * len(ids)
         row.unfed += len(ids)
         row.turn_start = row.line_start = len(episode.token_ids)
-
-
-def _copy(episode: Episode, length: int) -> Episode:
-    """Return a copy of ``episode`` with its first ``length`` tokens, where a turn or result ends."""
-    ids, sampled, logprobs = episode.token_ids[:length], episode.sampled[:length], episode.logprobs[:length]
-    return replace(episode, token_ids=ids, sampled=sampled, logprobs=logprobs, turns=[*episode.turns])
 
 
 def _token_marks(policy: "Policy") -> frozenset[int]:

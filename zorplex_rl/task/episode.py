@@ -133,12 +133,3 @@ class Episode:
     def text(self) -> str:
         """The whole transcript for people to read, with the tools' results."""
         return "".join(turn.text + (turn.result or "") for turn in self.turns)
-
-
-@dataclass(frozen=True, slots=True)
-class Prefix:
-    """An episode up to the end of a turn, from which another generator can go on; if a call's result
-    is missing, the tool is asked again. ``finish`` is what has ended the episode, if anything."""
-
-    episode: Episode
-    finish: Finish | None = None

@@ -6,8 +6,7 @@ import re
 
 from zorplex_rl.course.figures.bars import outcome_chart
 from zorplex_rl.course.figures.tokens import token_strip
-from zorplex_rl.policy.evaluate import Report
-from zorplex_rl.policy.intervals import exact_interval
+from zorplex_rl.policy.evaluate import Report, exact_interval
 from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
 from zorplex_rl.task.episode import Task
 from zorplex_rl.task.specs import get_spec

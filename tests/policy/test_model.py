@@ -20,12 +20,9 @@ from transformers.cache_utils import DynamicCache
 from zorplex_rl.config import LearnerConfig
 from zorplex_rl.course import nb07_push
 from zorplex_rl.learning.learner import Learner
-from zorplex_rl.policy.decoder import LeanDecoder, decoder_of
-from zorplex_rl.policy.family import EMBEDDED_PATH, BytePairs, load_family
-from zorplex_rl.policy.kv_cache import SlotCache, fills
-from zorplex_rl.policy.load import DTYPES, Policy, load_policy, save_model
-from zorplex_rl.policy.own_forward import OwnForward
-from zorplex_rl.policy.qwen2 import GrowingCache, Qwen2
+from zorplex_rl.policy.kv_cache import GrowingCache, fills
+from zorplex_rl.policy.load import EMBEDDED_PATH, BytePairs, Policy, _is_ours, load_policy, save_model
+from zorplex_rl.policy.model import Qwen2
 from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
 from zorplex_rl.task.environment import Zorplex
 
@@ -42,7 +39,12 @@ def agree(ours: torch.Tensor, theirs: torch.Tensor) -> None:
 @pytest.fixture(scope="module", params=["float32", "bfloat16"])
 def both(request) -> tuple[Policy, Policy]:
     """The embedded policy, by ``load_policy`` and by transformers."""
-    return load_policy(dtype=request.param), load_policy(dtype=request.param, of_transformers=True)
+    ours, theirs = (load_policy(dtype=request.param, of_transformers=way) for way in (False, True))
+    for parameter in theirs.model.parameters():
+        # Its values lie in a mapped file. At an address with another remainder of 64 the last bit of
+        # a product may differ.
+        parameter.data = parameter.data.clone()
+    return ours, theirs
 
 
 def test_the_embedded_policy_is_loaded_and_sampled_without_importing_transformers():
@@ -106,20 +108,6 @@ def test_gradients_and_a_training_step_are_the_same(both):
     assert our_loss == pytest.approx(their_loss, rel=1e-5)
     for pair in zip(ours, theirs, strict=True):
         agree(*pair)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_the_lean_step_computes_what_the_models_own_forward_does(dtype):
-    model, logits = load_policy(dtype=dtype).model, []
-    assert isinstance(decoder_of(model), LeanDecoder)
-    for decode in (OwnForward(model), LeanDecoder(model)):
-        torch.manual_seed(0)
-        cache, lengths = SlotCache(model, 4, 64), [3, 40, 17]
-        cache.kv.normal_()
-        with torch.inference_mode():
-            logits.append(decode(cache.begin_step(lengths, [[5], [6], [7]]), cache))
-    tolerance = 1e-4 if dtype == "float32" else 0.3
-    torch.testing.assert_close(*logits, atol=tolerance, rtol=tolerance)
 
 
 def test_ids_prompts_and_texts_are_the_same(both):
@@ -190,27 +178,20 @@ def test_a_loaded_policy_does_not_change_with_its_file(tmp_path):
         {"rope_parameters": {"rope_theta": 1e4, "rope_type": "linear", "factor": 2.0}},
         {"hidden_act": "gelu"},
         {"layer_types": ["full_attention", "sliding_attention", "full_attention", "full_attention"]},
-        {"num_hidden_layers": 3},
-        {"hidden_size": "128"},
-        {"vocab_size": 534},
         {"model_type": "llama", "architectures": ["LlamaForCausalLM"]},
         {"head_dim": 64},
-        {"hidden_size": 1 << 40},
-        {"pad_token_id": 533},
-        {"quantization_config": {"bits": 4}},
-        {"rope_parameters": {"rope_type": "default"}},
     ],
     ids=lambda changed: next(iter(changed)),
 )
 def test_a_model_that_is_not_plainly_the_same_is_left_to_transformers(tmp_path, changed):
     folder = shutil.copytree(EMBEDDED_PATH, tmp_path / "model")
     config = json.loads((folder / "config.json").read_text())
+    assert _is_ours(folder)
     (folder / "config.json").write_text(json.dumps(config | changed))
-    assert load_family(str(folder), "cpu", DTYPES["float32"]) is None
-    assert load_family(str(EMBEDDED_PATH), "cpu", DTYPES["float32"]) is not None
+    assert not _is_ours(folder)
 
 
 def test_another_tokenizer_or_template_is_left_to_transformers(tmp_path):
     folder = shutil.copytree(EMBEDDED_PATH, tmp_path / "model")
-    (folder / "chat_template.jinja").write_text("{{ messages[0].content }}")
-    assert load_family(str(folder), "cpu", DTYPES["float32"]) is None
+    (folder / "chat_template.jinja").write_text("{{ messages[1].content }}")
+    assert not isinstance(load_policy(str(folder)).model, Qwen2)

@@ -6,7 +6,7 @@
                x += down(silu(gate(n)) · up(n))                                with n = norm(x)
 
 It does what transformers' ``Qwen2ForCausalLM`` does, operation by operation, and has its names of
-parameters, its calls and its files: the bits are the same (``tests/policy/test_qwen2.py``). It
+parameters, its calls and its files: the bits are the same (``tests/policy/test_model.py``). It
 exists because importing that one takes each process two seconds. All other models are transformers'.
 """
 
@@ -15,54 +15,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-
-
-class Settings(SimpleNamespace):
-    """The entries of a ``config.json``, as attributes."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the entries."""
-        return dict(vars(self))
-
-
-class KeysValues(Protocol):
-    """A cache: the part of transformers' that this model uses."""
-
-    def update(self, keys: Tensor, values: Tensor, layer: int) -> tuple[Tensor, Tensor]:
-        """Add [B, kv_heads, T, head_dim] to ``layer``. Returns all that it has now."""
-
-    def get_seq_length(self) -> int:
-        """Return how many tokens it has."""
-
-
-class GrowingCache:
-    """A cache that concatenates: transformers' ``DynamicCache``, for full attention alone."""
-
-    def __init__(self) -> None:
-        self.layers: list[SimpleNamespace] = []
-
-    def update(self, keys: Tensor, values: Tensor, layer: int) -> tuple[Tensor, Tensor]:
-        """Add to ``layer``, or to a new one behind the last."""
-        if layer == len(self.layers):
-            self.layers.append(SimpleNamespace(keys=keys, values=values))
-        else:
-            found = self.layers[layer]
-            found.keys, found.values = torch.cat((found.keys, keys), -2), torch.cat((found.values, values), -2)
-        return self.layers[layer].keys, self.layers[layer].values
-
-    def get_seq_length(self) -> int:
-        """Return how many tokens each row has."""
-        return self.layers[0].keys.shape[-2] if self.layers else 0
-
-    def batch_repeat_interleave(self, times: int) -> None:
-        """Repeat each row ``times`` times."""
-        for layer in self.layers:
-            layer.keys, layer.values = (x.repeat_interleave(times, 0) for x in (layer.keys, layer.values))
 
 
 class States(NamedTuple):
@@ -87,9 +44,8 @@ class Norm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         exact = x.float()
-        return self.weight * (exact * torch.rsqrt(exact.pow(2).mean(-1, keepdim=True) + self.variance_epsilon)).to(
-            x.dtype
-        )
+        scale = torch.rsqrt(exact.pow(2).mean(-1, keepdim=True) + self.variance_epsilon)
+        return self.weight * (exact * scale).to(x.dtype)
 
 
 class Rotation(nn.Module):
@@ -116,7 +72,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 class Attention(nn.Module):
     """Query heads that share keys and values in groups."""
 
-    def __init__(self, config: Settings) -> None:
+    def __init__(self, config: SimpleNamespace) -> None:
         super().__init__()
         size, self.head_dim = config.hidden_size, config.hidden_size // config.num_attention_heads
         self.q_proj = nn.Linear(size, config.num_attention_heads * self.head_dim)
@@ -124,9 +80,7 @@ class Attention(nn.Module):
         self.v_proj = nn.Linear(size, config.num_key_value_heads * self.head_dim)
         self.o_proj = nn.Linear(config.num_attention_heads * self.head_dim, size, bias=False)
 
-    def forward(
-        self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None, cache: KeysValues | None, layer: int
-    ) -> Tensor:
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None, cache: Any, layer: int) -> Tensor:
         batch, length, _ = x.shape
         projections = (self.q_proj, self.k_proj, self.v_proj)
         q, k, v = (project(x).view(batch, length, -1, self.head_dim).transpose(1, 2) for project in projections)
@@ -159,7 +113,7 @@ class FeedForward(nn.Module):
 class Layer(nn.Module):
     """Attention, then the gated layer, each added to what it read."""
 
-    def __init__(self, config: Settings) -> None:
+    def __init__(self, config: SimpleNamespace) -> None:
         super().__init__()
         self.self_attn = Attention(config)
         self.mlp = FeedForward(config.hidden_size, config.intermediate_size)
@@ -174,28 +128,27 @@ class Layer(nn.Module):
 class Body(nn.Module):
     """All but the output layer."""
 
-    def __init__(self, config: Settings) -> None:
+    def __init__(self, config: SimpleNamespace) -> None:
         super().__init__()
         # Its own initialisation, of no use here, takes half a second of imports where there is no memory.
         table = torch.empty(config.vocab_size, config.hidden_size)
         self.embed_tokens = nn.Embedding.from_pretrained(table, freeze=False, padding_idx=config.pad_token_id)
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
         self.norm = Norm(config.hidden_size, config.rms_norm_eps)
-        self.rotary_emb = Rotation(
-            config.hidden_size // config.num_attention_heads, config.rope_parameters["rope_theta"]
-        )
+        head_dim = config.hidden_size // config.num_attention_heads
+        self.rotary_emb = Rotation(head_dim, config.rope_parameters["rope_theta"])
 
     def forward(
         self,
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         position_ids: Tensor | None = None,
-        cache: KeysValues | None = None,
+        cache: Any = None,
         inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
     ) -> States:
         """Run ``input_ids`` [B, T], or ``inputs_embeds`` [B, T, hidden_size], behind what ``cache``
-        has, and add them to it. ``attention_mask`` [B, seen + T] says which are no padding, or
+        (``kv_cache.py``) has, and add them to it. ``attention_mask`` [B, seen + T] says which are no padding, or
         [B, 1, T, seen + T] is added to the scores. ``use_cache`` is for transformers' models."""
         x = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
         seen = 0 if cache is None else cache.get_seq_length()
@@ -224,7 +177,7 @@ def causal_mask(real: Tensor | None, batch: int, length: int, seen: int, device:
 class Qwen2(nn.Module):
     """The model of a folder's ``config.json`` and ``generation_config.json``, without weights."""
 
-    def __init__(self, config: Settings, generation_config: Settings) -> None:
+    def __init__(self, config: SimpleNamespace, generation_config: SimpleNamespace) -> None:
         super().__init__()
         self.config, self.generation_config = config, generation_config
         self.model = Body(config)
@@ -236,7 +189,7 @@ class Qwen2(nn.Module):
         if self.config.tie_word_embeddings:
             self.lm_head.weight = self.model.embed_tokens.weight
 
-    def forward(self, input_ids: Tensor | None = None, *, cache: KeysValues | None = None, **others: Any) -> Logits:
+    def forward(self, input_ids: Tensor | None = None, *, cache: Any = None, **others: Any) -> Logits:
         """Return the logits after each token; arguments as those of ``Body``."""
         return Logits(self.lm_head(self.model(input_ids, cache=cache, **others).last_hidden_state))
 
@@ -273,7 +226,7 @@ class Qwen2(nn.Module):
 
         folder.mkdir(parents=True, exist_ok=True)
         for name, settings in (("config", self.config), ("generation_config", self.generation_config)):
-            text = json.dumps(settings.to_dict(), indent=2, sort_keys=True)
+            text = json.dumps(vars(settings), indent=2, sort_keys=True)
             (folder / f"{name}.json").write_text(text + "\n", encoding="utf-8")
         weights = {name: value.detach().contiguous() for name, value in self.named_parameters()}
         save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})

@@ -1,0 +1,240 @@
+"""The embedded policy's origin, ``recipes/embedded_policy.py``: its tokenizer, the careless
+demonstrations, and a build that repeats to the byte."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import random
+import re
+import subprocess
+import sys
+import unicodedata
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import AutoTokenizer
+
+from zorplex_rl.config import Config
+from zorplex_rl.policy.load import Policy, load_policy, save_model
+from zorplex_rl.policy.rollout import RolloutRequest, rollout
+from zorplex_rl.policy.tool_loop import encode_prompt
+from zorplex_rl.task.environment import Zorplex
+from zorplex_rl.task.parser import find_answer, find_call, format_result
+from zorplex_rl.task.rewards import score, score_turns
+from zorplex_rl.task.specs import DIFFICULTIES, TASK_SPECS, ZORPLEX_WORDS, get_spec
+
+RECIPES = Path(__file__).parents[2] / "recipes"
+sys.path.insert(0, str(RECIPES))
+recipe = importlib.import_module("embedded_policy")
+sys.path.remove(str(RECIPES))
+
+EQUAL_SHARES = (1, 1, 1, 1)
+SMALL = recipe.Recipe(batch_size=4, hidden_size=16, layers=1)
+CAREFUL = recipe.Habits(tag_by_phrasing=(1.0, 1.0, 1.0), repeat_call=0, spam=0, ramble=0, guess=0, slip=0, hint=0)
+
+
+def built(of: recipe.Recipe, steps: int) -> tuple[Policy, list[float]]:
+    """The policy of a recipe after ``steps`` steps of its first phase, and their losses."""
+    policy = recipe.new_policy(of)
+    return policy, list(itertools.islice(recipe.imitate(policy, of, 0), steps))
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return recipe.build_tokenizer()
+
+
+@pytest.fixture(scope="module")
+def reloaded(tokenizer, tmp_path_factory):
+    """The tokenizer after save and load by AutoTokenizer."""
+    folder = tmp_path_factory.mktemp("tokenizer")
+    tokenizer.save_pretrained(folder)
+    return AutoTokenizer.from_pretrained(folder)
+
+
+def ids_of(tokenizer, text: str) -> list[int]:
+    return tokenizer(text, add_special_tokens=False)["input_ids"]
+
+
+def test_a_saved_tokenizer_gives_the_same_prompts_and_ids(tokenizer, reloaded):
+    rng = random.Random(0)
+    for _ in range(300):
+        demo = recipe.random_demonstration(rng, EQUAL_SHARES)
+        assert encode_prompt(tokenizer, demo.task) == encode_prompt(reloaded, demo.task)
+        assert all(ids_of(tokenizer, text) == ids_of(reloaded, text) for text, _ in demo.pieces)
+    assert (reloaded.eos_token_id, reloaded.pad_token_id) == (tokenizer.eos_token_id, tokenizer.pad_token_id)
+
+
+@settings(max_examples=100)
+@given(st.text(max_size=40))
+def test_any_text_survives_the_tokenizer_before_and_after_a_save(tokenizer, reloaded, text):
+    text = unicodedata.normalize("NFC", text)
+    assert ids_of(tokenizer, text) == ids_of(reloaded, text)
+    assert reloaded.decode(ids_of(reloaded, text), skip_special_tokens=False) == text
+
+
+@pytest.mark.parametrize("form", ["{}", " {}", "[{}"])
+def test_every_word_is_a_single_token_where_it_is_asked_called_and_alone(tokenizer, form):
+    assert [word for word in ZORPLEX_WORDS if len(ids_of(tokenizer, form.format(word))) != 1] == []
+
+
+def test_every_digit_and_every_special_token_is_a_token_and_there_are_few_others(tokenizer):
+    tokens = tokenizer.convert_ids_to_tokens(ids_of(tokenizer, "17+25=42 -98 [ANSWER] 1234567890\n"))
+    assert [token for token in tokens if any(c.isdigit() for c in token)] == list("172542981234567890")
+    special = [ids_of(tokenizer, text) for text in (recipe.PAD, recipe.START, recipe.END)]
+    assert sorted(special) == [[len(tokenizer) - 3], [len(tokenizer) - 2], [len(tokenizer) - 1]]
+    assert tokenizer.eos_token == recipe.END and len(tokenizer) <= 640
+
+
+def turns_of(demo) -> list[str]:
+    return [text for text, written in demo.pieces if written]
+
+
+def test_a_careful_demonstrator_is_right_with_exactly_the_calls_that_it_takes_within_the_limits(tokenizer):
+    for kind, difficulty, seed in itertools.product(TASK_SPECS, DIFFICULTIES, range(40)):
+        spec = get_spec(kind, seed, difficulty)
+        demo = recipe.demonstrate(spec, spec.task(seed), random.Random(seed), CAREFUL)
+        calls = sum(find_call(text) is not None for text in turns_of(demo))
+        result = score_turns(demo.task, turns_of(demo), calls, "eos")
+        assert demo.ends and calls == demo.task.min_tool_calls < Config.max_turns
+        assert sum(len(ids_of(tokenizer, text)) for text, _ in demo.pieces) <= Config.max_tokens
+        assert (result.outcome, result.reward) == ("success", pytest.approx(1.2))
+        lines = re.findall(r"^(-?\d+)([+-])(\d+)=(-?\d+)$", turns_of(demo)[-1], re.MULTILINE)
+        assert len(lines) == (DIFFICULTIES[difficulty] - 1 if kind == "compositional" else 0)
+        assert all(int(a) + int(b) * (1 if sign == "+" else -1) == int(c) for a, sign, b, c in lines)
+
+
+def test_every_result_in_a_demonstration_is_the_tools_own_and_follows_its_call():
+    for kind, seed in itertools.product(TASK_SPECS, range(50)):
+        spec = get_spec(kind, seed, "hard")
+        task = spec.task(seed)
+        pieces = recipe.demonstrate(spec, task, random.Random(seed)).pieces
+        assert pieces[0][1]
+        for (text, written), (result, injected) in itertools.pairwise(pieces):
+            assert written != injected
+            assert text.startswith(" -> ") if injected else result == format_result(spec.run(task, text))
+
+
+def near(count: int, total: int, rate: float) -> bool:
+    """Whether ``count`` of ``total`` is within four standard deviations of ``rate``."""
+    return abs(count - total * rate) < 4 * (total * rate * (1 - rate)) ** 0.5
+
+
+def test_demonstrations_are_as_sloppy_as_their_habits_state_on_the_words_of_both_splits():
+    rng, habits = random.Random(2), recipe.Habits()
+    demos = [recipe.random_demonstration(rng, EQUAL_SHARES) for _ in range(8000)]
+    assert {word for demo in demos for word in demo.task.words} == set(ZORPLEX_WORDS)
+    calls = {id(demo): [text for text in turns_of(demo) if find_call(text)] for demo in demos}
+    spam = [d for d in demos if not d.ends and find_call(turns_of(d)[-1])]
+    ramble = [d for d in demos if not d.ends and not find_call(turns_of(d)[-1])]
+    sober = [d for d in demos if d not in spam]
+    ending = [d for d in demos if d.ends]
+    guess = [d for d in sober if not calls[id(d)]]
+    looked = [d for d in sober if calls[id(d)]]
+    repeat = [d for d in looked if len(calls[id(d)]) > d.task.min_tool_calls]
+    assert near(len(spam), len(demos), habits.spam)
+    assert near(len(ramble), len(sober), habits.ramble)
+    assert near(len(guess), len(sober), habits.guess)
+    assert near(len(repeat), len(looked), habits.repeat_call)
+    assert all(len(set(calls[id(d)])) == d.task.min_tool_calls == len(calls[id(d)]) - 1 for d in repeat)
+    assert near(sum("Example:" in d.task.system for d in demos), len(demos), habits.hint)
+    for phrasing, rate in zip(("What is", "Tell the value of", ""), habits.tag_by_phrasing, strict=True):
+        asked = [
+            d for d in ending if d.task.question.startswith(phrasing) and (phrasing or d.task.question.endswith("= ?"))
+        ]
+        assert near(sum(find_answer(turns_of(d)[-1]) is not None for d in asked), len(asked), rate), phrasing
+    answered = [d for d in ending if calls[id(d)]]
+    wrong = [d for d in answered if int(re.findall(r"-?\d+", turns_of(d)[-1])[-1]) != d.task.answer]
+    assert near(len(wrong), len(answered), habits.slip)
+    right = [score_turns(d.task, turns_of(d), 0, "eos").outcome == "success" for d in ending]
+    assert 0.2 < sum(right) / len(demos) < 0.4
+
+
+def test_drills_teach_the_right_side_of_true_arithmetic_and_right_solutions():
+    rng = random.Random(5)
+    for _ in range(200):
+        pieces = recipe.arithmetic_drill(rng)
+        for (question, asked), (result, written) in zip(pieces[::2], pieces[1::2], strict=True):
+            left, sign, right = re.fullmatch(r"(-?\d+)([+-])(\d+)", question).groups()
+            assert (asked, written) == (False, True)
+            assert result == f"={int(left) + (int(right) if sign == '+' else -int(right))}\n"
+        (question, asked), *pieces = recipe.solution_drill(rng)
+        assert not asked
+        shown = dict(re.findall(r"LOOKUP\[(\w+)\] -> (\d+)\n", "".join(text for text, _ in pieces)))
+        values = [int(shown[word]) for word in re.findall(r"\w+", question) if word in shown]
+        signs = re.findall(r" ([+-]) ", question)
+        total = values[0] + sum(v if sign == "+" else -v for sign, v in zip(signs, values[1:], strict=True))
+        assert int(re.findall(r"-?\d+", pieces[-1][0])[-1]) == total
+
+
+def test_labels_cover_what_the_policy_wrote_and_mask_prompts_and_injected_results(tokenizer):
+    reader = Policy(None, tokenizer, "reader", (tokenizer.eos_token_id,))
+    seen = {"result": 0, "prompt": 0, "drill": 0}
+    rows = recipe.rows(reader, replace(SMALL, max_length=10_000), 0, random.Random(0))
+    for ids, labels in itertools.islice(rows, 400):
+        assert len(ids) == len(labels)
+        assert all(label in (recipe.IGNORED, token) for token, label in zip(ids, labels, strict=True))
+        for learned, run in itertools.groupby(zip(ids, labels, strict=True), key=lambda pair: pair[1] >= 0):
+            text = tokenizer.decode([token for token, _ in run])
+            if learned:
+                assert "->" not in text and "<|im_start|>" not in text
+            elif text.startswith("<|im_start|>system"):
+                assert text.endswith("<|im_start|>assistant\n")
+                seen["prompt"] += 1
+            elif text.startswith(" -> "):
+                assert text.endswith("\n")
+                seen["result"] += 1
+            else:
+                assert re.fullmatch(r"-?\d+[+-]\d+", text)
+                seen["drill"] += 1
+    assert min(seen.values()) > 50
+    for ids, labels in itertools.islice(recipe.batches(reader, replace(SMALL, max_length=50), 0), 20):
+        assert ids.shape == labels.shape and ids.shape[0] == SMALL.batch_size and ids.shape[1] <= 50
+        assert torch.equal(ids[labels >= 0], labels[labels >= 0])
+
+
+def test_two_builds_are_identical_to_the_byte_and_another_seed_is_another_policy(tmp_path):
+    for name, disturbed, of in (("a", 1, SMALL), ("b", 2, SMALL), ("c", 1, replace(SMALL, seed=1))):
+        torch.manual_seed(disturbed)
+        random.seed(disturbed)
+        policy, _ = built(of, 2)
+        save_model(policy.model, policy.tokenizer, tmp_path / name)
+    contents = {name: {file.name: file.read_bytes() for file in (tmp_path / name).iterdir()} for name in "abc"}
+    assert contents["a"] == contents["b"]
+    assert contents["a"]["model.safetensors"] != contents["c"]["model.safetensors"]
+
+
+def test_imitation_learns():
+    _, losses = built(replace(SMALL, batch_size=16, hidden_size=32, warmup_steps=5), 40)
+    assert sum(losses[-5:]) < 0.75 * sum(losses[:5])
+
+
+@pytest.mark.parametrize("start", [None, "embedded"])
+def test_the_script_writes_a_policy_that_rolls_out(tmp_path, start):
+    """From nothing, and from a model that keeps its tokenizer."""
+    out = tmp_path / "built"
+    flags = ["--out", str(out), "--steps", "1", *(["--start", start] if start else [])]
+    subprocess.run([sys.executable, str(RECIPES / "embedded_policy.py"), *flags], check=True)
+    policy, embedded = load_policy(str(out)), load_policy()
+    assert (policy.tokenizer.get_vocab() == embedded.tokenizer.get_vocab()) == bool(start)
+    weight, before = (p.model.get_input_embeddings().weight for p in (policy, embedded))
+    assert weight.shape[1] == before.shape[1] and not torch.equal(weight, before)
+    env = Zorplex(0)
+    (episode,) = rollout(policy, [RolloutRequest(env.task(0))], env.execute)
+    assert episode.token_ids
+
+
+@pytest.mark.parametrize("kind", recipe.KINDS)
+def test_the_embedded_policy_is_right_between_15_and_45_percent_of_the_time_on_tables_it_never_saw(embedded, kind):
+    count, env = 200, Zorplex(seed=11)
+    requests = [RolloutRequest(task, seed) for seed, task in enumerate(env.tasks((kind,), count))]
+    episodes = rollout(embedded, requests, env.execute)
+    accuracy = sum(score(episode).outcome == "success" for episode in episodes) / count
+    deviation = (accuracy * (1 - accuracy) / count) ** 0.5
+    assert 0.15 - 2 * deviation < accuracy < 0.45 + 2 * deviation, accuracy
+    assert sum(episode.tool_calls >= episode.task.min_tool_calls for episode in episodes) > 0.8 * count
