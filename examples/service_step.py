@@ -29,9 +29,9 @@ from types import SimpleNamespace
 import torch
 
 from zorplex_rl.config import Config, LearnerConfig
-from zorplex_rl.policy.history import group_requests
 from zorplex_rl.policy.load import load_policy
 from zorplex_rl.policy.rollout import Sampling, rollout
+from zorplex_rl.policy.tool_loop import group_requests
 from zorplex_rl.services.registry import register_service, unregister_service
 from zorplex_rl.services.replica import ServiceError, ServiceOptions, replicas_of
 from zorplex_rl.services.service import Service

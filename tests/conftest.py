@@ -23,8 +23,7 @@ from filelock import FileLock
 from hypothesis import HealthCheck, settings
 from wording import compare
 
-from zorplex_rl.policy.load import Policy, load_policy
-from zorplex_rl.policy.model_folder import EMBEDDED_PATH
+from zorplex_rl.policy.load import EMBEDDED_PATH, Policy, load_policy
 from zorplex_rl.run.folder import RunFolder
 
 # Every folder of tests: what one test file takes from another is found, and so are the actors of a

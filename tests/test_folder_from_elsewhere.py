@@ -19,7 +19,7 @@ from test_checkpoint import Runs
 from zorplex_rl.cli.commands import main
 from zorplex_rl.config import Config, HostsConfig
 from zorplex_rl.errors import ConfigError
-from zorplex_rl.policy.model_folder import EMBEDDED_PATH
+from zorplex_rl.policy.load import EMBEDDED_PATH
 from zorplex_rl.run.folder import RunFolder, expect_plain, seal
 from zorplex_rl.run.timeline import Span, Timeline
 

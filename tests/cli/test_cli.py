@@ -17,12 +17,11 @@ import pytest
 import torch
 from runs import SMALL, as_flags, state_at
 from zorplex_rl.cli.flags import parse_command
+from zorplex_rl.policy.warmstart import WarmStart
 
 from zorplex_rl.cli.commands import Commands, main
 from zorplex_rl.config import Config, TaskName
-from zorplex_rl.policy.load import load_policy
-from zorplex_rl.policy.model_folder import EMBEDDED_PATH
-from zorplex_rl.policy.warmstart import WarmStart
+from zorplex_rl.policy.load import EMBEDDED_PATH, load_policy
 from zorplex_rl.run.folder import RunFolder
 
 

@@ -11,7 +11,7 @@ import pytest
 from zorplex_rl.cli import commands, size
 from zorplex_rl.cli.presets import PRESETS, PresetName, preset_config
 from zorplex_rl.config import Config
-from zorplex_rl.policy.model_folder import EMBEDDED_PATH
+from zorplex_rl.policy.load import EMBEDDED_PATH
 from zorplex_rl.sizing.memory import BYTES, Workload, generator_memory, trainer_memory
 from zorplex_rl.sizing.model_shape import ModelShape
 from zorplex_rl.task.environment import Environment

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from zorplex_rl.policy.model_folder import EMBEDDED_PATH
+from zorplex_rl.policy.load import EMBEDDED_PATH
 from zorplex_rl.sizing.model_shape import ModelShape, shape_of
 
 COMMON = {

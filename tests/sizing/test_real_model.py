@@ -11,9 +11,9 @@ from datetime import date
 from pathlib import Path
 
 import pytest
+from zorplex_rl.policy.warmstart import WarmStart, build_tokenizer
 
 from zorplex_rl.course.nb10 import make_model
-from zorplex_rl.policy.warmstart import WarmStart, build_tokenizer
 from zorplex_rl.sizing.model_shape import ModelShape
 
 ROOT = Path(__file__).parents[2]

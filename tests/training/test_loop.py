@@ -13,7 +13,7 @@ import pytest
 from runs import LAGGING, SMALL, counters, final_weights, same_weights, train_here, undisturbed_weights
 
 from zorplex_rl.errors import ConfigError
-from zorplex_rl.policy.model_folder import EMBEDDED_PATH
+from zorplex_rl.policy.load import EMBEDDED_PATH
 from zorplex_rl.run.folder import RunFolder
 
 

@@ -11,7 +11,6 @@ import asyncio
 import json
 import os
 import platform
-import statistics
 import sys
 import tempfile
 import time
@@ -23,14 +22,12 @@ from shutil import disk_usage
 
 import psutil
 
-from zorplex_rl.cli.open import FILES
+from zorplex_rl.course.notebook_seconds import RECORDED, seconds_per_step
 
 PYTHONS = ((3, 11), (3, 13))
 """The lowest and the highest Python that pyproject.toml allows."""
 MEMORY_GB, DISK_GB = 4.0, 1.0
 PROCESS_SECONDS = 90.0
-RECORDED = FILES / "workshop" / "notebook_seconds.json"
-"""Seconds of each notebook and of a calibration step; ./build_site.sh --record writes it."""
 
 
 @dataclass(frozen=True)
@@ -116,27 +113,3 @@ def notebook_times() -> Iterator[str]:
     yield "All cells of a notebook, without your reading and your exercises, will take about"
     for name, seconds in known["seconds"].items():
         yield f"    {name:<22} {seconds * here / known['calibration']:4.0f} s"
-
-
-def seconds_per_step(limit: float = 10.0) -> float:
-    """Return the median seconds of a step of the simplest trainer on one thread, with 4 × 4
-    episodes, begun within ``limit`` seconds: the ratio of two machines' figures tells how much
-    longer notebooks take on one of them."""
-    import torch
-
-    from zorplex_rl.learning.train_simple import train
-    from zorplex_rl.policy.load import load_policy
-    from zorplex_rl.task.environment import Zorplex, kinds_of
-
-    began, threads = time.monotonic(), torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        seconds: list[float] = []
-        for step in train(load_policy(), Zorplex(), kinds_of("compositional"), 13, 4, 4):
-            seconds.append(step.seconds)
-            if time.monotonic() - began + max(seconds) > limit:
-                break
-        # The first step also pays for what torch sets up once.
-        return statistics.median(seconds[1:] or seconds)
-    finally:
-        torch.set_num_threads(threads)

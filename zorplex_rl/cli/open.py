@@ -14,12 +14,9 @@ from typing import Annotated
 
 import tyro
 
+from zorplex_rl.course import FILES, IN_CLONE, PACKAGE
 from zorplex_rl.errors import ConfigError
 
-PACKAGE = Path(__file__).resolve().parents[1]
-IN_CLONE = (PACKAGE.parent / "notebooks" / "05_rl_intro.py").is_file()
-FILES = PACKAGE.parent if IN_CLONE else PACKAGE / "course" / "kit"
-"""The folder that has ``PARTS``."""
 PARTS = ("notebooks", "examples", "workshop", "benchmarks")
 OF_THE_PACKAGE = ("zorplex_rl/course/lesson/lesson.css", "zorplex_rl/policy/embedded")
 """The notebooks' style sheet, and the model of ``examples/my_rl.py``."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from zorplex_rl.cli.course_files import FILES
+from zorplex_rl.course import FILES
 from zorplex_rl.course.lesson import exercise
 from zorplex_rl.course.lesson.markup import quote
 

@@ -33,10 +33,9 @@ from zorplex_rl.course.nb02 import captured
 from zorplex_rl.course.widgets.what_if import Answer
 from zorplex_rl.learning.batches import collate
 from zorplex_rl.learning.learner import Learner, token_logprobs
-from zorplex_rl.policy.history import group_requests
 from zorplex_rl.policy.load import Policy, load_policy
 from zorplex_rl.policy.rollout import RolloutEngine, Sampling
-from zorplex_rl.policy.tool_loop import encode_prompt
+from zorplex_rl.policy.tool_loop import encode_prompt, group_requests
 from zorplex_rl.run.folder import RunFolder
 from zorplex_rl.run.timeline import Span, Timeline
 from zorplex_rl.services.runtime import run_together

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from zorplex_rl.cli.course_files import FILES
+from zorplex_rl.course import FILES
 from zorplex_rl.course.figures.lines import shaped_chart
 from zorplex_rl.course.widgets.what_if import Answer, Knob, WhatIf
 from zorplex_rl.task.episode import Episode

@@ -21,7 +21,7 @@ from typing import Any
 from zorplex_rl.course.lesson import exercise
 from zorplex_rl.course.nb10_gpus import H100, MODELS, Side, Split, splits
 from zorplex_rl.course.widgets.what_if import Answer, Bar, Panel
-from zorplex_rl.policy.model_folder import EMBEDDED_PATH
+from zorplex_rl.policy.load import EMBEDDED_PATH
 from zorplex_rl.sizing.measured import Measured, measure
 from zorplex_rl.sizing.memory import CACHE_STEP, BatchShape, Workload
 from zorplex_rl.sizing.model_shape import ModelShape

@@ -24,10 +24,10 @@ import torch
 from torch import Tensor
 
 from zorplex_rl.course import nb08
+from zorplex_rl.course.alarm import BEARABLE, RATE, alike
 from zorplex_rl.course.figures.two_runs import two_runs, why_parted
 from zorplex_rl.course.recorded_study import Row, Study
 from zorplex_rl.course.widgets.what_if import Answer, Bar, Knob, Panel, WhatIf
-from zorplex_rl.learning.alarm import BEARABLE, RATE, alike
 from zorplex_rl.run import figure as style
 from zorplex_rl.run.figure import render
 from zorplex_rl.simulation.what_if import PairedRuns
@@ -52,7 +52,7 @@ async def make_run(config: SimpleNamespace) -> Path:
     async def kill(controller: Controller) -> None:
         while controller.step < config.steps // 2:
             await asyncio.sleep(0.03)
-        os.kill(controller.services["generator"].status().replicas[0].pid, signal.SIGKILL)
+        os.kill(controller.services["generator"].router.ready[0].pid, signal.SIGKILL)
 
     run = nb08.run_config(config, generators=2, spares=1)
     folder = nb08.create(run)

@@ -1,7 +1,7 @@
 """The journal of a run: what it takes to execute it again in one process (``zorplex-rl replay``).
 
     journal.jsonl    {"event": "sitting", "step": 0, "steps": 40, "torch": "2.13.0", …}         the run begins, or goes on
-                     {"event": "told", "generator": "generator_0", "before": 0, "events": […]}  what an engine was told (policy/history.py)
+                     {"event": "told", "generator": "generator_0", "before": 0, "events": […]}  what an engine was told (policy/rollout.py)
                      {"event": "batch", "step": 1, "groups": [0, 1], "tokens": "…", …}          what a step was trained on, in order
 
 The seed of an episode follows from the run's seed, its group and its place in the group; its task
@@ -22,8 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from zorplex_rl.errors import ConfigError
-from zorplex_rl.policy.history import Event
-from zorplex_rl.task.episode import Episode
+from zorplex_rl.task.episode import Episode, Event
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ micro-batches (``adamw.py``).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from statistics import fmean
 from typing import TYPE_CHECKING
@@ -30,8 +30,8 @@ from zorplex_rl.learning.losses import LOSSES, Loss, kl_penalty, onward, policy_
 from zorplex_rl.learning.ratios import Diagnostics, effective_sample_size, episode_log_ratios, mismatch
 from zorplex_rl.policy.decoder import new_cache, project
 from zorplex_rl.policy.kv_cache import fills
-from zorplex_rl.policy.load import Policy, largest_magnitude
-from zorplex_rl.policy.qwen2 import Qwen2
+from zorplex_rl.policy.load import Policy
+from zorplex_rl.policy.model import Qwen2
 from zorplex_rl.task.episode import Episode
 
 if TYPE_CHECKING:
@@ -191,6 +191,15 @@ def expect_finite(what: str, value: float, step: int) -> None:
     """Raise TrainingDiverged if ``value`` is not finite."""
     if not math.isfinite(value):
         raise TrainingDiverged(f"the {what} of step {step} is {value}")
+
+
+def largest_magnitude(tensors: Iterable[Tensor]) -> float:
+    """Return the largest |value| in ``tensors``: NaN if there is one, 0.0 if empty. Reads once."""
+    # Torch cannot compare floating-point numbers of eight bits.
+    comparable = (t.float() if t.is_floating_point() and t.itemsize == 1 else t.detach() for t in tensors if t.numel())
+    found = [bound.float() for values in comparable for bound in torch.aminmax(values)]
+    # Python's max loses a NaN that is not the first value; torch's does not.
+    return torch.stack(found).abs().max().item() if found else 0.0
 
 
 @torch.no_grad()

@@ -35,6 +35,7 @@ from zorplex_rl.learning.learner import (
     describe,
     divergence,
     expect_finite,
+    largest_magnitude,
     last_logits,
     loss_of,
     schedule,
@@ -43,7 +44,7 @@ from zorplex_rl.learning.learner import (
 )
 from zorplex_rl.learning.losses import second_moment_bound
 from zorplex_rl.learning.ratios import Diagnostics
-from zorplex_rl.policy.load import Policy, largest_magnitude
+from zorplex_rl.policy.load import Policy
 from zorplex_rl.task.episode import Episode
 
 Result = TypeVar("Result")

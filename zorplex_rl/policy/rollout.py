@@ -40,19 +40,7 @@ from zorplex_rl.policy.kv_cache import SlotCache, Snapshot
 from zorplex_rl.policy.load import Policy
 from zorplex_rl.policy.tool_loop import Execute, PartialEpisode, RolloutRequest, Sampling, ToolLoop, encode_prompt
 from zorplex_rl.task.environment import ZORPLEX, Environment
-from zorplex_rl.task.episode import Episode, Task
-
-Event = tuple[int | None, str, Any]
-"""What an engine was told: (steps since the event before; what; value).
-
-    submit    group numbers, all samples of each
-    version   of the weights that the model has from now on
-    answers   tickets of the rows whose slow tool has answered
-
-With these another engine does the same, bit for bit: the last bit of a log-probability depends on
-which rows were in the batch, and that on when requests, weights and answers came. Steps None stands
-for: until the engine is idle.
-"""
+from zorplex_rl.task.episode import Episode, Event, Task
 
 
 @dataclass(slots=True, eq=False)

@@ -27,12 +27,11 @@ import torch
 from zorplex_rl.config import Config
 from zorplex_rl.learning.advantages import ADVANTAGES
 from zorplex_rl.learning.learner import Learner, response_logprobs
-from zorplex_rl.policy.history import Event, group_requests, held_out_requests
 from zorplex_rl.policy.load import Policy, load_policy
 from zorplex_rl.policy.rollout import RolloutEngine
-from zorplex_rl.policy.tool_loop import Sampling
+from zorplex_rl.policy.tool_loop import Sampling, group_requests, held_out_requests
 from zorplex_rl.task.environment import Environment
-from zorplex_rl.task.episode import Episode, Task
+from zorplex_rl.task.episode import Episode, Event, Task
 from zorplex_rl.task.own_task import EnvironmentSource
 from zorplex_rl.task.parser import ToolCall
 from zorplex_rl.task.rewards import accuracy

@@ -24,14 +24,13 @@ from zorplex_rl.config import Config
 from zorplex_rl.errors import ConfigError
 from zorplex_rl.learning.checkpoint import FILE
 from zorplex_rl.learning.journal import Sitting, Written, WrittenBatch, machine, read_journal
-from zorplex_rl.policy.history import Event
 from zorplex_rl.policy.load import Policy, load_policy
 from zorplex_rl.run.folder import MetricsRow, RunFolder, read_config, step_of
 from zorplex_rl.run.timeline import Timeline
 from zorplex_rl.simulation.execute import Evaluated, Execution, Part, Schedule, Trained
 from zorplex_rl.simulation.recorded import latencies_of, predict
 from zorplex_rl.simulation.simulate import SimulatedRun
-from zorplex_rl.task.episode import Episode
+from zorplex_rl.task.episode import Episode, Event
 from zorplex_rl.task.own_task import EnvironmentSource
 from zorplex_rl.weights.layout import named_weights
 

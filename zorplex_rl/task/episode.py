@@ -20,6 +20,17 @@ from zorplex_rl.task.parser import Answer
 Finish = Literal["eos", "answer", "turns", "tokens"]
 Outcome = Literal["success", "wrong_answer", "wrong_format", "tool_spam", "truncated"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
+Event = tuple[int | None, str, Any]
+"""What an engine was told: (steps since the event before; what; value).
+
+    submit    group numbers, all samples of each
+    version   of the weights that the model has from now on
+    answers   tickets of the rows whose slow tool has answered
+
+With these another engine does the same, bit for bit: the last bit of a log-probability depends on
+which rows were in the batch, and that on when requests, weights and answers came. Steps None stands
+for: until the engine is idle.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,13 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 from zorplex_rl.config import Config
 from zorplex_rl.errors import WeightPullError
-from zorplex_rl.policy.history import Event, group_requests, held_out_requests
-from zorplex_rl.policy.tool_loop import Execute, RolloutRequest, Sampling
+from zorplex_rl.policy.tool_loop import Execute, RolloutRequest, Sampling, group_requests, held_out_requests
 from zorplex_rl.services.registry import get_service
 from zorplex_rl.services.replica import Replica, ReplicaFailed, State
 from zorplex_rl.services.runtime import concurrent_endpoint
 from zorplex_rl.services.service import Service, ServiceClient
-from zorplex_rl.task.episode import Episode, Task
+from zorplex_rl.task.episode import Episode, Event, Task
 from zorplex_rl.task.own_task import EnvironmentSource
 from zorplex_rl.task.parser import ToolCall
 from zorplex_rl.training.actors import Group, ModelActor

@@ -11,11 +11,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from zorplex_rl.learning import journal
-from zorplex_rl.policy.history import Event
 from zorplex_rl.run.folder import MetricsRow, RunFolder
 from zorplex_rl.run.timeline import Span, Timeline, now
 from zorplex_rl.services.replica_set import Restart
-from zorplex_rl.task.episode import Episode
+from zorplex_rl.task.episode import Episode, Event
 from zorplex_rl.task.rewards import accuracy, outcome_shares
 
 

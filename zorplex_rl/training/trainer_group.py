@@ -39,8 +39,9 @@ COLLECTIVE_SECONDS = 1800.0
 class TrainerRankActor(TrainerActor):
     """One rank of the trainer. Each endpoint has to be called on all ranks, in the same order."""
 
-    _learner: "ShardedLearner"
-    _publisher: "RankPublisher"  # type: ignore[assignment]  # It has the same methods.
+    # They have the same methods.
+    _learner: "ShardedLearner"  # type: ignore[assignment]
+    _publisher: "RankPublisher"  # type: ignore[assignment]
     imports = (*TrainerActor.imports, "zorplex_rl.learning.sharded_learner", "zorplex_rl.training.shard_transports")
 
     def __init__(self, name: str, config: Config, devices: Sequence[str], meeting: str) -> None:

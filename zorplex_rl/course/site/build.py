@@ -56,9 +56,8 @@ def build_site(
         )
     if record:
         # Calibrating imports torch, which a build needs for nothing else.
-        from zorplex_rl.cli.notebook_seconds import NotebookSeconds
+        from zorplex_rl.course import notebook_seconds
         from zorplex_rl.course.lesson.lesson import machine
-        from zorplex_rl.learning.calibration import seconds_per_step
 
         if not record.parent.is_dir():
             raise ConfigError(f"{record} cannot be written, because its folder does not exist; give another file")
@@ -68,7 +67,7 @@ def build_site(
         if record:
             # A machine's speed changes within minutes, so it is measured as often as the notebooks
             # are.
-            calibrations.append(seconds_per_step())
+            calibrations.append(notebook_seconds.seconds_per_step())
         start = time.monotonic()
         page = Page.read(export(notebook))
         return page, time.monotonic() - start
@@ -97,7 +96,7 @@ def build_site(
     publish(course, pages, lessons, site)
     if record:
         calibration = median(calibrations)
-        NotebookSeconds.of_today(machine(), calibration, seconds).write(record)
+        notebook_seconds.record(record, machine(), calibration, seconds)
         say(f"{record}: the seconds of {len(seconds)} notebooks, calibration {calibration:.3f} s a step")
     say(
         f"{site}: {len(pages)} pages and their contents; the same in {zip_site(site)}, for a classroom without a network"
