@@ -41,7 +41,7 @@ class TrainerRankActor(TrainerActor):
 
     # They have the same methods.
     _learner: "ShardedLearner"  # type: ignore[assignment]
-    _publisher: "RankPublisher"  # type: ignore[assignment]
+    _publisher: "RankPublisher"
     imports = (*TrainerActor.imports, "zorplex_rl.learning.sharded_learner", "zorplex_rl.training.shard_transports")
 
     def __init__(self, name: str, config: Config, devices: Sequence[str], meeting: str) -> None:
