@@ -23,7 +23,7 @@ import logging
 import os
 import signal
 import time
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from types import SimpleNamespace
 
 import torch
@@ -32,8 +32,8 @@ from zorplex_rl.config import Config, LearnerConfig
 from zorplex_rl.policy.load import load_policy
 from zorplex_rl.policy.rollout import Sampling, rollout
 from zorplex_rl.policy.tool_loop import group_requests
-from zorplex_rl.services.registry import register_service, unregister_service
-from zorplex_rl.services.replica import ServiceError, ServiceOptions, replicas_of
+from zorplex_rl.services.registry import register_service
+from zorplex_rl.services.replica import ServiceOptions, replicas_of
 from zorplex_rl.services.service import Service
 from zorplex_rl.task.environment import Zorplex, kinds_of
 from zorplex_rl.training import actors
@@ -135,8 +135,6 @@ async def step_under_a_kill(run, device="cpu"):
             done = await one_step(SimpleNamespace(**services), run.prompts_per_step)
         finally:
             killing.cancel()
-            with suppress(ServiceError):
-                await unregister_service("tools")
         done.victim, done.retries = await killing, services["policy"].router.counts["retries"]
         return done
 

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
-from zorplex_rl.learning.replay import Counters
 
 from zorplex_rl.config import Config, ServicesConfig
+from zorplex_rl.learning.replay_buffer import Counters
 from zorplex_rl.run.folder import RunFolder
 
 SMALL = Config(

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 
 import pytest
 from zorplex_rl.cli.notebook_seconds import NotebookSeconds
+from zorplex_rl.learning.calibration import seconds_per_step
 
 from zorplex_rl.cli import check as check_command
 from zorplex_rl.cli.check import Finding, notebook_times, run_alone
@@ -22,7 +23,6 @@ from zorplex_rl.cli.commands import main
 from zorplex_rl.course.lesson import lesson
 from zorplex_rl.course.site import build
 from zorplex_rl.errors import ConfigError
-from zorplex_rl.learning.calibration import seconds_per_step
 
 ROOT = Path(__file__).parents[2]
 RECORDED = NotebookSeconds("2026-11-22", "2 cores of something.", 0.2, {"05_rl_intro": 40.0, "06_services": 60.0})

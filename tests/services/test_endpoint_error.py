@@ -10,7 +10,6 @@ import pytest
 
 from zorplex_rl.errors import TaskError
 from zorplex_rl.services.replica import ServiceOptions, replicas_of, spawn
-from zorplex_rl.services.router import Failure
 from zorplex_rl.services.runtime import (
     Actor,
     ActorError,
@@ -77,7 +76,7 @@ def test_whatever_an_endpoint_raises_is_an_answer_and_leaves_its_process_alone()
                 await service.fail_with_a_lock.route()
             with pytest.raises(ActorError, match="lock"):
                 await service.give_a_lock.route()
-            assert [type(answer) for answer in await service.fail.fanout(0)] == [Failure]
+            assert [type(answer) for answer in await service.fail.fanout(0)] == [EndpointError]
             assert service.replicas == [before] and service.router.in_flight == 0
             counts = service.router.counts
             assert (counts["raised"], counts["failed"], counts["retries"]) == (

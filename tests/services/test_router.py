@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zorplex_rl.services import router as router_module
 from zorplex_rl.services.replica import Replica, ServiceOptions, State
-from zorplex_rl.services.router import Router
+from zorplex_rl.services.router import Router, Session
 
 
 class Silent:
@@ -105,7 +104,7 @@ def test_only_a_ready_replica_is_chosen(state):
 def test_a_session_stays_and_moves_only_when_nothing_of_it_is_under_way():
     async def scenario():
         router = router_of([0, 0])
-        session, home = router.session(), router.replicas[0]
+        session, home = Session(router), router.replicas[0]
         assert {await send(router, session) for _ in range(5)} == {"r0"}
         home.move_to(State.DRAINING)
         assert router.choose(session) is None
@@ -113,16 +112,3 @@ def test_a_session_stays_and_moves_only_when_nothing_of_it_is_under_way():
         assert router.choose(session).name == "r1"
 
     asyncio.run(scenario())
-
-
-@given(st.lists(st.integers(0, 9), min_size=1, max_size=100), st.integers(1, 5))
-def test_the_sessions_of_the_keys_used_last_are_remembered(keys, capacity):
-    router, used, before = Router("r", ServiceOptions()), [], {}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(router_module, "MAX_SESSION_KEYS", capacity)
-        for key in keys:
-            session = router.session(key)
-            assert (session is before.get(key)) == (key in used[-capacity:])
-            before[key] = session
-            used = [old for old in used if old != key] + [key]
-    assert router.session() is not router.session()

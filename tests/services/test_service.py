@@ -17,12 +17,9 @@ import pytest
 from echo import Echo, Finder, count_overtaking, send
 
 from zorplex_rl.services.registry import (
-    StaleService,
     UnknownService,
     get_service,
-    list_services,
     register_service,
-    unregister_service,
 )
 from zorplex_rl.services.replica import (
     GivenUp,
@@ -33,9 +30,7 @@ from zorplex_rl.services.replica import (
     replicas_of,
     spawn,
 )
-from zorplex_rl.services.replica_set import back_off
-from zorplex_rl.services.router import Failure
-from zorplex_rl.services.runtime import Actor, ActorError, concurrent_endpoint
+from zorplex_rl.services.runtime import Actor, ActorError, EndpointError, concurrent_endpoint
 from zorplex_rl.services.service import Service
 
 IDEMPOTENT = ("who", "ask")
@@ -85,8 +80,9 @@ def test_an_exception_of_an_endpoint_goes_to_the_caller_and_leaves_the_replica_a
                 with pytest.raises(ActorError, match="the soup is cold"):
                     await service.complain.route("the soup is cold")
             failures = await service.complain.fanout("again")
-            assert {failure.replica for failure in failures} == {"echo_0", "echo_1"}
-            assert all(isinstance(failure, Failure) and "again" in str(failure.error) for failure in failures)
+            assert len(failures) == 2 and all(
+                isinstance(failure, EndpointError) and "again" in str(failure) for failure in failures
+            )
             assert (pids(service), restarts) == (before, [])
             assert (service.router.counts["raised"], service.router.counts["failed"]) == (12, 0)
 
@@ -107,7 +103,7 @@ def test_a_replica_that_is_killed_or_hangs_is_replaced_and_its_requests_are_acco
             outcomes = await asyncio.gather(*unique, return_exceptions=True)
             failed = [outcome for outcome in outcomes if isinstance(outcome, ReplicaFailed)]
             assert len(failed) == 5 and len(set(outcomes) & set(range(10))) == 5
-            assert all(error.replica == "echo_0" and "echo_0 of service 'echo'" in str(error) for error in failed)
+            assert all("echo_0 of service 'echo'" in str(error) for error in failed)
             assert victim not in service.router.replicas
             await until(lambda: len(pids(service)) == 2)
             assert set(await service.who.fanout()) == set(pids(service)) and pid not in pids(service)
@@ -195,19 +191,6 @@ def test_a_session_stays_with_its_replica_in_order_and_moves_when_that_dies():
     asyncio.run(scenario())
 
 
-def test_sessions_with_the_same_key_share_a_replica():
-    async def scenario():
-        async with echoes(replicas=3) as (service, _):
-            homes = []
-            for _ in range(5):
-                async with service.session("learner 7") as session:
-                    homes.append(await session.who.route())
-                await service.who.route()
-            assert len(set(homes)) == 1
-
-    asyncio.run(scenario())
-
-
 def test_scaling_down_drains_first_and_scaling_up_serves_at_once():
     async def scenario():
         async with echoes(replicas=3) as (service, _):
@@ -218,8 +201,6 @@ def test_scaling_down_drains_first_and_scaling_up_serves_at_once():
             assert len(set(await asyncio.gather(*requests))) == 3
             await service.scale_to(4)
             assert len({await service.who.route() for _ in range(8)}) == 4
-            with pytest.raises(ValueError, match="scale to 1 or more"):
-                await service.scale_to(0)
 
     asyncio.run(scenario())
 
@@ -248,13 +229,6 @@ def test_a_replica_that_is_done_takes_over_requests_that_wait_for_a_slow_one():
             assert not slow.done()
 
     asyncio.run(scenario())
-
-
-def test_the_back_off_doubles_up_to_its_limit_and_scatters_those_that_failed_together():
-    assert back_off(1, 0.25, 1.5) == 0.0
-    for failures, most in ((2, 0.25), (4, 1.0), (10_000, 1.5)):
-        waits = [back_off(failures, 0.25, 1.5) for _ in range(200)]
-        assert most / 2 <= min(waits) < 0.6 * most and 0.9 * most < max(waits) <= most
 
 
 def test_a_burst_brings_replicas_and_calm_sends_them_away_again():
@@ -329,7 +303,6 @@ def test_nothing_is_lost_done_twice_or_overtaken_under_kills_hangs_and_scaling_w
             assert max(overtaken.values(), default=0) <= service.options.max_in_flight
             for finder in finders:
                 await finder.stop()
-        await unregister_service("tormented")
         done = Counter(int(line) for file in tmp_path.iterdir() for line in file.read_text().split())
         assert max(done.values()) == 1
         assert {number for number in answered if not share <= number < 3 * share} <= done.keys()
@@ -341,7 +314,6 @@ def test_an_actor_finds_a_service_by_its_name_and_follows_its_changes():
     async def scenario():
         async with echoes(replicas=2, name="found") as (service, restarts):
             await register_service(service)
-            assert "2 replicas" in (await list_services())["found"]
             finder = await spawn("finder", Finder)
             assert set(await finder.actor.find_and_ask.call_one("found", 4)) == set(pids(service))
             os.kill(pids(service)[0], signal.SIGKILL)
@@ -352,32 +324,10 @@ def test_an_actor_finds_a_service_by_its_name_and_follows_its_changes():
             homes = Counter(await finder.actor.find_and_ask.call_one("found", 40))
             assert set(homes) == set(pids(service))
             with pytest.raises(ServiceError, match="registered already"):
-                await register_service(service)
+                await register_service(Service("found", replicas_of(Echo)))
             await finder.stop()
-        with pytest.raises(StaleService, match="'found'.* is stale: the service has been closed"):
+        with pytest.raises(UnknownService, match="no service 'found' is registered, or it has been closed"):
             await get_service("found")
-        await unregister_service("found")
-        with pytest.raises(UnknownService, match="no service 'found' is registered"):
-            await get_service("found")
-        with pytest.raises(UnknownService):
-            await unregister_service("found")
-
-    asyncio.run(scenario())
-
-
-def test_the_registry_outlives_a_caller_that_stops_while_it_waits_for_a_change():
-    async def scenario():
-        async with echoes(name="followed") as (service, _):
-            await register_service(service)
-            finder = await spawn("finder", Finder)
-            assert await finder.actor.find_and_ask.call_one("followed", 1)
-            # Its process lives on, so the answer that it waits for comes back as undeliverable.
-            await finder.actor.stop()
-            await service.scale_to(2)
-            for _ in range(20):
-                await asyncio.sleep(0.1)
-                assert "2 replicas" in (await list_services())["followed"]
-            await finder.stop()
 
     asyncio.run(scenario())
 
@@ -411,7 +361,6 @@ def test_many_who_ask_for_a_service_at_once_get_one_client_and_its_bounds_hold()
             await asyncio.sleep(0.1)
             assert clients[0].router.in_flight == 2
             await asyncio.gather(*naps)
-        await unregister_service("shared")
 
     asyncio.run(scenario())
 
@@ -424,7 +373,6 @@ def test_one_who_stops_waiting_for_a_service_does_not_take_it_from_the_others():
             await asyncio.sleep(0)
             hasty.cancel()
             assert await (await patient).who.route() == pids(service)[0]
-        await unregister_service("wanted")
 
     asyncio.run(scenario())
 
@@ -462,7 +410,6 @@ def test_a_service_whose_only_replica_is_being_replaced_is_found_and_answers_as_
             await until(lambda: not pids(service))
             client = await get_service("replaced")
             assert await client.who.route() == pids(service)[0]
-        await unregister_service("replaced")
 
     asyncio.run(scenario())
 
@@ -540,18 +487,6 @@ def test_a_replica_may_have_several_processes():
             assert sorted(await service.who.route()) == sorted(service.replicas[0].pids)
 
     asyncio.run(scenario())
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"replicas": 0},
-        {"replicas": 5, "max_replicas": 3},
-    ],
-)
-def test_options_that_make_no_sense_are_refused(options):
-    with pytest.raises(ValueError, match="replicas is"):
-        ServiceOptions(**options)
 
 
 def children():

@@ -7,12 +7,10 @@ import asyncio
 import os
 import platform
 import signal
-import subprocess
 import sys
 import threading
 import time
 from contextlib import suppress
-from subprocess import PIPE
 
 import pytest
 from echo import Echo, Finder, Misled, Mortal
@@ -20,8 +18,8 @@ from runs import SMALL, final_weights, rows, same_weights, train_here
 from test_service import children, until
 
 from zorplex_rl.errors import ConfigError
-from zorplex_rl.services.registry import register_service, unregister_service
-from zorplex_rl.services.replica import THIS_MACHINE, GivenUp, ReplicaFailed, ServiceOptions, replicas_of, spawn
+from zorplex_rl.services.registry import register_service
+from zorplex_rl.services.replica import GivenUp, ReplicaFailed, ServiceOptions, replicas_of, spawn
 from zorplex_rl.services.service import Service
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has pidfds")
@@ -46,26 +44,6 @@ async def killed_after_a_stop(pid):
     await asyncio.sleep(1.5)
     os.kill(pid, signal.SIGKILL)
     return time.monotonic()
-
-
-@pytest.mark.parametrize("somebody_waits_for_it", [False, True])
-def test_the_end_of_a_process_is_told_in_words(somebody_waits_for_it):
-    async def ended(program):
-        process = subprocess.Popen([sys.executable, "-c", f"import os, sys; sys.stdin.read(); {program}"], stdin=PIPE)
-        told = asyncio.create_task(THIS_MACHINE.until_one_ends([os.getpid(), process.pid]))
-        await asyncio.sleep(0)
-        process.stdin.close()
-        if somebody_waits_for_it:
-            process.wait()
-        try:
-            return await told
-        finally:
-            process.wait()
-
-    if somebody_waits_for_it and LINUX < (6, 15):
-        pytest.skip("this Linux forgets how a process has ended as soon as its parent knows")
-    assert asyncio.run(ended("os._exit(3)")) == "its process ended itself with exit code 3"
-    assert asyncio.run(ended("os.kill(os.getpid(), 9)")) == "its process was killed (signal 9)"
 
 
 def test_stillness_is_judged_by_the_services_own_limit_alone():
@@ -104,7 +82,6 @@ def test_a_death_is_noticed_at_once_also_by_callers_elsewhere_who_were_waiting_f
             # Sent again to the other one, which takes three seconds.
             assert await asyncio.wait_for(asking, 20) == list(range(8))
             await finder.stop()
-            await unregister_service("asked")
 
     asyncio.run(scenario())
 

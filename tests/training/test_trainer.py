@@ -15,7 +15,6 @@ from echo import DEADLY, Pupil
 
 from zorplex_rl.run.folder import seal
 from zorplex_rl.services.replica import ServiceOptions, replicas_of
-from zorplex_rl.services.router import Failure
 from zorplex_rl.training.trainer import TrainerHandle
 
 OPTIONS = ServiceOptions(probe_every=0.2, probe_timeout=2.0)
@@ -34,7 +33,7 @@ async def trainer_of(start=None, options=OPTIONS):
 async def recorded(trainer):
     """What it has recorded since the last call, as the controller asks for it."""
     answers = await trainer.service.drain_spans.fanout()
-    return [span for spans in answers if not isinstance(spans, Failure) for span in spans]
+    return [span for spans in answers if not isinstance(spans, Exception) for span in spans]
 
 
 def strike(trainer, blow):

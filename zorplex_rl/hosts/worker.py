@@ -14,7 +14,7 @@ import threading
 from collections.abc import Iterator
 
 from zorplex_rl.errors import HostError
-from zorplex_rl.services.runtime import configure, monarch, quiet_stderr, set_environment
+from zorplex_rl.services.runtime import configure, monarch, quiet_stderr
 
 CANNOT_LISTEN = 2
 
@@ -53,7 +53,6 @@ def _run_loop(address: str) -> None:
         os._exit(1)
 
     threading.Thread(target=end_with_parent, daemon=True).start()
-    set_environment()
     configure(streams=1)
     with quiet_stderr():
         serving = monarch.actor.start_worker_loop_forever(address=address, ca="trust_all_connections")

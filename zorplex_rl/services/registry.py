@@ -3,10 +3,9 @@
     owner      await register_service(tools)         its replicas' addresses go to the registry, again after each change
     actor      tools = await get_service("tools")    a router over the same replicas, which asks the registry for changes
 
-A name that is registered again, after its service was closed or forgotten, gets a newer *version*.
+A service that is closed is forgotten, and its name is free.
 """
 
-from collections import Counter
 from dataclasses import replace
 from itertools import count
 from typing import Any
@@ -17,11 +16,7 @@ from zorplex_rl.services.service import Entry, Service, ServiceClient
 
 
 class UnknownService(ServiceError):
-    """No service is registered under that name."""
-
-
-class StaleService(ServiceError):
-    """The service of that name has been closed."""
+    """No open service is registered under that name."""
 
 
 class ServiceRegistry(Actor):
@@ -29,28 +24,23 @@ class ServiceRegistry(Actor):
 
     def __init__(self) -> None:
         self._entries: dict[str, Entry] = {}
-        self._versions: Counter[str] = Counter()
         self._changes = count(1)
 
     @concurrent_endpoint
-    async def put(self, entry: Entry) -> int:
-        """Store ``entry``. Returns its version, or 0 if another service has the name."""
-        known = self._entries.get(entry.name)
-        if entry.version == 0 and (known is None or known.closed):
-            self._versions[entry.name] += 1
-        elif known is None or known.version != entry.version:
-            return 0
-        version = self._versions[entry.name]
-        self._entries[entry.name] = replace(entry, version=version, change=next(self._changes))
-        return version
+    async def put(self, entry: Entry) -> bool:
+        """Store ``entry``. Returns False if another service has the name."""
+        if self._entries.get(entry.name, entry).owner != entry.owner:
+            return False
+        self._entries[entry.name] = replace(entry, change=next(self._changes))
+        return True
+
+    @concurrent_endpoint
+    async def remove(self, name: str) -> None:
+        del self._entries[name]
 
     @concurrent_endpoint
     async def entries(self) -> dict[str, Entry]:
         return self._entries
-
-    @concurrent_endpoint
-    async def remove(self, name: str) -> bool:
-        return self._entries.pop(name, None) is not None
 
 
 _clients: dict[str, ServiceClient] = {}
@@ -64,31 +54,22 @@ async def register_service(service: Service) -> None:
     """Let all actors find ``service`` by name. Raises ServiceError if another one has the name."""
     registry, replica_set = await _registry(), service.replica_set
 
-    async def put(version: int) -> int:
+    async def put() -> bool:
         ready = tuple((r.id, r.name, r.actor, r.width) for r in service.replicas if r.state is State.READY)
-        lost, closed = tuple(replica_set.lost), replica_set.closed
-        return await registry.put.call_one(Entry(service.name, service.options, ready, lost, closed, version))
+        return await registry.put.call_one(
+            Entry(service.name, service.options, ready, tuple(replica_set.lost), service.id)
+        )
 
-    async def follow(version: int) -> None:
-        change = replica_set.change
-        while await put(version) and not replica_set.closed:
-            await change.wait()
+    async def follow() -> None:
+        while not replica_set.closed:
             change = replica_set.change
+            await put()
+            await change.wait()
+        await registry.remove.call_one(service.name)
 
-    if not (version := await put(0)):
-        raise ServiceError(f"a service {service.name!r} is registered already; unregister it, or choose another name")
-    replica_set.spawn(follow(version))
-
-
-async def unregister_service(name: str) -> None:
-    """Forget ``name``. Raises UnknownService if there is none."""
-    if not await (await _registry()).remove.call_one(name):
-        raise UnknownService(f"no service {name!r} is registered")
-
-
-async def list_services() -> dict[str, str]:
-    entries = await (await _registry()).entries.call_one()
-    return {name: "closed" if entry.closed else f"{len(entry.replicas)} replicas" for name, entry in entries.items()}
+    if not await put():
+        raise ServiceError(f"a service {service.name!r} is registered already; close it, or choose another name")
+    replica_set.spawn(follow())
 
 
 async def get_service(name: str) -> ServiceClient:
@@ -99,9 +80,7 @@ async def get_service(name: str) -> ServiceClient:
         return (await registry.entries.call_one()).get(name)
 
     if (entry := await ask()) is None:
-        raise UnknownService(f"no service {name!r} is registered")
-    if entry.closed:
-        raise StaleService(f"the entry {name!r} is stale: the service has been closed; start it and register it anew")
+        raise UnknownService(f"no service {name!r} is registered, or it has been closed")
     if name not in _clients or _clients[name].following.done():
         _clients[name] = ServiceClient(entry, ask)
     _clients[name].update(entry)

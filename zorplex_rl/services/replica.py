@@ -1,6 +1,6 @@
 """Run a replica: one actor in a process that can die and be replaced alone.
 
-    starting ──► ready ──► draining ──► stopped   draining: what it has begun is answered, all else refused
+    starting ──► ready ──► draining ──► stopped   draining: it gets no more requests, and answers those that it has
         └──────────┴──────────┴───────► failed    its process is gone, or did not answer a probe in time
 
 Its process has a second, small actor, the ``HealthProbe``, which answers whatever the first is
@@ -10,12 +10,10 @@ pidfd, a file that the system makes readable when the process ends.
 
 import asyncio
 import contextlib
-import fcntl
 import gc
 import importlib
 import os
 import signal
-import struct
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -40,7 +38,7 @@ from zorplex_rl.services.runtime import (
 
 ReplicaStart = Callable[[str], Awaitable["Replica"]]
 """Start a replica under the given name. Returns it after its set-up."""
-QUIET_SECONDS = 2.0  # without a request for so long a draining replica may stop: all callers know of it
+QUIET_SECONDS = 2.0  # after so long all callers know that a replica drains
 STOP_SECONDS = 5.0
 
 
@@ -57,24 +55,17 @@ class GivenUp(ServiceError):
 
 
 class ReplicaFailed(ServiceError):
-    """The request's ``replica`` has failed. The message says whether it may have been done."""
-
-    def __init__(self, replica: str, message: str) -> None:
-        super().__init__(replica, message)
-        self.replica = replica
-
-    def __str__(self) -> str:
-        return str(self.args[1])
+    """The request's replica has failed. The message names it, and says whether it may be done."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceOptions:
-    """Set how a service runs. Times are in seconds. Raises ValueError for contradictions."""
+    """Set how a service runs. Times are in seconds."""
 
     replicas: int = 1
     spares: int = 0  # loaded, but without requests: one replaces a failed replica at once
-    min_replicas: int = 0  # with this and
-    max_replicas: int = 0  # the number of replicas follows the load (scaler.py); 0 is ``replicas``
+    max_replicas: int = 0  # above 0 the number of replicas follows the load (scaler.py) up to this
+    min_replicas: int = 1  # and down to this
     router: str | Callable[["Replica"], Any] = "round_robin"  # or least_loaded, or a function (router.py)
     idempotent: Collection[str] = ()  # endpoints that may be called again if a replica fails during a call
     max_in_flight: int = 64  # slots: requests that one calling process may have sent to a replica
@@ -87,16 +78,6 @@ class ServiceOptions:
     progress: Collection[str] = ()  # endpoints whose answer shows that a replica does its work; none: any
     irreplaceable: bool = False  # give up when a replica fails that has answered something: that is lost
 
-    def __post_init__(self) -> None:
-        least, most = self.bounds
-        if not 1 <= least <= self.replicas <= most:
-            raise ValueError(f"replicas is {self.replicas}; it must be 1 or more, and between {least} and {most}")
-
-    @property
-    def bounds(self) -> tuple[int, int]:
-        """The least and the most replicas."""
-        return self.min_replicas or self.replicas, self.max_replicas or self.replicas
-
 
 class Machine:
     """Start, watch and end processes of this machine. A host does the same on its own."""
@@ -106,7 +87,7 @@ class Machine:
         return this_host().spawn_procs(per_host={"procs": procs}, name=name)
 
     async def until_one_ends(self, pids: Sequence[int]) -> str:
-        """Wait until one of ``pids`` has ended. Returns how, in words."""
+        """Wait until one of ``pids`` has ended. Returns that, in words."""
         if not hasattr(os, "pidfd_open"):
             # macOS: there Monarch notices it.
             await asyncio.Event().wait()
@@ -117,13 +98,13 @@ class Machine:
                 files.append(os.pidfd_open(pid))
                 loop.add_reader(files[-1], ended.set)
             await ended.wait()
-            return next(filter(None, map(_how_it_ended, files)), "its process has ended")
         except ProcessLookupError:
-            return "its process has ended"
+            pass
         finally:
             for file in files:
                 loop.remove_reader(file)
                 os.close(file)
+        return "its process has ended"
 
     async def end(self, pids: Sequence[int]) -> None:
         """Kill ``pids``. Returns when they have surely ended."""
@@ -139,17 +120,6 @@ class Machine:
 
 
 THIS_MACHINE = Machine()
-
-
-def _how_it_ended(file: int) -> str:
-    """Return how the process of a pidfd has ended; nothing if the system does not say, as Linux
-    before 6.15 (linux/pidfd.h: PIDFD_GET_INFO, PIDFD_INFO_EXIT)."""
-    with contextlib.suppress(OSError):
-        mask, status = struct.unpack("Q52xi", fcntl.ioctl(file, 0xC040FF0B, struct.pack("Q56x", 1 << 3)))
-        if mask & 1 << 3:
-            code = os.waitstatus_to_exitcode(status)
-            return f"its process was killed (signal {-code})" if code < 0 else f"its process exited with code {code}"
-    return ""
 
 
 class HealthProbe(Actor):
@@ -170,11 +140,6 @@ class HealthProbe(Actor):
         """Return the process id, the requests that are being served, the endpoints that have answered."""
         load = load_of_this_process()
         return os.getpid(), load.serving, frozenset(load.answered)
-
-    @uncounted_endpoint
-    async def drain(self) -> None:
-        """Refuse new requests. Returns when all begun requests are answered."""
-        await load_of_this_process().drain(QUIET_SECONDS)
 
 
 def _import(modules: Sequence[str]) -> None:
@@ -204,7 +169,8 @@ class Replica:
     """Hold a replica: ``width`` processes, each of which gets every request; none while starting.
 
     ``place`` is its number in its set, which a replacement inherits; ``in_flight`` the requests that
-    it has for this process, ``elsewhere`` the number of others; ``answered`` names endpoints.
+    it has for this process, ``elsewhere`` the number of others; ``doing`` and ``answered`` name
+    endpoints.
     """
 
     def __init__(self, name: str, actor: Any = None, width: int = 1, mesh: Any = None, machine: Machine = THIS_MACHINE):
@@ -220,6 +186,7 @@ class Replica:
         self.ended = asyncio.Event()  # set when it has failed or stopped
         self.on_change: list[Callable[[Replica], None]] = []
         self.in_flight: dict[Any, asyncio.Future[Any]] = {}
+        self.doing: list[str] = []
         self.answered: set[str] = set()
         self._watching: asyncio.Task[None] | None = None
 
@@ -235,12 +202,29 @@ class Replica:
         found = getattr(self.actor, name)
         return found.call_one if self.width == 1 else found.call
 
+    def unwrap(self, answers: Any) -> Any:
+        """Return the answer; of several processes, the list of answers."""
+        return answers if self.width == 1 else [answer for _, answer in answers]
+
+    async def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        """Return the answer of this replica, without waiting for a slot. Raises ReplicaFailed, or
+        what the endpoint raised."""
+        if self.ended.is_set():
+            raise ReplicaFailed(f"{self.name} has {self.state}, and {method!r} was not sent to it")
+        self.doing.append(method)
+        try:
+            answers = await self.unless_lost(self.method(method)(*args, **kwargs).as_asyncio())
+        finally:
+            self.doing.remove(method)
+        self.answered.add(method)
+        return self.unwrap(answers)
+
     def move_to(self, state: State, reason: str = "") -> None:
         """Enter ``state`` and tell all listeners. A failed or stopped replica stays so."""
         if self.ended.is_set() or state is self.state:
             return
         self.state, self.reason = state, reason
-        self.was_doing = ", ".join(sorted({request.method for request in self.in_flight}))
+        self.was_doing = ", ".join(sorted(set(self.doing)))
         if state in (State.FAILED, State.STOPPED):
             self.ended.set()
         for listener in list(self.on_change):
@@ -267,7 +251,7 @@ class Replica:
             self.fail(reason_of(error))
         except EndpointError as error:
             raise error.original from None
-        raise ReplicaFailed(self.name, f"{self.name} has {self.state}: {self.reason}")
+        raise ReplicaFailed(f"{self.name} has {self.state}: {self.reason}")
 
     async def beat(self, timeout: float) -> None:
         """Probe all its processes and note their load. Raises ReplicaFailed if one is gone, and
@@ -281,12 +265,13 @@ class Replica:
             self.answered |= answered
 
     async def drain(self) -> None:
-        """Let it answer what it has begun, no more. Returns when it has, or has failed."""
+        """Send it no more requests. Returns when it has answered all that it has, or has failed."""
         self.move_to(State.DRAINING)
-        with contextlib.suppress(ReplicaFailed):
-            await self.unless_lost(self.probe.drain.call().as_asyncio())
-        if self.in_flight:
-            await asyncio.wait(self.in_flight.values())
+        await asyncio.sleep(QUIET_SECONDS)
+        while self.load and not self.ended.is_set():
+            await asyncio.sleep(0.05)
+            with contextlib.suppress(ReplicaFailed, TimeoutError):
+                await self.beat(QUIET_SECONDS)
 
     async def stop(self) -> None:
         """Stop its processes in good order, or kill them after ``STOP_SECONDS``."""

@@ -120,8 +120,6 @@ class ReplicaSet:
     async def scale_to(self, number: int) -> None:
         """Have ``number`` replicas. Returns when new ones are ready, or leaving ones have answered:
         the least loaded leave. If a new one cannot be started, raises why; those that are up stay."""
-        if number < 1:
-            raise ValueError(f"a service of {number} replicas answers nothing; scale to 1 or more, or close it")
         if number > len(self.replicas):
             await self._grow(number - len(self.replicas))
             return
@@ -202,8 +200,10 @@ class ReplicaSet:
             if failures > self.options.max_failures:
                 times = f"has failed {failures} times in a row without finishing anything"
                 error = error or GivenUp(f"{self.name} {times}; the last time, {last}")
-            if error is None:
-                await asyncio.sleep(back_off(failures, BACK_OFF_SECONDS, MOST_BACK_OFF_SECONDS))
+            if error is None and failures > 1:
+                # By chance, so that replicas that failed together do not all start together.
+                most = min(BACK_OFF_SECONDS * 2 ** (failures - 2), MOST_BACK_OFF_SECONDS)
+                await asyncio.sleep(most * random.uniform(0.5, 1.0))
         if not is_up.done():
             is_up.set_exception(error)
             return
@@ -225,40 +225,21 @@ class ReplicaSet:
                 replica.fail(reason_of(error))
 
     async def _spare_or_new(self) -> Replica:
-        """Return a spare, if there is one and it answers, or a new replica."""
+        """Return a spare, if there is one and it lives, or a new replica."""
         if not self._spares:
             return await self._bring_up()
         spare = self._spares.pop(0)
         self._spares.append(asyncio.create_task(self._bring_up()))
         replica = await spare
-        try:
-            await replica.beat(self.options.probe_timeout)
-        except BaseException:
-            await replica.kill()
-            raise
-        return replica
+        return await self._bring_up() if replica.ended.is_set() else replica
 
     async def _bring_up(self) -> Replica:
         """Start a replica. Raises TimeoutError after ``start_timeout`` seconds."""
-        try:
-            async with asyncio.timeout(self.options.start_timeout) as limit:
-                return await self._start(next(self._names))
-        except TimeoutError as error:
-            if not limit.expired():
-                raise
-            raise TimeoutError(f"it was not ready within {self.options.start_timeout:g} s") from error
+        async with asyncio.timeout(self.options.start_timeout):
+            return await self._start(next(self._names))
 
     def _changed(self, replica: Replica | None = None) -> None:
         if replica and replica.state is State.FAILED:
             self.lost.append((replica.id, replica.reason))
         change, self.change = self.change, asyncio.Event()
         change.set()
-
-
-def back_off(failures: int, base: float, most: float) -> float:
-    """Return how many seconds to wait before the next start, after so many failures in a row.
-
-    Nothing after the first, ``base`` after the second, then doubled up to ``most``; less up to half
-    by chance, so that replicas that failed together do not all start together.
-    """
-    return 0.0 if failures < 2 else min(base * 2 ** min(failures - 2, 30), most) * random.uniform(0.5, 1.0)

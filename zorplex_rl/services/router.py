@@ -1,10 +1,8 @@
 """Decide which replica answers which request, and when: one bounded queue for each service.
 
     route ──► queue ──► slot ──► sent ──► answered ──► the answer, or what the endpoint raised
-              ▲  └► Overloaded       ├──► refused, the replica drains ──► again ──┐
-              │                      └──► died ──► idempotent? ── yes ──► again ──┤
-              │                                         └─ no ──► ReplicaFailed   │
-              └─────────────────── back to its old position in the queue ─────────┘
+              ▲  └► Overloaded       └──► died ──► idempotent? ── no ──► ReplicaFailed
+              └────── again, at its old position in the queue ── yes ──────┘
 
 A free slot goes to the oldest request that may use it, in the same step of the event loop, so no
 request is overtaken. When a replica dies, its caller cannot know whether it has carried out what it
@@ -14,27 +12,18 @@ done twice unless that is harmless.
 
 import asyncio
 from bisect import insort
-from collections import Counter, OrderedDict
-from collections.abc import Callable, Hashable
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from typing import Any
 
 from zorplex_rl.services.replica import Overloaded, Replica, ReplicaFailed, ServiceError, ServiceOptions, State
-from zorplex_rl.services.runtime import EndpointError, Refused, ReplicaDied, reason_of
+from zorplex_rl.services.runtime import EndpointError, ReplicaDied, reason_of
 
-MAX_SESSION_KEYS = 4096
 POLICIES: dict[str, Callable[[Replica], Any]] = {"round_robin": lambda _: 0, "least_loaded": lambda r: r.load}
 """Each policy's key: the replica with the smallest gets the request; of equals, who waited longest."""
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """Stand for the answer of a replica that gave none, in the list that ``fanout`` returns."""
-
-    replica: str
-    error: Exception
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +40,9 @@ class Method:
         return await self.router.route(self.name, args, kwargs, self.session)
 
     async def fanout(self, *args: Any, **kwargs: Any) -> list[Any]:
-        """Return the answers of all ready replicas; a ``Failure`` for each that gave none."""
-
-        async def ask(replica: Replica) -> Any:
-            try:
-                return await self.router.call(replica, self.name, *args, **kwargs)
-            except Exception as error:
-                return Failure(replica.name, error)
-
-        return list(await asyncio.gather(*map(ask, self.router.ready)))
+        """Return the answers of all ready replicas; the exception of each that gave none."""
+        asked = (replica.call(self.name, *args, **kwargs) for replica in self.router.ready)
+        return list(await asyncio.gather(*asked, return_exceptions=True))
 
 
 class Session:
@@ -85,15 +68,14 @@ class Session:
 
 @dataclass(eq=False, slots=True)
 class Request:
-    """Hold one call. ``number`` is its position in the queue, ``only`` the replica that it is for,
-    if for no other; ``answer`` is cancelled when its caller has given up."""
+    """Hold one call. ``number`` is its position in the queue; ``answer`` is cancelled when its caller
+    has given up."""
 
     number: int
     method: str
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     session: Session | None
-    only: Replica | None
     answer: asyncio.Future[Any]
     was_sent: bool = False
     timer: asyncio.TimerHandle | None = None  # ends its wait; set while it is in the queue
@@ -114,7 +96,6 @@ class Router:
         self.closed: Exception | None = None  # why it takes no more requests
         self._policy = options.router if callable(options.router) else POLICIES[options.router]
         self._numbers = count()
-        self._sessions: OrderedDict[Hashable, Session] = OrderedDict()
 
     @property
     def ready(self) -> list[Replica]:
@@ -124,18 +105,13 @@ class Router:
     def in_flight(self) -> int:
         return sum(len(replica.in_flight) for replica in self.replicas)
 
-    async def route(
-        self, method: str, args: Any, kwargs: Any, session: Session | None = None, only: Replica | None = None
-    ) -> Any:
-        """Return the answer to a request; see ``Method.route``. A request for ``only`` one replica
-        is sent to it without waiting for a slot."""
+    async def route(self, method: str, args: Any, kwargs: Any, session: Session | None = None) -> Any:
+        """Return the answer to a request; see ``Method.route``."""
         answer = asyncio.get_running_loop().create_future()
-        request = Request(next(self._numbers), method, args, kwargs, session, only, answer)
+        request = Request(next(self._numbers), method, args, kwargs, session, answer)
         self.counts["requests"] += 1
         try:
-            if only and only.state is not State.READY:
-                raise self._failed(only, f"is {only.state}, and {method!r} was not sent to it")
-            if replica := only or self.choose(session):
+            if replica := self.choose(session):
                 self._send(request, replica)
             else:
                 self._enqueue(request)
@@ -154,10 +130,6 @@ class Router:
         self.counts["answered"] += 1
         return found
 
-    async def call(self, replica: Replica, method: str, *args: Any, **kwargs: Any) -> Any:
-        """Send a request to ``replica`` only. Raises ReplicaFailed, or what the endpoint raised."""
-        return await self.route(method, args, kwargs, only=replica)
-
     def choose(self, session: Session | None = None) -> Replica | None:
         """Return the policy's choice of replicas with a free slot that ``session`` may use."""
         free = (replica for replica in self.replicas if self._is_free(replica))
@@ -174,6 +146,7 @@ class Router:
             request.fail(error)
             return
         request.was_sent = True
+        replica.doing.append(request.method)
         replica.in_flight[request] = future
         self.replicas.remove(replica)
         self.replicas.append(replica)
@@ -191,16 +164,11 @@ class Router:
             replica.fail(reason_of(error))  # That sees to all its requests.
             return
         self._free_slot(request, replica)
-        if isinstance(error, Refused):
-            self._enqueue(request)
-            replica.move_to(State.DRAINING)
-            return
         replica.answered.add(request.method)
         if error:
             request.fail(error)
         elif not request.answer.done():
-            answers = future.result()
-            request.answer.set_result(answers if replica.width == 1 else [answer for _, answer in answers])
+            request.answer.set_result(replica.unwrap(future.result()))
         self._go_on(replica)
 
     def _changed(self, replica: Replica) -> None:
@@ -210,13 +178,17 @@ class Router:
             # Of a service that is given up they wait for that, and fail with its error.
             if request.method not in self.options.idempotent and not self.options.irreplaceable:
                 why = "it may or may not have finished, and is not repeated, since it is not marked idempotent"
-                request.fail(self._failed(replica, f"failed while it ran {request.method!r} ({replica.reason}): {why}"))
+                what = (
+                    f"{replica.name} of service {self.name!r} failed while it ran {request.method!r} ({replica.reason})"
+                )
+                request.fail(ReplicaFailed(f"{what}: {why}"))
             self.counts["retries"] += not request.answer.done()
             self._enqueue(request)
         self._go_on(replica)
 
     def _free_slot(self, request: Request, replica: Replica) -> None:
         del replica.in_flight[request]
+        replica.doing.remove(request.method)
         if request.session:
             request.session.under_way -= 1
 
@@ -232,14 +204,9 @@ class Router:
                 self._leave_queue(request)
                 self._send(request, chosen)
 
-    def _failed(self, replica: Replica, what: str) -> ReplicaFailed:
-        return ReplicaFailed(replica.name, f"{replica.name} of service {self.name!r} {what}")
-
     def _enqueue(self, request: Request) -> None:
         """Put ``request`` into the queue, unless it is done; one that was sent before gets its old
         position. It fails if it may not wait."""
-        if request.only:
-            request.fail(self._failed(request.only, f"did not finish {request.method!r}, which was meant for it alone"))
         if self.closed:
             request.fail(self.closed)
         if not request.was_sent and len(self.queue) >= self.options.max_queue:
@@ -273,12 +240,3 @@ class Router:
         for request in list(self.queue):
             self._leave_queue(request)
             request.fail(error)
-
-    def session(self, key: Hashable = None) -> Session:
-        """Return the session of ``key`` if it is among the latest, else (or without one) a new one."""
-        if key is None:
-            return Session(self)
-        found = self._sessions[key] = self._sessions.pop(key, Session(self))
-        if len(self._sessions) > MAX_SESSION_KEYS:
-            self._sessions.popitem(last=False)
-        return found

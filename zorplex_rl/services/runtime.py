@@ -1,10 +1,8 @@
 """Start Monarch, and mark endpoints that count what their process serves and always answer.
 
-    caller ──► endpoint ──► draining? ── yes ──► Refused: not begun, so it may go elsewhere
-                               │ no
-                               └──► serving + 1 ──► the method ──► answer, or EndpointError ──► serving − 1
+    caller ──► endpoint ──► serving + 1 ──► the method ──► answer, or EndpointError ──► serving − 1
 
-All other files take Monarch's names from here: this one imports it with this package's settings.
+All other files take Monarch's names from here.
 """
 
 import asyncio
@@ -18,28 +16,18 @@ import os
 import socket
 import tempfile
 import threading
-import time
 import traceback
 import warnings
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any, TypeVar
+from unittest import mock
 
-from zorplex_rl import errors
-
-SETTINGS = {
-    "HYPERACTOR_MESH_SUPERVISION_POLL_FREQUENCY": "1s",  # how soon Monarch says that a process is gone
-    # A process that stands still is judged by the probes of its service, and not by Monarch.
-    "HYPERACTOR_MESH_GET_ACTOR_STATE_MAX_IDLE": "1h",
-    "HYPERACTOR_MESH_GET_PROC_STATE_MAX_IDLE": "1h",
-    "MONARCH_FILE_LOG": "error",
-}
-"""What Monarch reads from the environment, once, while it is imported."""
-_unset = {name: value for name, value in SETTINGS.items() if name not in os.environ}
-os.environ.update(_unset)
-
-import monarch
-import monarch.actor
-import monarch.config
+SETTINGS = {"MONARCH_FILE_LOG": "error", "HYPERACTOR_MESH_SUPERVISION_POLL_FREQUENCY": "1s"}
+"""What Monarch reads while it is imported: what it logs, and how soon it says that a process is gone."""
+with mock.patch.dict(os.environ, SETTINGS):
+    import monarch
+    import monarch.actor
+    import monarch.config
 from monarch._rust_bindings.monarch_hyperactor.actor import MethodSpecifier
 from monarch._rust_bindings.monarch_hyperactor.channel import BindSpec, ChannelTransport
 from monarch._rust_bindings.monarch_hyperactor.supervision import SupervisionError
@@ -47,13 +35,12 @@ from monarch.actor import Actor as Actor
 from monarch.actor import ActorError as ActorError
 from monarch.actor import endpoint as endpoint
 
-for _name in _unset:
-    del os.environ[_name]
+from zorplex_rl import errors
 
 current_rank, this_host = monarch.actor.current_rank, monarch.actor.this_host
 get_or_spawn_controller = monarch.actor.get_or_spawn_controller
 uncounted_endpoint = monarch.actor.concurrent_endpoint
-"""Mark an async method as an endpoint that is no load, and answers while draining."""
+"""Mark an async method as an endpoint that is no load."""
 ReplicaDied = SupervisionError
 """What a call raises if its process is gone. What an endpoint raises is an ActorError instead."""
 Result = TypeVar("Result")
@@ -69,43 +56,36 @@ if (_mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:
 @functools.cache
 def start_monarch() -> None:
     """Start Monarch's client in this process, once."""
-    set_environment()
     here = monarch.config.get_global_config()["default_transport"] == BindSpec(ChannelTransport.Unix)
     # With a fixed address, as hosts have, a second stream hangs.
     configure(streams=2 if here else 1)
     # The default hook ends this process when any actor dies. Here the caller gets an exception.
     log = logging.getLogger("monarch.supervision")
     monarch.actor.unhandled_fault_hook = lambda failure: log.info("%s", failure.report())
-    with quiet_stderr(), _private_host() if here else contextlib.nullcontext():
+    if here:
+        # Processes are started through a socket. By default any user of the machine can connect to it,
+        # and Monarch runs what it is sent: this one is in a folder of this user.
+        folder = tempfile.TemporaryDirectory(prefix="zorplex-")
+        atexit.register(folder.cleanup)
+        monarch.configure(default_transport=f"ipc://{folder.name}/host")
+    with quiet_stderr():
         monarch.actor.context()
+    if here:
+        # One address serves one socket; RDMABuffer opens more.
+        monarch.configure(default_transport=ChannelTransport.Unix)
     # Registered after Monarch's own handler, so it runs before it. It waits longer than that one.
     atexit.register(lambda: monarch.actor.shutdown_context(host_timeout=0.3).get(timeout=10.0))
 
 
-def set_environment() -> None:
-    """Set what the processes that are started from now on read: Monarch's settings, and the
-    loopback interface for torch's gloo. Nothing else in the package changes the environment."""
-    os.environ.update(_unset)
-    loopback = next(name for _, name in socket.if_nameindex() if name.startswith("lo"))
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
-
-
 def configure(streams: int) -> None:
-    """Set how Monarch moves bulk data, with so many ``streams``. Small chunks, and one
-    acknowledgement for each message, make RDMA's TCP fallback two to four times as fast."""
+    """Set Monarch up in this process and in all that it starts, with ``streams`` for bulk data."""
+    # Torch's gloo listens on loopback only. Nothing else in the package changes the environment.
+    loopback = next(name for _, name in socket.if_nameindex() if name.startswith("lo"))
+    os.environ |= SETTINGS | {"GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", loopback)}
+    # Small chunks, and one acknowledgement a message, make RDMA's TCP fallback two to four times as fast.
     monarch.configure(rdma_max_chunk_size_mb=4, rdma_tcp_fallback_parallelism=streams, message_ack_every_n_messages=1)
-
-
-@contextlib.contextmanager
-def _private_host() -> Iterator[None]:
-    """Put the socket through which processes are started into a folder of this user. By default it
-    is one to which any user of the machine can connect, and Monarch runs what it is sent."""
-    folder = tempfile.TemporaryDirectory(prefix="zorplex-")
-    atexit.register(folder.cleanup)
-    monarch.configure(default_transport=f"ipc://{folder.name}/host")
-    yield
-    # One address serves one socket; RDMABuffer opens more.
-    monarch.configure(default_transport=ChannelTransport.Unix)
+    # A process that stands still is judged by the probes of its service, and not by Monarch.
+    monarch.configure(get_actor_state_max_idle="1h", get_proc_state_max_idle="1h")
 
 
 @contextlib.contextmanager
@@ -140,10 +120,6 @@ class EndpointError(ActorError):
         return kind(self.message) if kind else self
 
 
-class Refused(Exception):
-    """Report that the process is draining. The endpoint did not run."""
-
-
 def reason_of(error: BaseException) -> str:
     """Return the cause in one line; Monarch's report of a dead process names it last."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
@@ -156,27 +132,16 @@ class Load:
     def __init__(self) -> None:
         self.serving = 0
         self.answered: set[str] = set()  # endpoints
-        self._draining = False
-        self._last_arrival = 0.0
         self._lock = threading.Lock()
 
-    def begin(self) -> bool:
-        """Count a request that has arrived. Returns whether it may be begun."""
+    def begin(self) -> None:
         with self._lock:
-            self._last_arrival = time.monotonic()
-            self.serving += not self._draining
-            return not self._draining
+            self.serving += 1
 
     def end(self, endpoint: str) -> None:
         with self._lock:
             self.serving -= 1
             self.answered.add(endpoint)
-
-    async def drain(self, quiet_seconds: float) -> None:
-        """Refuse requests. Returns when all are answered and none came for ``quiet_seconds``."""
-        self._draining, self._last_arrival = True, time.monotonic()
-        while self.serving or time.monotonic() - self._last_arrival < quiet_seconds:
-            await asyncio.sleep(0.02)
 
 
 _load = Load()
@@ -195,9 +160,7 @@ def concurrent_endpoint(method: Callable[..., Any]) -> Any:
         # The caller may have stopped: Monarch would end this actor for an answer that is lost.
         reply.return_undeliverable = False
         load, task = load_of_this_process(), asyncio.current_task()
-        if not load.begin():
-            reply.exception(Refused("this replica is about to stop and takes no more requests"))
-            return
+        load.begin()
         try:
             reply.send(await method(actor, *args, **kwargs))
         except BaseException as error:

@@ -33,11 +33,13 @@ def wanted(replicas: int, waiting: int, served: int, slots: int) -> int:
 async def follow_the_load(replica_set: ReplicaSet, router: Router) -> None:
     """Scale ``replica_set`` between its bounds until cancelled."""
     options, calm_since = replica_set.options, time.monotonic()
-    least, most = options.bounds
     while True:
         await asyncio.sleep(CHECK_SECONDS)
         there, served = len(replica_set.replicas), sum(replica.load for replica in replica_set.replicas.values())
-        number = min(max(wanted(there, len(router.queue), served, options.max_in_flight), least), most)
+        number = min(
+            max(wanted(there, len(router.queue), served, options.max_in_flight), options.min_replicas),
+            options.max_replicas,
+        )
         if number >= there:
             calm_since = time.monotonic()
         if number > there:

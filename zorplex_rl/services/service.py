@@ -2,7 +2,7 @@
 
     async with Service("tools", replicas_of(ToolActor, config), ServiceOptions(replicas=3)) as tools:
         await tools.execute.route(task, call)        one ready replica answers
-        await tools.execute.fanout(task, call)       all of them; a failure is a value that names its replica
+        await tools.execute.fanout(task, call)       all of them; an exception is a value
         async with tools.session() as session:       always the same replica as long as it lives, requests in order
             await session.execute.route(task, call)
 
@@ -14,7 +14,8 @@ A caller in another process has a ServiceClient: a router over the same replicas
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Self
@@ -41,9 +42,9 @@ class ServiceEndpoints:
         return found
 
     @asynccontextmanager
-    async def session(self, key: Hashable = None) -> AsyncIterator[Session]:
-        """Route to one replica: sessions of one ``key`` share it; without a key each has its own."""
-        yield self.router.session(key)
+    async def session(self) -> AsyncIterator[Session]:
+        """Route to one replica as long as it lives."""
+        yield Session(self.router)
 
 
 class Service(ServiceEndpoints):
@@ -58,13 +59,13 @@ class Service(ServiceEndpoints):
         on_restart: Callable[[Restart], None] = lambda restart: None,
     ) -> None:
         super().__init__(name, options)
-        self.on_restart = on_restart
+        self.id, self.on_restart = uuid.uuid4().hex, on_restart
         self.on_give_up: Callable[[Exception], None] = lambda error: None
         self.replica_set = ReplicaSet(
             name, start, options, self.router.join, lambda restart: self.on_restart(restart), self._gave_up
         )
         self.replica_at, self.scale_to = self.replica_set.replica_at, self.replica_set.scale_to
-        self.spares_ready, self.call = self.replica_set.spares_ready, self.router.call
+        self.spares_ready = self.replica_set.spares_ready
         self._scaling: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
@@ -77,8 +78,7 @@ class Service(ServiceEndpoints):
     async def open(self) -> None:
         """Start all replicas; returns when all are ready. If one cannot, stops all and raises."""
         await self.replica_set.open()
-        least, most = self.options.bounds
-        if least < most:
+        if self.options.max_replicas:
             self._scaling = asyncio.create_task(follow_the_load(self.replica_set, self.router))
 
     async def close(self) -> None:
@@ -108,8 +108,7 @@ class Entry:
     options: ServiceOptions
     replicas: tuple[tuple[str, str, Any, int], ...]
     lost: tuple[tuple[str, str], ...]
-    closed: bool
-    version: int = 0
+    owner: str  # the id of the service
     change: int = 0
 
 
@@ -118,7 +117,7 @@ class ServiceClient(ServiceEndpoints):
 
     def __init__(self, entry: Entry, ask: Callable[[], Awaitable[Entry | None]]) -> None:
         super().__init__(entry.name, entry.options)
-        self.version = self.change = 0
+        self.change = 0
         self.replicas: dict[str, Replica] = {}
         self.update(entry)
         self.following = asyncio.create_task(self._follow(ask))
@@ -127,7 +126,7 @@ class ServiceClient(ServiceEndpoints):
         """Use the replicas of ``entry``. Others still answer what they have begun."""
         if entry.change <= self.change:
             return
-        self.version, self.change = entry.version, entry.change
+        self.change = entry.change
         named, lost = {identity: rest for identity, *rest in entry.replicas}, dict(entry.lost)
         for identity in named.keys() - self.replicas.keys():
             replica = self.replicas[identity] = Replica(*named[identity])
@@ -141,7 +140,7 @@ class ServiceClient(ServiceEndpoints):
 
     async def _follow(self, ask: Callable[[], Awaitable[Entry | None]]) -> None:
         """Follow the entry until the service is closed or forgotten."""
-        while (entry := await ask()) and not entry.closed:
+        while entry := await ask():
             self.update(entry)
             await asyncio.sleep(FOLLOW_SECONDS)
         self.router.close(ServiceError(f"service {self.name!r} was closed"))

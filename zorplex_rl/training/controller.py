@@ -34,7 +34,6 @@ from zorplex_rl.run.timeline import Span
 from zorplex_rl.services.registry import register_service
 from zorplex_rl.services.replica import Machine, ReplicaFailed, ReplicaStart, ServiceOptions, replicas_of
 from zorplex_rl.services.replica_set import Restart
-from zorplex_rl.services.router import Failure
 from zorplex_rl.services.runtime import run_together
 from zorplex_rl.services.service import Service
 from zorplex_rl.task.episode import Episode
@@ -323,7 +322,7 @@ class Controller:
         """Return what timed actors recorded since the last call; dead ones say nothing."""
         parts = []
         for answers in await asyncio.gather(*(service.drain_spans.fanout() for service in self._timed.values())):
-            parts += [answer for answer in answers if not isinstance(answer, Failure)]
+            parts += [answer for answer in answers if not isinstance(answer, Exception)]
         # Of a trainer of several processes the first one counts.
         return [span for part in parts for span in (part[0] if part and isinstance(part[0], list) else part)]
 

@@ -166,9 +166,9 @@ class GeneratorHandle:
                 self._replica, self._read_from, self._version = replica, None, NO_WEIGHTS
             try:
                 if publisher is not self._read_from:
-                    await self.service.call(replica, "subscribe", publisher)
+                    await replica.call("subscribe", publisher)
                     self._read_from = publisher
-                self._version = await self.service.call(replica, "pull")
+                self._version = await replica.call("pull")
                 return self._version
             except WeightPullError as error:
                 if publisher is not unreadable:
@@ -193,5 +193,5 @@ class GeneratorHandle:
     async def _call_with_weights(self, endpoint: str, *args: Any) -> Any:
         if self._replica is None or self.version == NO_WEIGHTS:
             name = f"generator {self.index}"
-            raise ReplicaFailed(name, f"the process of {name} was replaced; pull first")
-        return await self.service.call(self._replica, endpoint, *args)
+            raise ReplicaFailed(f"the process of {name} was replaced; pull first")
+        return await self._replica.call(endpoint, *args)

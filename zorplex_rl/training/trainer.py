@@ -184,13 +184,13 @@ class TrainerHandle:
     async def _ask(self, replica: Replica, endpoint: str, *args: Any) -> Any:
         """Return the answer of ``replica``, that of rank 0 if it has several processes."""
         try:
-            answer = await self.service.call(replica, endpoint, *args)
+            answer = await replica.call(endpoint, *args)
         except EndpointError as error:
             # A rank whose partner dies may report a broken connection before the death is noticed.
             if replica.width > 1:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(replica.ended.wait(), LAST_WORDS_SECONDS)
-                    raise ReplicaFailed(replica.name, f"{replica.name}: {replica.reason}") from error
+                    raise ReplicaFailed(f"{replica.name}: {replica.reason}") from error
             raise
         return answer if replica.width == 1 else answer[0]
 
