@@ -20,21 +20,22 @@ with app.setup(hide_code=True):
     import marimo as mo
     import torch
     from torch.nn.utils import clip_grad_norm_, parameters_to_vector
-    from zorplex_rl.learning.alarm import BEARABLE, LIMITS, RATE, Alarm
-    from zorplex_rl.learning.microscope import factors, in_type, sample_as
 
     from zorplex_rl.config import LearnerConfig
     from zorplex_rl.course import nb09, nb11
     from zorplex_rl.course import staleness as lab
+    from zorplex_rl.course.alarm import BEARABLE, RATE, SMALLEST_SAMPLE_SIZE, Alarm
     from zorplex_rl.course.figures import drawing_of, lines
     from zorplex_rl.course.lesson import exercise, lesson
+    from zorplex_rl.course.microscope import factors, in_type
     from zorplex_rl.course.recorded_study import read_study
     from zorplex_rl.course.stacks import AXES, STACKS
     from zorplex_rl.course.widgets import LiveCurve
     from zorplex_rl.learning.batches import collate
     from zorplex_rl.learning.learner import token_logprobs
     from zorplex_rl.policy.load import load_policy
-    from zorplex_rl.policy.tool_loop import RolloutRequest
+    from zorplex_rl.policy.rollout import rollout
+    from zorplex_rl.policy.tool_loop import RolloutRequest, Sampling
     from zorplex_rl.simulation.what_if import read_recording, replay, what_if
     from zorplex_rl.task.environment import Zorplex, kinds_of
 
@@ -263,7 +264,8 @@ def _(config, environment, then, versions):
     requests = [RolloutRequest(task, seed) for seed, task in enumerate(_tasks)]
     seen, sizes, apart = {}, {}, 0.0
     for dtype in ("float32", "float16", "bfloat16"):
-        _episodes = sample_as(in_type(then, dtype), requests, environment.execute)
+        _sampler = in_type(then, dtype)
+        _episodes = rollout(_sampler, requests, environment.execute, Sampling())
         seen[dtype] = factors(_episodes, then, moved)  # log π_v/μ, and log π/π_v
         _product = seen[dtype].numerics.exp() * seen[dtype].staleness.exp()
         _whole = factors(_episodes, moved).numerics.exp()  # π/μ, computed by itself
@@ -371,7 +373,7 @@ def _(config):
     - A *forecast*. The learning rate does more harm than the lag, by its cube. So the forecast is a
       lag: the one that is as bad at a rate of {RATE:g}. Plain bears {BEARABLE["reinforce"]} versions, a loss that masks
       tokens {BEARABLE["icepop"]}, that weights them {BEARABLE["tis"]}, that also limits the move {BEARABLE["m2po"]}, and a clipped one any.
-    - A *diagnostic*: the effective sample size of the episodes, smoothed, below {LIMITS[0].bound:.2g}.
+    - A *diagnostic*: the effective sample size of the episodes, smoothed, below {SMALLEST_SAMPLE_SIZE:.2g}.
 
     Recorded runs chose all these bounds.
     """)
@@ -513,7 +515,7 @@ def _(recorded):
     DPPO's authors say that CISPO collapses; ScaleRL's chose it. Of its runs in the table {_of["`cispo`"]}
     collapsed, of DPPO's {_of["`dppo`"]}. By the rule that we had written down before, CISPO collapses at
     lag 32, and lag 8 is undecided (`benchmarks/LOG.md`). A mask like IcePop's, the cure for wrong
-    records, is none for old data here. `--ess-control` lowers the rate with the sample size.
+    records, is none for old data here.
     """)
     mo.vstack([_chosen, lesson.table(_caption, _ends), _disputed])
     return

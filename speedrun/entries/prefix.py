@@ -4,11 +4,10 @@ import math
 from statistics import pstdev
 
 import torch
-from zorplex_rl.learning.schedule import schedule
 
-from zorplex_rl.learning.advantages import prefix_relative
+from zorplex_rl.learning.advantages import by_prefix
 from zorplex_rl.learning.batches import collate
-from zorplex_rl.learning.learner import token_logprobs
+from zorplex_rl.learning.learner import schedule, token_logprobs
 from zorplex_rl.learning.train_simple import play
 from zorplex_rl.task.environment import Zorplex
 
@@ -63,4 +62,4 @@ def advantages_of(group):
     """Return a list for each episode: at each token its reward minus the mean of those that begin alike."""
     rewards = [episode.scored.reward for episode in group]
     spread = pstdev(rewards) + 0.1
-    return prefix_relative([episode.token_ids for episode in group], [reward / spread for reward in rewards])
+    return by_prefix(group, [reward / spread for reward in rewards])

@@ -3,11 +3,10 @@
 import math
 
 import torch
-from zorplex_rl.learning.schedule import schedule
 
 from zorplex_rl.learning.advantages import group_relative
 from zorplex_rl.learning.batches import collate
-from zorplex_rl.learning.learner import token_logprobs
+from zorplex_rl.learning.learner import schedule, token_logprobs
 from zorplex_rl.learning.train_simple import play
 from zorplex_rl.task.environment import Zorplex
 

@@ -7,10 +7,9 @@ import signal
 
 import torch
 from prefix import advantages_of
-from zorplex_rl.learning.schedule import schedule
 
 from zorplex_rl.learning.batches import collate
-from zorplex_rl.learning.learner import token_logprobs
+from zorplex_rl.learning.learner import schedule, token_logprobs
 from zorplex_rl.learning.train_simple import play
 from zorplex_rl.task.environment import Zorplex
 

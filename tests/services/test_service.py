@@ -16,11 +16,7 @@ from pathlib import Path
 import pytest
 from echo import Echo, Finder, count_overtaking, send
 
-from zorplex_rl.services.registry import (
-    UnknownService,
-    get_service,
-    register_service,
-)
+from zorplex_rl.services.registry import UnknownService, get_service, register_service
 from zorplex_rl.services.replica import (
     GivenUp,
     Overloaded,

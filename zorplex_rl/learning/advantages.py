@@ -34,7 +34,11 @@ def group_relative(rewards: Sequence[Sequence[float]], epsilon: float = 1e-4) ->
     >>> group_relative([[1.0, 0.0], [1.0, 1.0]], epsilon=0.0)
     [[1.0, -1.0], [0.0, 0.0]]
     """
-    return [_standardise(group, epsilon) for group in rewards]
+    found = []
+    for group in rewards:
+        mean, deviation = fmean(group), pstdev(group)
+        found.append([(reward - mean) / (deviation + epsilon) if deviation > 0 else 0.0 for reward in group])
+    return found
 
 
 def mean_relative(rewards: Sequence[Sequence[float]]) -> list[list[float]]:
@@ -49,7 +53,12 @@ def mean_relative(rewards: Sequence[Sequence[float]]) -> list[list[float]]:
     >>> mean_relative([[1.0, 0.0, 0.0, 0.0], [1.0, 1.0, 0.0, 0.0], [0.0, 0.0]])
     [[3.0, -1.0, -1.0, -1.0], [1.0, 1.0, -1.0, -1.0], [0.0, 0.0]]
     """
-    return [_relative_to_mean([reward - min(group) for reward in group]) for group in rewards]
+    found = []
+    for group in rewards:
+        above = [reward - min(group) for reward in group]
+        mean = fmean(above)
+        found.append([reward / mean - 1 if mean > 0 else 0.0 for reward in above])
+    return found
 
 
 ADVANTAGES: dict[str, Advantage] = dict.fromkeys(get_args(LossName), group_relative) | {
@@ -84,16 +93,6 @@ def by_prefix(episodes: Sequence[Episode], advantages: Sequence[float]) -> list[
             alike = [row for row in alike if episodes[row].token_ids[at : at + 1] == [token]]
         found.append(values)
     return found
-
-
-def _standardise(group: Sequence[float], epsilon: float) -> list[float]:
-    mean, deviation = fmean(group), pstdev(group)
-    return [(reward - mean) / (deviation + epsilon) if deviation > 0 else 0.0 for reward in group]
-
-
-def _relative_to_mean(group: Sequence[float]) -> list[float]:
-    mean = fmean(group)
-    return [reward / mean - 1 if mean > 0 else 0.0 for reward in group]
 
 
 def zero_variance_share(rewards: Sequence[Sequence[float]]) -> float:

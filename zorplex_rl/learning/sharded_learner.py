@@ -6,11 +6,9 @@
     layer           gather its weights ──► forward, backward ──► add up the gradients, each rank its half
     optimizer       steps its half                  steps its half
 
-What a process keeps of weights, gradients, masters and moments is divided by the number of ranks;
-one layer at a time is whole. Every loss is a sum over tokens divided by the tokens of the *whole*
-batch, so the gradients of the ranks add up to that of one process, in another order: the only
-difference that sharding makes.
-
+A process keeps its part of weights, gradients, masters and moments; one layer at a time is whole.
+Every loss is a sum over tokens divided by the tokens of the *whole* batch, so the gradients of the
+ranks add up to that of one process, in another order: the only difference that sharding makes.
 Every rank calls the same methods with the same arguments, and returns the same diagnostics.
 """
 
@@ -24,7 +22,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from zorplex_rl.config import Config, LearnerConfig
+from zorplex_rl.config import LearnerConfig
 from zorplex_rl.learning.adamw import AdamW
 from zorplex_rl.learning.advantages import by_prefix
 from zorplex_rl.learning.batches import Advantages, MicroBatch, collate
@@ -55,12 +53,7 @@ class ShardedLearner:
     Each method is that of ``Learner``."""
 
     def __init__(
-        self,
-        policy: Policy,
-        mesh: DeviceMesh,
-        config: LearnerConfig = Config.learner,
-        decay_steps: int = 0,
-        temperature: float = 1.0,
+        self, policy: Policy, mesh: DeviceMesh, config: LearnerConfig, decay_steps: int = 0, temperature: float = 1.0
     ) -> None:
         self.policy, self.mesh, self.config, self.version = policy, mesh, config, 0
         self.decay_steps, self.temperature = decay_steps, temperature
