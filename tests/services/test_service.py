@@ -80,7 +80,7 @@ def test_an_exception_of_an_endpoint_goes_to_the_caller_and_leaves_the_replica_a
                 isinstance(failure, EndpointError) and "again" in str(failure) for failure in failures
             )
             assert (pids(service), restarts) == (before, [])
-            assert (service.router.counts["raised"], service.router.counts["failed"]) == (12, 0)
+            assert (service.router.counts["raised"], service.router.counts["failed"]) == (10, 0)
 
     asyncio.run(scenario())
 

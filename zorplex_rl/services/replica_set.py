@@ -215,8 +215,9 @@ class ReplicaSet:
         """Probe ``replica``. Returns when it has failed, or was stopped."""
         while not replica.ended.is_set():
             with suppress(TimeoutError):
-                await asyncio.wait_for(replica.ended.wait(), self.options.probe_every)
-                return
+                async with asyncio.timeout(self.options.probe_every):
+                    await replica.ended.wait()
+                    return
             try:
                 await replica.beat(self.options.probe_timeout)
             except TimeoutError:
@@ -235,8 +236,11 @@ class ReplicaSet:
 
     async def _bring_up(self) -> Replica:
         """Start a replica. Raises TimeoutError after ``start_timeout`` seconds."""
-        async with asyncio.timeout(self.options.start_timeout):
-            return await self._start(next(self._names))
+        try:
+            async with asyncio.timeout(self.options.start_timeout):
+                return await self._start(next(self._names))
+        except TimeoutError as error:
+            raise TimeoutError(f"it was not ready within {self.options.start_timeout:g} s") from error
 
     def _changed(self, replica: Replica | None = None) -> None:
         if replica and replica.state is State.FAILED:
