@@ -3,7 +3,6 @@ calls."""
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import os
 import shutil
@@ -21,7 +20,6 @@ import pytest
 import torch
 from filelock import FileLock
 from hypothesis import HealthCheck, settings
-from wording import compare
 
 from zorplex_rl.policy.load import EMBEDDED_PATH, Policy, load_policy
 from zorplex_rl.run.folder import RunFolder
@@ -45,33 +43,23 @@ settings.load_profile("repeatable")
 
 
 def pytest_xdist_auto_num_workers(config):
-    """Five for two cores, since many tests wait for processes of theirs, two if they are quick ones;
-    and as many as fit into memory, with 4 GB for each of them and the runs that it starts."""
+    """Five for two cores, since many tests wait for their processes, two without the slow ones; and
+    as many as fit into memory, with 4 GB for each of them and the runs that it starts."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    wanted = cores if config.option.markexpr == "quick" else 5 * cores // 2
+    wanted = cores if "not slow" in config.option.markexpr else 5 * cores // 2
     return max(1, min(wanted, psutil.virtual_memory().total // 2**32))
 
 
 def pytest_collection_modifyitems(items):
-    from quick import is_quick
-
     for item in items:
-        if is_quick(item):
-            item.add_marker("quick")
+        if item.get_closest_marker("long"):
+            item.add_marker("slow")
 
 
 def pytest_collection_finish():
     """What was imported stays: the collector, which took a tenth of the time, looks at it no more."""
     gc.collect()
     gc.freeze()
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item):
-    from quick import Alone
-
-    with Alone(item.name) if item.get_closest_marker("quick") else contextlib.nullcontext():
-        return (yield)
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -182,14 +170,6 @@ def once(tmp_path_factory, worker_id, testrun_uid):
         return folder
 
     return folder_of
-
-
-@pytest.fixture
-def wording(request, tmp_path):
-    """``wording(said, case)``: the message ``said`` is put as in ``wording.txt``. There the test's own
-    folder is called TMP."""
-    test = f"{request.path.relative_to(Path(__file__).parent).as_posix()}::{request.node.originalname}"
-    return lambda said, case="always": compare(test, case, str(said).strip().replace(str(tmp_path), "TMP"))
 
 
 @pytest.fixture(scope="session")

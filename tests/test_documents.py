@@ -53,6 +53,7 @@ def test_a_bar_is_as_long_as_its_work_and_another_run_is_another_picture():
     assert scale == round((drawer.RIGHT - drawer.LEFT) / max(work.end for work in works))
 
 
+@pytest.mark.slow
 def test_the_first_picture_moves_unless_its_reader_wants_less_motion_and_is_light_and_dark():
     with launched() as browser:
         page = browser.new_page()

@@ -20,6 +20,8 @@ from zorplex_rl.config import LOSS_KNOBS, Config
 from zorplex_rl.run.folder import RunFolder
 from zorplex_rl.simulation.what_if import read_recording
 
+pytestmark = pytest.mark.slow
+
 CONFIG = SMALL.changed(max_lag=1, steps=4, checkpoint_every=1)
 SECONDS = 10
 TASK = """

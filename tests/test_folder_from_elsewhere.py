@@ -23,6 +23,8 @@ from zorplex_rl.policy.load import EMBEDDED_PATH
 from zorplex_rl.run.folder import RunFolder, expect_plain, seal
 from zorplex_rl.run.timeline import Span, Timeline
 
+pytestmark = pytest.mark.slow
+
 TASK = """
 open({ran!r}, "w").close()
 from zorplex_rl.task.environment import Environment

@@ -25,6 +25,8 @@ from zorplex_rl.training.devices import has_driver
 from zorplex_rl.training.transports import subscribe
 from zorplex_rl.weights.layout import Layout, named_weights
 
+pytestmark = pytest.mark.slow
+
 if not has_driver() or not torch.cuda.is_available():
     pytest.skip("this machine has no GPU", allow_module_level=True)
 GPU = "cuda:0"

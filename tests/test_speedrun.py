@@ -83,6 +83,7 @@ def test_an_entry_that_takes_too_long_is_stopped(run, entry):
     assert run.time_entry(endless) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", ENTRIES, ids=lambda file: file.stem)
 def test_each_entry_trains_the_policy_that_it_is_given(run, file, embedded):
     policy, tasks = copy.deepcopy(embedded), Zorplex(7).tasks(run.KINDS, 8)

@@ -8,6 +8,10 @@ import subprocess
 import tomllib
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 ALLOWED = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"]
 LOW, BEYOND = map(int, re.fullmatch(r">=3\.(\d+),<3\.(\d+)", ALLOWED).groups())

@@ -24,6 +24,8 @@ from zorplex_rl.course.lesson import lesson
 from zorplex_rl.course.site import build
 from zorplex_rl.errors import ConfigError
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 RECORDED = NotebookSeconds("2026-11-22", "2 cores of something.", 0.2, {"05_rl_intro": 40.0, "06_services": 60.0})
 

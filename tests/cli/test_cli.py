@@ -199,6 +199,7 @@ def test_the_version_is_that_of_the_package(capsys):
     assert capsys.readouterr().out == f"zorplex-rl {importlib.metadata.version('zorplex-rl')}\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["--version", "--help", "train --help"])
 @pytest.mark.parametrize("where", ["| true", ">&-"])
 def test_an_output_that_nobody_reads_is_no_mistake(command, where):
@@ -209,6 +210,7 @@ def test_an_output_that_nobody_reads_is_no_mistake(command, where):
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+@pytest.mark.slow
 def test_what_a_command_starts_has_standard_files_also_where_its_own_are_closed():
     # As a process of Monarch's begins.
     child = "import sys; sys.stdin.read(); sys.stdout.reconfigure(line_buffering=True); sys.stderr.write('')"
@@ -222,6 +224,7 @@ def test_what_a_command_starts_has_standard_files_also_where_its_own_are_closed(
     assert subprocess.run(["bash", "-c", '"$0" -c "$1" <&- >&- 2>&-', sys.executable, program]).returncode == 0
 
 
+@pytest.mark.slow
 def test_a_command_that_has_used_monarch_ends_before_the_interpreter_is_taken_apart():
     """On the way out Monarch's threads would end it with SIGABRT, now and then."""
     program = """if True:
@@ -240,6 +243,7 @@ def test_a_command_that_has_used_monarch_ends_before_the_interpreter_is_taken_ap
     assert (done.returncode, done.stdout, done.stderr) == (3, "cleaned up\n", "")
 
 
+@pytest.mark.slow
 def test_an_output_that_cannot_be_written_is_one_sentence():
     with open("/dev/full", "w") as full:
         done = subprocess.run(
@@ -251,6 +255,7 @@ def test_an_output_that_cannot_be_written_is_one_sentence():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
 def test_what_the_encoding_of_an_output_lacks_is_written_in_ascii(encoding, tmp_path):
     # A path may hold bytes that are no text in any encoding.
@@ -311,6 +316,7 @@ def test_a_model_that_is_no_causal_lm_is_refused(capsys, tmp_path):
     assert "not a causal language model but BertModel" in said
 
 
+@pytest.mark.slow
 def test_no_command_begins_in_a_folder_that_is_gone(tmp_path):
     here = f"import os; os.chdir({str(tmp_path / 'gone')!r}); os.rmdir(os.getcwd()); from zorplex_rl.__main__ import program; program()"
     for command in (["eval"], ["--version"]):
@@ -463,6 +469,7 @@ def test_a_broken_checkpoint_is_refused_with_the_command_that_uses_the_older_one
     assert "needs a run to continue" in refused(capsys, tmp_path, "train", "--from-checkpoint", "1")
 
 
+@pytest.mark.slow
 def test_a_folder_that_another_process_writes_to_is_not_touched(capsys, tmp_path):
     folder = RunFolder.create(tmp_path / "run", SMALL)
     folder.finish_checkpoint(folder.begin_checkpoint(2), state_at(2))
@@ -534,6 +541,7 @@ def test_every_flag_of_a_configuration_is_on_the_command_line(capsys):
     assert parse_command(Commands, ["train", *as_flags(config)], "zorplex-rl").config == config
 
 
+@pytest.mark.slow
 def test_importing_the_package_loads_neither_torch_nor_monarch():
     program = "import sys, zorplex_rl; zorplex_rl.get_spec('simple'); print({'torch', 'monarch', 'transformers'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

@@ -17,6 +17,8 @@ from zorplex_rl.policy.load import load_policy
 from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
 from zorplex_rl.task.environment import Environment, Zorplex
 
+pytestmark = pytest.mark.slow
+
 TASKS = Zorplex(seed=5).tasks(("simple", "compositional", "multi_step"), 6, "held_out")
 TOKENS = 40
 PLAIN = """

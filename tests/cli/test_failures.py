@@ -20,6 +20,8 @@ from zorplex_rl.cli import train as train_command
 from zorplex_rl.cli.commands import main
 from zorplex_rl.run.folder import RunFolder
 
+pytestmark = pytest.mark.slow
+
 TASK = """
 import os, resource, signal, sys
 from pathlib import Path

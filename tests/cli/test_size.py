@@ -17,6 +17,8 @@ from zorplex_rl.sizing.model_shape import ModelShape
 from zorplex_rl.task.environment import Environment
 from zorplex_rl.task.own_task import EnvironmentSource
 
+pytestmark = pytest.mark.slow
+
 MODEL = ModelShape(layers=12, hidden=768, heads=12, kv_heads=4, intermediate=2048, vocabulary=32000)
 
 

@@ -31,6 +31,8 @@ from zorplex_rl.cli.train import _how_to_go_on
 from zorplex_rl.errors import CheckpointError
 from zorplex_rl.run.folder import RunFolder, step_of
 
+pytestmark = pytest.mark.slow
+
 LONG = SMALL.changed(max_lag=1, steps=500, checkpoint_every=1000)
 
 

@@ -14,6 +14,8 @@ from zorplex_rl.policy.load import Policy
 from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
 from zorplex_rl.task.environment import Zorplex
 
+pytestmark = pytest.mark.slow
+
 ENVIRONMENT = Zorplex(0)
 
 

@@ -13,6 +13,8 @@ from zorplex_rl.course import nb08, nb08_checks
 from zorplex_rl.policy.load import load_policy
 from zorplex_rl.run.timeline import Span, Timeline
 
+pytestmark = pytest.mark.slow
+
 
 def test_drawn_moments_reach_every_case_of_the_rule():
     drawn = [nb08_checks.drawn_moment(random.Random(seed)) for seed in range(60)]

@@ -9,6 +9,8 @@ import pytest
 
 from zorplex_rl.course import nb08b
 
+pytestmark = pytest.mark.slow
+
 
 def test_drawn_attempts_reach_every_case_of_the_estimator():
     drawn = [nb08b.drawn_attempts(random.Random(seed)) for seed in range(60)]

@@ -15,6 +15,8 @@ from zorplex_rl.course.recorded_study import Row, read_study
 from zorplex_rl.course.staleness import Trial
 from zorplex_rl.errors import TrainingDiverged
 
+pytestmark = pytest.mark.slow
+
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 benchmark = importlib.import_module("staleness")

@@ -128,6 +128,7 @@ def test_the_reference_page_shows_all_commands():
     assert all(launch.command.strip() in text for launch in LAUNCHES)
 
 
+@pytest.mark.slow
 def test_in_a_browser_all_columns_of_the_table_are_seen_and_sort(tmp_path):
     (tmp_path / "stacks.html").write_text(stacks_page(), encoding="utf-8")
     with launched() as browser:

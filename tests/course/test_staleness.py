@@ -17,6 +17,8 @@ from zorplex_rl.course.staleness import (
     train_with_lag,
 )
 
+pytestmark = pytest.mark.slow
+
 SHORT = Conditions(task="simple", steps=4, prompts=2, samples=4, max_tokens=48, held_out_tasks=8, learning_rate=3e-3)
 
 

@@ -21,6 +21,8 @@ from zorplex_rl.hosts.hosts import TLS_FILES, Host, Hosts, check_encryption, par
 from zorplex_rl.hosts.lease import LEASE_SECONDS, Lease
 from zorplex_rl.run.folder import RunFolder
 
+pytestmark = pytest.mark.slow
+
 PORT = 4444
 PROGRAM = (sys.executable, "-m", "zorplex_rl")
 LONGER = SMALL.changed(steps=14, checkpoint_every=3)

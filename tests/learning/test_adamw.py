@@ -10,6 +10,8 @@ import torch
 
 from zorplex_rl.learning.adamw import AdamW
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("weight_decay", [0.0, 0.1])
 def test_it_is_torch_s_own_bit_for_bit(weight_decay):

@@ -22,6 +22,8 @@ from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
 from zorplex_rl.task.environment import Zorplex
 from zorplex_rl.task.rewards import score
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def episodes(embedded):

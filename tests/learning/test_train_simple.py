@@ -12,6 +12,8 @@ from zorplex_rl.learning.train_simple import GREEDY, accuracy, compare, play, po
 from zorplex_rl.policy.load import Policy, load_policy
 from zorplex_rl.task.environment import Zorplex, kinds_of
 
+pytestmark = pytest.mark.slow
+
 ENV, KINDS = Zorplex(seed=0), kinds_of("compositional")
 
 

@@ -24,6 +24,8 @@ from test_notebooks import NOTEBOOKS, load
 from zorplex_rl.course import nb01, nb02
 from zorplex_rl.services.runtime import ActorError, start_monarch, this_host
 
+pytestmark = pytest.mark.slow
+
 answers, answers_02 = answers_of("01"), answers_of("02")
 
 ACTORS, INTERACTIVE = (

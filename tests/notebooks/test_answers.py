@@ -17,6 +17,8 @@ import pytest
 
 from zorplex_rl.course.lesson import exercise
 
+pytestmark = pytest.mark.slow
+
 HERE = Path(__file__).parent
 NOTEBOOKS = {path.stem.split("_")[0]: path for path in sorted((HERE.parents[1] / "notebooks").glob("[0-9]*.py"))}
 WRITTEN = sorted(path.stem.removeprefix("answers_") for path in (HERE / "answers").glob("answers_*.py"))

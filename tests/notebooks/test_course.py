@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from prose import texts_of, too_long
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = {path.stem: path for path in sorted((ROOT / "notebooks").glob("[0-9]*.py"))}
 

@@ -19,6 +19,8 @@ from zorplex_rl.course.lesson import exercise
 from zorplex_rl.services.runtime import ReplicaDied
 from zorplex_rl.weights.reshard.plan import Sharding, local_box
 
+pytestmark = pytest.mark.slow
+
 RUN = """
 import json, runpy, sys
 from types import SimpleNamespace

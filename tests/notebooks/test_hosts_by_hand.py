@@ -10,6 +10,8 @@ import pytest
 from test_course import minutes
 from test_notebooks import load
 
+pytestmark = pytest.mark.slow
+
 FOLDER = Path(__file__).parents[2] / "notebooks"
 PATH = next(path for name in ("10_scaling_out.py", "parts_hosts.py") if (path := FOLDER / name).exists())
 LEASE = 1.0

@@ -19,6 +19,8 @@ from test_notebooks import Later
 
 from zorplex_rl.course.kept_file import fill_in, functions_of
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 MINE, BEFORE = ROOT / "examples" / "my_async_rl.py", ROOT / "examples" / "my_rl.py"
 notebook = Later(ROOT / "notebooks" / "08_rl_e2e.py")

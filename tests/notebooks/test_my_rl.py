@@ -19,6 +19,8 @@ from zorplex_rl.course.kept_file import fill_in, keep
 from zorplex_rl.policy.tool_loop import encode_prompt
 from zorplex_rl.task.environment import Zorplex
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 MINE = ROOT / "examples" / "my_rl.py"
 notebook = Later(ROOT / "notebooks" / "05_rl_intro.py")

@@ -22,6 +22,8 @@ from zorplex_rl.task.environment import Zorplex
 from zorplex_rl.task.rewards import score
 from zorplex_rl.task.specs import TASK_SPECS
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 notebook = Later(ROOT / "notebooks" / "05_rl_intro.py")
 ENV, SAMPLING = Zorplex(seed=0), Sampling(max_tokens=96, max_turns=96, slots=64)

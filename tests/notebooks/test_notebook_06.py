@@ -25,6 +25,8 @@ from zorplex_rl.services.replica import ServiceOptions, replicas_of
 from zorplex_rl.services.runtime import ReplicaDied, start_monarch
 from zorplex_rl.services.service import Service
 
+pytestmark = pytest.mark.slow
+
 NOTEBOOK = next(path for path in NOTEBOOKS if path.stem == "06_services")
 EXAMPLES = NOTEBOOK.parents[1] / "examples"
 SMALL = SimpleNamespace(replicas=3, callers=9, seconds=0.2, settle=0.7)

@@ -21,6 +21,8 @@ from test_notebooks import load
 from zorplex_rl.course import nb07_torn
 from zorplex_rl.weights.ring import WeightRing, read_rings
 
+pytestmark = pytest.mark.slow
+
 PATH = Path(__file__).parents[2] / "notebooks" / "07_rdma_weight_sync.py"
 SIZE = 64
 

@@ -22,6 +22,8 @@ from zorplex_rl.course.nb07b import minimum_bytes
 from zorplex_rl.weights.reshard.plan import Sharding, local_box, plan
 from zorplex_rl.weights.reshard.sharded_model import ShardedWeight, plan_model
 
+pytestmark = pytest.mark.slow
+
 PATH = Path(__file__).parents[2] / "notebooks" / "07b_resharding.py"
 
 

@@ -22,6 +22,8 @@ from zorplex_rl.policy.load import load_policy
 from zorplex_rl.run.folder import RunFolder
 from zorplex_rl.training.loop import run_training, train_async
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 notebook = Later(ROOT / "notebooks" / "08_rl_e2e.py")
 

@@ -18,6 +18,8 @@ from zorplex_rl.course import nb08b
 from zorplex_rl.learning.losses import kl_penalty
 from zorplex_rl.task.rewards import accuracy
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 notebook = Later(ROOT / "notebooks" / "08b_judging_a_run.py")
 

@@ -20,6 +20,8 @@ from zorplex_rl.learning.learner import token_logprobs
 from zorplex_rl.learning.losses import LOSSES, policy_loss
 from zorplex_rl.learning.ratios import effective_sample_size
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 notebook = Later(ROOT / "notebooks" / "09_staleness.py")
 

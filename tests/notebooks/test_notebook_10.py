@@ -16,6 +16,8 @@ from zorplex_rl.course.widgets.widget import pack
 from zorplex_rl.sizing.memory import BatchShape, Workload, generator_memory, trainer_memory
 from zorplex_rl.sizing.model_shape import ModelShape
 
+pytestmark = pytest.mark.slow
+
 PATH = Path(__file__).parents[2] / "notebooks" / "10_scaling_out.py"
 notebook = Later(PATH)
 SHAPES = [

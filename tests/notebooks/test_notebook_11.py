@@ -16,6 +16,8 @@ from zorplex_rl.course import nb11
 from zorplex_rl.course.figures import drawing_of
 from zorplex_rl.course.recorded_study import read_study
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 notebook = Later(ROOT / "notebooks" / "11_laboratory.py")
 

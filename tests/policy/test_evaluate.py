@@ -12,6 +12,8 @@ from zorplex_rl.policy.evaluate import clustered_interval, exact_interval, summa
 from zorplex_rl.task.episode import Episode, Task, Turn
 from zorplex_rl.task.rewards import score
 
+pytestmark = pytest.mark.slow
+
 SIMULATED = 500
 SHARES = (0.02, 0.1, 0.5, 0.9, 0.98, 1.0)
 CORRELATIONS = (0.0, 0.05, 0.3, 0.8, 1.0)

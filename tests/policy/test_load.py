@@ -20,6 +20,8 @@ from zorplex_rl.policy.tool_loop import encode_prompt, encode_text
 from zorplex_rl.task.environment import Zorplex
 from zorplex_rl.task.specs import TASK_SPECS
 
+pytestmark = pytest.mark.slow
+
 ENV = Zorplex(seed=0)
 
 # In the manner of Qwen2.5: a default system prompt, a branch for tools, and whitespace control

@@ -26,6 +26,8 @@ from zorplex_rl.policy.model import Qwen2
 from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
 from zorplex_rl.task.environment import Zorplex
 
+pytestmark = pytest.mark.slow
+
 SAME_OPERATIONS = transformers.__version__ == "5.24.0"
 """Whether this is the version that the model was written beside: another one may add in another order."""
 

@@ -28,6 +28,8 @@ from zorplex_rl.task.parser import find_answer, find_call, format_result
 from zorplex_rl.task.rewards import score, score_turns
 from zorplex_rl.task.specs import DIFFICULTIES, TASK_SPECS, ZORPLEX_WORDS, get_spec
 
+pytestmark = pytest.mark.slow
+
 RECIPES = Path(__file__).parents[2] / "recipes"
 sys.path.insert(0, str(RECIPES))
 recipe = importlib.import_module("embedded_policy")

@@ -32,6 +32,8 @@ from zorplex_rl.task.episode import Episode, Task
 from zorplex_rl.task.parser import find_answer, find_call, format_result
 from zorplex_rl.task.rewards import final_answer, score
 
+pytestmark = pytest.mark.slow
+
 ENV, HINTED = Zorplex(seed=0), Zorplex(seed=0, hints=True)
 PATIENCE = 30.0
 """Seconds after which a test that hangs is failed; nothing waits so long when all is well."""

@@ -9,6 +9,8 @@ from zorplex_rl.task.environment import Zorplex
 from zorplex_rl.task.episode import Episode
 from zorplex_rl.task.specs import TASK_SPECS
 
+pytestmark = pytest.mark.slow
+
 ENV = Zorplex(seed=0)
 
 

@@ -13,6 +13,8 @@ from zorplex_rl.policy.rollout import RolloutEngine, RolloutRequest, Sampling, r
 from zorplex_rl.policy.stream import RolloutStream
 from zorplex_rl.task.environment import Zorplex, kinds_of
 
+pytestmark = pytest.mark.slow
+
 ENV = Zorplex(0)
 SAMPLING = Sampling(max_tokens=40, slots=8)
 

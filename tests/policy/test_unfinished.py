@@ -11,6 +11,8 @@ from conftest import babbler
 from zorplex_rl.policy.rollout import RolloutEngine, RolloutRequest, Sampling
 from zorplex_rl.task.environment import Zorplex, kinds_of
 
+pytestmark = pytest.mark.slow
+
 ENV = Zorplex(0)
 REQUESTS = [RolloutRequest(task, i, i) for i, task in enumerate(ENV.tasks(kinds_of("mix"), 24, "train"))]
 STEPS = 9

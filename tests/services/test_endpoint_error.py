@@ -20,6 +20,8 @@ from zorplex_rl.services.runtime import (
 )
 from zorplex_rl.services.service import Service
 
+pytestmark = pytest.mark.slow
+
 PATIENCE = 30.0
 """Seconds after which a caller counts as one who waits for ever."""
 

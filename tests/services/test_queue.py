@@ -13,6 +13,8 @@ from echo import Echo
 from zorplex_rl.services.replica import Overloaded, ReplicaFailed, ServiceError, ServiceOptions, State, replicas_of
 from zorplex_rl.services.service import Service
 
+pytestmark = pytest.mark.slow
+
 
 def echoes(*args, **options):
     return Service("echo", replicas_of(Echo, *args), ServiceOptions(**({"start_timeout": 60} | options)))

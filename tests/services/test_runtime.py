@@ -17,7 +17,7 @@ from runs import SMALL, as_flags, command, rows
 
 from zorplex_rl.services.replica import spawn
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")]
 LISTENING, LISTENING_TCP = "01", "0A"
 SOMEBODY_ELSE = 65534
 OF_CUDA = "@cuda-uvmfd-"

@@ -14,6 +14,8 @@ from zorplex_rl.services.replica import ServiceOptions, replicas_of, spawn
 from zorplex_rl.services.runtime import ActorError
 from zorplex_rl.services.service import Service
 
+pytestmark = pytest.mark.slow
+
 
 def echoes(*args, name="echo", **options):
     return Service(name, replicas_of(Echo, *args), ServiceOptions(**({"start_timeout": 60} | options)))

@@ -29,6 +29,8 @@ from zorplex_rl.services.replica import (
 from zorplex_rl.services.runtime import Actor, ActorError, EndpointError, concurrent_endpoint
 from zorplex_rl.services.service import Service
 
+pytestmark = pytest.mark.slow
+
 IDEMPOTENT = ("who", "ask")
 
 

@@ -22,7 +22,7 @@ from zorplex_rl.services.registry import register_service
 from zorplex_rl.services.replica import GivenUp, ReplicaFailed, ServiceOptions, replicas_of, spawn
 from zorplex_rl.services.service import Service
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has pidfds")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="only Linux has pidfds")]
 LINUX = tuple(int(part) for part in platform.release().split("-")[0].split(".")[:2] if part.isdigit())
 NOTICED_SECONDS = 2.0
 IDEMPOTENT = ("who", "ask")

@@ -16,6 +16,8 @@ from zorplex_rl.simulation.bounds import lower_bounds
 from zorplex_rl.simulation.setting import Setting
 from zorplex_rl.simulation.simulate import compare, simulate_async, simulate_sync
 
+pytestmark = pytest.mark.slow
+
 A_HAIR = 1 + 1e-9
 """Sums of many floats in two orders differ by less."""
 

@@ -24,6 +24,8 @@ from zorplex_rl.errors import ConfigError
 from zorplex_rl.run.folder import RunFolder
 from zorplex_rl.simulation.what_if import paired_interval, read_recording, replay, what_if
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def copied(sync_run, tmp_path):

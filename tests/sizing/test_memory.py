@@ -131,6 +131,7 @@ def test_what_one_phase_frees_stays_with_the_process_unless_it_is_large(vocabula
     assert (parts[memory.KEPT] > found.phases["update"]["optimizer's temporaries"]) == stays
 
 
+@pytest.mark.slow
 def test_a_measured_process_takes_what_was_computed(tmp_path):
     shape = ModelShape(layers=6, hidden=256, heads=8, kv_heads=2, intermediate=1100, vocabulary=9000)
     make_model(shape, tmp_path)

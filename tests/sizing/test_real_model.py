@@ -16,6 +16,8 @@ from zorplex_rl.policy.warmstart import WarmStart, build_tokenizer
 from zorplex_rl.course.nb10 import make_model
 from zorplex_rl.sizing.model_shape import ModelShape
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 SHAPE = ModelShape(layers=6, hidden=256, heads=8, kv_heads=2, intermediate=1024, vocabulary=4000)
 SMALL = "--prompts-per-step 2 --group-size 4 --max-tokens 24 --slots 8 --token-budget 2048 --eval-tasks 4 --dtype float32".split()

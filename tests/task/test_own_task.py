@@ -26,6 +26,8 @@ from zorplex_rl.task.episode import Episode
 from zorplex_rl.task.own_task import EnvironmentSource
 from zorplex_rl.task.parser import ToolCall, find_answer, find_call
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 LOCKERS, WORDS, PROBLEMS = (
     str(ROOT / "examples" / name) for name in ("lockers.py", "word_problems.py", "word_problems.jsonl")

@@ -14,6 +14,8 @@ from zorplex_rl.errors import TaskError
 from zorplex_rl.policy.load import save_model
 from zorplex_rl.task.own_task import EnvironmentSource
 
+pytestmark = pytest.mark.slow
+
 reasoning_gym = pytest.importorskip("reasoning_gym")
 EXAMPLE = Path(__file__).parents[2] / "examples" / "reasoning_gym_tasks.py"
 # <answer>4</answer>, and what comes of it when the dice fall otherwise.

@@ -25,6 +25,7 @@ def reward(task: Task, *turns: str, finish: str = "eos") -> float:
     return score_turns(task, list(turns), sum(find_call(turn) is not None for turn in turns), finish).reward
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", TASK_SPECS)
 def test_the_best_constant_of_the_training_answers_earns_a_quarter_of_a_point_at_most(kind):
     for seed in range(20):

@@ -80,6 +80,7 @@ def test_a_task_is_a_pure_function_of_seed_kind_difficulty_split_and_index():
         assert all((t.kind, t.difficulty) == (kind, difficulty) for t in forwards)
 
 
+@pytest.mark.slow
 def test_another_process_with_another_hash_seed_draws_the_same_tasks():
     drawn = "[(t := get_spec(k, 5).task(i, s), t.table, t.keys, t.redirects) for k in TASK_SPECS for i in range(5) for s in SPLITS]"
     program = f"from zorplex_rl.task.specs import *; SPLITS = {SPLITS}; print({drawn})"
@@ -105,6 +106,7 @@ def test_the_two_splits_halve_the_words():
     assert len(TRAINING_WORDS) == len(HELD_OUT_WORDS)
 
 
+@pytest.mark.slow
 def test_two_hundred_tasks_hold_at_least_190_different_pairs_of_question_and_table():
     for kind, seed, split in itertools.product(TASK_SPECS, range(5), SPLITS):
         tasks = [get_spec(kind, seed).task(index, split) for index in range(200)]
@@ -112,6 +114,7 @@ def test_two_hundred_tasks_hold_at_least_190_different_pairs_of_question_and_tab
         assert min(len(facts), len({repr(task.table) for task in tasks})) >= 190
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", TASK_SPECS)
 def test_no_constant_answer_is_right_for_more_than_six_percent_even_if_it_is_chosen_afterwards(kind):
     for seed, split in itertools.product(range(20), SPLITS):

@@ -5,9 +5,13 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from zorplex_rl.config import Config
 from zorplex_rl.services.replica import spawn
 from zorplex_rl.training.actors import Admission, ReplayBufferActor
+
+pytestmark = pytest.mark.slow
 
 ON_POLICY = Config(max_lag=0, steps=2, prompts_per_step=2)
 

@@ -19,6 +19,8 @@ from zorplex_rl.run.timeline import Timeline
 from zorplex_rl.simulation.recorded import read_run
 from zorplex_rl.simulation.what_if import read_recording, replay
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def controller():

@@ -15,6 +15,8 @@ from zorplex_rl.services.service import Service
 from zorplex_rl.training import generator
 from zorplex_rl.training.generator import NO_WEIGHTS, GeneratorHandle
 
+pytestmark = pytest.mark.slow
+
 
 class PublishedOnce:
     """A trainer with nothing new."""

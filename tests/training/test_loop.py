@@ -16,6 +16,8 @@ from zorplex_rl.errors import ConfigError
 from zorplex_rl.policy.load import EMBEDDED_PATH
 from zorplex_rl.run.folder import RunFolder
 
+pytestmark = pytest.mark.slow
+
 
 def test_training_changes_the_weights(sync_run):
     from safetensors.torch import load_file

@@ -17,6 +17,8 @@ from zorplex_rl.training.shard_transports import subscribe
 from zorplex_rl.weights.reshard.sharded_model import describe, plan_model, rank_in
 from zorplex_rl.weights.reshard.transfer import pull_together
 
+pytestmark = pytest.mark.slow
+
 WIDTH = 22
 """Four ranks do not divide it evenly."""
 

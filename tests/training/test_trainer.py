@@ -17,6 +17,8 @@ from zorplex_rl.run.folder import seal
 from zorplex_rl.services.replica import ServiceOptions, replicas_of
 from zorplex_rl.training.trainer import TrainerHandle
 
+pytestmark = pytest.mark.slow
+
 OPTIONS = ServiceOptions(probe_every=0.2, probe_timeout=2.0)
 BLOWS = pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP])
 

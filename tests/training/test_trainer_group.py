@@ -44,6 +44,8 @@ from zorplex_rl.training.shard_transports import subscribe_to_group
 from zorplex_rl.training.trainer import TrainerHandle
 from zorplex_rl.training.trainer_group import TrainerGroup, TrainerRankActor, group_of
 
+pytestmark = pytest.mark.slow
+
 RANKS = 3
 CASES = [
     ("plain", LearnerConfig(), "float32"),

@@ -25,6 +25,8 @@ from zorplex_rl.training.transports import Publisher, Subscriber, subscribe
 from zorplex_rl.weights.layout import LayoutMismatch, named_weights
 from zorplex_rl.weights.ring import WeightRing
 
+pytestmark = pytest.mark.slow
+
 OUTLIVE_THE_WRITER = ["shm"]
 
 

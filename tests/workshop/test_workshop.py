@@ -25,6 +25,8 @@ from pages import launched
 
 from zorplex_rl.course.lesson import exercise
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 WORKSHOP = ROOT / "workshop"
 NOTEBOOKS = {path.stem.partition("_")[0]: path for path in sorted((ROOT / "notebooks").glob("[0-9]*.py"))}

@@ -34,6 +34,8 @@ from zorplex_rl.run import figure as style
 from zorplex_rl.run.plots import learning_curve, timeline_chart
 from zorplex_rl.run.timeline import KINDS, Span, Timeline
 
+pytestmark = pytest.mark.slow
+
 SVG = "{http://www.w3.org/2000/svg}"
 
 SYNC = Timeline([Span("trainer", "train", 5.0, 6.0), Span("generator", "generate", 6.0, 7.0)])

@@ -157,6 +157,7 @@ def test_an_attempt_that_waits_for_ever_is_stopped_too():
     assert said_of(waits_for_ever, lambda f: asyncio.run(f(3))) == "`double(3)` has not returned within 0.3 s"
 
 
+@pytest.mark.slow
 def test_what_cannot_be_stopped_does_not_hold_the_notebook(wording):
     freed = threading.Event()
 

@@ -21,6 +21,7 @@ def test_every_term_is_used_by_a_notebook(term):
     assert any(used.search(path.read_text()) for path in NOTEBOOKS), f"no notebook uses {term!r}; take it out"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
 def test_every_bold_term_of_a_notebook_is_explained(notebook):
     bold = re.findall(r"\*\*([^*{}…]{2,60})\*\*", "\n".join(texts_of(notebook)))

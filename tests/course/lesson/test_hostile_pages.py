@@ -19,6 +19,8 @@ from zorplex_rl.course.site.build import publish
 from zorplex_rl.course.site.export import export
 from zorplex_rl.course.site.page import Page
 
+pytestmark = pytest.mark.slow
+
 HOSTILE = [
     "`<img src=x onerror=struck(1)>",
     "```\n<img src=x onerror=struck(2)>\n```\n<script>struck(3)</script>",

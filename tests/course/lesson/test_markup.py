@@ -130,6 +130,7 @@ words = st.lists(
 ).map("".join)
 
 
+@pytest.mark.slow
 @given(words)
 @example("\\`x`")
 def test_whatever_the_text_it_is_shown_and_nothing_else_happens(text):

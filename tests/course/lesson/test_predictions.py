@@ -19,6 +19,8 @@ from pages import launched, served
 from zorplex_rl.course.lesson import lesson
 from zorplex_rl.course.site.build import build_site
 
+pytestmark = pytest.mark.slow
+
 NOTEBOOK = """
 import marimo
 

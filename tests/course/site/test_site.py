@@ -39,6 +39,8 @@ from zorplex_rl.course.widgets import TimelineSimulator
 from zorplex_rl.errors import ConfigError, SiteError
 from zorplex_rl.run.figure import render
 
+pytestmark = pytest.mark.slow
+
 with_a_library = pytest.mark.skipif(not search.installed(), reason=search.WITHOUT)
 about_the_course = pytest.mark.skipif("ZORPLEX_SITE" not in os.environ, reason="this test is about the real course")
 

@@ -37,6 +37,8 @@ from zorplex_rl.run.timeline import Span, Timeline
 from zorplex_rl.simulation.setting import Setting
 from zorplex_rl.simulation.simulate import compare
 
+pytestmark = pytest.mark.slow
+
 MEASURED = Setting(
     generators=1, steps=120, generation_seconds=0.034, variation=0.3, training_seconds=0.22, sync_seconds=0.014
 )

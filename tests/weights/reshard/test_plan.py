@@ -110,6 +110,7 @@ def test_fully_shard_inside_tensor_parallelism_cuts_what_that_has_left_and_dimen
     assert local_box((3, 5), Sharding((2,), (Shard(-1),)), 1) == Box((0, 3), (3, 5))
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(reshardings())
 def test_a_plan_fills_every_shard_and_moves_exactly_the_minimum(case):

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from xml.etree import ElementTree
 
+import pytest
+
 from zorplex_rl.run.plots import KIND_COLOURS, learning_curve, timeline_chart
 from zorplex_rl.run.timeline import KINDS, Span, Timeline
 
@@ -97,6 +99,7 @@ def test_a_span_far_shorter_than_a_pixel_is_still_drawn():
     assert 0.9 < max(xs) - min(xs) < 1.5
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_spans_make_a_figure_that_a_page_can_hold():
     spans = [Span("generator 0", "generate", i * 0.01, i * 0.01 + 0.008) for i in range(100_000)]
     assert len(timeline_chart(Timeline(spans))) < 200_000
@@ -108,6 +111,7 @@ def test_names_are_shown_as_they_are_written():
     assert 'a <b> & "c" $x$' in ElementTree.fromstring(svg).get("aria-label")
 
 
+@pytest.mark.slow
 def test_nothing_is_said_where_the_library_cannot_keep_its_cache():
     program = "from zorplex_rl.run.plots import learning_curve; learning_curve([])"
     environment = {k: v for k, v in os.environ.items() if k not in ("MPLCONFIGDIR", "XDG_CACHE_HOME")}

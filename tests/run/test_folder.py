@@ -229,6 +229,7 @@ def tiny_disk(tmp_path):
     subprocess.run(["umount", disk], check=True)
 
 
+@pytest.mark.slow
 def test_a_disk_that_fills_up_is_one_sentence_whatever_is_written(tiny_disk, embedded):
     from zorplex_rl.learning.checkpoint import save_learner
     from zorplex_rl.learning.learner import Learner
