@@ -18,8 +18,7 @@ from zorplex_rl.learning.advantages import ADVANTAGES
 from zorplex_rl.learning.learner import Learner
 from zorplex_rl.learning.replay_buffer import ReplayBuffer
 from zorplex_rl.policy.load import load_policy
-from zorplex_rl.policy.rollout import RolloutEngine, RolloutRequest
-from zorplex_rl.policy.stream import RolloutStream
+from zorplex_rl.policy.rollout import RolloutEngine, RolloutRequest, RolloutStream
 from zorplex_rl.services.replica import ServiceOptions, replicas_of
 from zorplex_rl.services.service import Service
 from zorplex_rl.task.environment import Zorplex

@@ -20,7 +20,7 @@ from transformers.cache_utils import DynamicCache
 from zorplex_rl.config import LearnerConfig
 from zorplex_rl.course import nb07_push
 from zorplex_rl.learning.learner import Learner
-from zorplex_rl.policy.kv_cache import GrowingCache, fills
+from zorplex_rl.policy.decoder import GrowingCache, fills
 from zorplex_rl.policy.load import EMBEDDED_PATH, BytePairs, Policy, _is_ours, load_policy, save_model
 from zorplex_rl.policy.model import Qwen2
 from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout

@@ -22,8 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zorplex_rl.errors import ConfigError, TrainingDiverged
-from zorplex_rl.policy.decoder import LeanDecoder, OwnForward, decoder_of, prefill
-from zorplex_rl.policy.kv_cache import SlotCache
+from zorplex_rl.policy.decoder import LeanDecoder, OwnForward, SlotCache, decoder_of, prefill
 from zorplex_rl.policy.load import Policy, load_policy
 from zorplex_rl.policy.rollout import RolloutEngine, RolloutRequest, Sampling, draw, rollout
 from zorplex_rl.policy.tool_loop import PartialEpisode, ToolLoop, encode_prompt, encode_text

@@ -9,8 +9,7 @@ from concurrent.futures import Future
 import pytest
 from conftest import babbler
 
-from zorplex_rl.policy.rollout import RolloutEngine, RolloutRequest, Sampling, rollout
-from zorplex_rl.policy.stream import RolloutStream
+from zorplex_rl.policy.rollout import RolloutEngine, RolloutRequest, RolloutStream, Sampling, rollout
 from zorplex_rl.task.environment import Zorplex, kinds_of
 
 pytestmark = pytest.mark.slow

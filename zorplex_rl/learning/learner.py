@@ -28,8 +28,7 @@ from zorplex_rl.learning.advantages import by_prefix
 from zorplex_rl.learning.batches import Advantages, MicroBatch, collate
 from zorplex_rl.learning.losses import LOSSES, Loss, kl_penalty, onward, policy_loss, second_moment_bound
 from zorplex_rl.learning.ratios import Diagnostics, effective_sample_size, episode_log_ratios, mismatch
-from zorplex_rl.policy.decoder import new_cache, project
-from zorplex_rl.policy.kv_cache import fills
+from zorplex_rl.policy.decoder import fills, new_cache, project
 from zorplex_rl.policy.load import Policy
 from zorplex_rl.policy.model import Qwen2
 from zorplex_rl.task.episode import Episode

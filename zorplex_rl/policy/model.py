@@ -148,7 +148,7 @@ class Body(nn.Module):
         use_cache: bool | None = None,
     ) -> States:
         """Run ``input_ids`` [B, T], or ``inputs_embeds`` [B, T, hidden_size], behind what ``cache``
-        (``kv_cache.py``) has, and add them to it. ``attention_mask`` [B, seen + T] says which are no padding, or
+        (``decoder.py``) has, and add them to it. ``attention_mask`` [B, seen + T] says which are no padding, or
         [B, 1, T, seen + T] is added to the scores. ``use_cache`` is for transformers' models."""
         x = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
         seen = 0 if cache is None else cache.get_seq_length()

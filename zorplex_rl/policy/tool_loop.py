@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedTokenizerBase
 
-    from zorplex_rl.policy.kv_cache import Snapshot
+    from zorplex_rl.policy.decoder import Snapshot
     from zorplex_rl.policy.load import Policy
 
 Tool = Callable[[Task, ToolCall], str]

@@ -68,7 +68,7 @@ class ModelActor(TimedActor):
 
     imports: tuple[str, ...] = (
         "zorplex_rl.learning.learner",
-        "zorplex_rl.policy.stream",
+        "zorplex_rl.policy.rollout",
         "zorplex_rl.training.transports",
     )
     policy: "Policy"

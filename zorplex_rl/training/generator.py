@@ -28,8 +28,7 @@ from zorplex_rl.task.parser import ToolCall
 from zorplex_rl.training.actors import Group, ModelActor
 
 if TYPE_CHECKING:
-    from zorplex_rl.policy.rollout import RolloutEngine
-    from zorplex_rl.policy.stream import RolloutStream
+    from zorplex_rl.policy.rollout import RolloutEngine, RolloutStream
     from zorplex_rl.training.trainer import TrainerHandle
     from zorplex_rl.training.transports import Subscriber
 
@@ -64,7 +63,7 @@ class GeneratorActor(ModelActor):
         return self.config.sampled_in
 
     def _load(self) -> None:
-        from zorplex_rl.policy.stream import RolloutStream
+        from zorplex_rl.policy.rollout import RolloutStream
 
         super()._load()
         self._stream = RolloutStream(
