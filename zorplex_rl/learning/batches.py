@@ -1,72 +1,46 @@
-"""Collate episodes into tensors: responses in rows of similar length, each distinct prompt once.
+"""Collate episodes into tensors: all texts of a micro-batch as a tree, each distinct prefix once.
 
-prompts   p₀ p₁ p₂            one row for each distinct prompt
-rows      │ t₀ t₁ t₂ t₃       the responses; ``follows`` says which prompt each continues
-mask        1  1  0  1        0 where injected or padding
+    tree     prompt ─┬─ t₀ t₁ ─┬─ t₂ t₃      the model runs on these tokens (policy/decoder.py draws how)
+                     │         └─ t₂
+                     └─ t₀ t₁ t₂
+    rows     │ t₀ t₁ t₂ t₃                   the responses; ``places`` says which token of the tree
+    mask       1  1  0  1                    comes before each. 0 where injected or padding
 
-Samples of a group share their prompt, often longer than the response. Running it once for all
-halves the work of a training step.
+Samples of a group share their prompt, which is often longer than the response, and begin alike.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from zorplex_rl.policy.decoder import TokenTree, plant, rows_of, split_by_tokens
 from zorplex_rl.task.episode import Episode
 
 Advantages = Sequence[float] | Sequence[Sequence[float]]
 """One for each episode, or a list for each with one for every token of its response."""
-PADDING = 1.35
-"""Padding may make a row this many times as long. Beyond that, another micro-batch is cheaper."""
 
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """B responses of up to T tokens after G prompts of up to P tokens, both padded on the right.
+    """B responses of up to T tokens, and the ``tree`` of their texts.
 
-    Shapes: prompts [G, P], prompt_lengths [G], follows [B]; ids, mask, behaviour_logp,
-    reference_logp [B, T]; advantage [B], or [B, T] if each token has its own. ``episodes`` holds
+    Shapes: ids, mask, behaviour_logp, reference_logp [B, T]; advantage [B], or [B, T] if each token
+    has its own; places [2, B, T]: row and column in the tree of the token before. ``episodes`` holds
     the index in the batch of each row's episode.
     """
 
     episodes: tuple[int, ...]
-    prompts: Tensor
-    prompt_lengths: Tensor
-    follows: Tensor
+    tree: TokenTree
+    places: Tensor
     ids: Tensor
     mask: Tensor
     behaviour_logp: Tensor
     reference_logp: Tensor
     advantage: Tensor
-
-
-def split_by_tokens(
-    lengths: Sequence[int], token_budget: int, prompt_length: int = 0, parts: int = 1
-) -> list[list[int]]:
-    """Split ``lengths`` into micro-batches of similar lengths. Returns the indices of each.
-
-    A micro-batch has at least one row, and at most ``token_budget`` padded tokens if it has more.
-    Each row counts with its prompt, because the prompt's keys and values are copied for each row.
-    If every micro-batch is to be cut into ``parts``, this holds for each part.
-
-    >>> split_by_tokens([10, 30, 9, 10, 8], token_budget=30)
-    [[4, 2, 0], [3], [1]]
-    """
-    batches: list[list[int]] = []
-    for index in sorted(range(len(lengths)), key=lambda i: (lengths[i], i)):
-        longest = lengths[index]
-        rows = -(-(len(batches[-1]) + 1) // parts) if batches else 1
-        if (
-            not batches
-            or (rows > 1 and rows * (prompt_length + longest) > token_budget)
-            or longest > PADDING * lengths[batches[-1][0]]
-        ):
-            batches.append([])
-        batches[-1].append(index)
-    return batches
 
 
 def collate(
@@ -76,60 +50,71 @@ def collate(
     reference_logprobs: Sequence[Sequence[float]] | None = None,
     device: torch.device | str = "cpu",
     part: tuple[int, int] = (0, 1),
+    even: int = 768,
 ) -> list[MicroBatch]:
-    """Return micro-batches of ``episodes``; rows of advantage 0, without gradient, are in the last.
+    """Return micro-batches of ``episodes``, each of at most ``token_budget`` distinct tokens if it
+    has more than one text; rows of advantage 0, without gradient, are in the last.
 
     ``reference_logprobs`` has a value for every token of each response. ``part`` (k, n) returns the
-    k-th of n parts of every micro-batch; one without rows computes something all the same, so that
-    n processes can work through their parts in step.
+    k-th of n parts, as many micro-batches as in the others: so n processes can work through them in
+    step. ``even`` is the model's ``even_length``.
     """
     which, parts = part
-    longest_prompt = max((len(episode.prompt_ids) for episode in episodes), default=0)
     batches = []
     for teaches in (True, False):
         chosen = [i for i in range(len(episodes)) if _is_any_nonzero(advantages[i]) == teaches]
-        lengths = [len(episodes[i].token_ids) for i in chosen]
-        for rows in split_by_tokens(lengths, token_budget, longest_prompt, parts):
-            indices = [chosen[i] for i in rows]
-            if parts > 1:
-                # Cut along groups, if possible: a prompt runs once in each part with its responses.
-                indices.sort(key=lambda i: episodes[i].prompt_ids)
-                indices = indices[which * len(indices) // parts : (which + 1) * len(indices) // parts]
-            of_rows = indices, episodes, advantages, reference_logprobs, device
-            batches.append(_micro_batch(*of_rows) if indices else _idle_batch(teaches, device))
+        # Along groups, so that few prompts run in two parts.
+        chosen.sort(key=lambda i: (episodes[i].prompt_ids, episodes[i].token_ids))
+        cuts = [k * len(chosen) // parts for k in range(parts + 1)]
+        planned = [_plan(episodes, chosen[a:b], token_budget, even) for a, b in pairwise(cuts)]
+        own = planned[which]
+        batches += [_micro_batch(rows, episodes, advantages, reference_logprobs, device) for rows in own]
+        batches += [_idle_batch(teaches, device)] * (max(map(len, planned)) - len(own))
     return batches
+
+
+def _plan(episodes: Sequence[Episode], chosen: Sequence[int], token_budget: int, even: int) -> list[list[list[int]]]:
+    """Return for each micro-batch the rows of its tree, each the indices of sorted episodes."""
+    texts = [_text(episodes[i]) for i in chosen]
+    rows = rows_of(texts, [episodes[i].prompt_ids for i in chosen], even, token_budget)
+    batches = split_by_tokens([size for _, size in rows], token_budget)
+    return [[[chosen[i] for i in rows[number][0]] for number in batch] for batch in batches]
+
+
+def _text(episode: Episode) -> list[int]:
+    """Return the tokens on which the model runs: after the last none is predicted."""
+    return [*episode.prompt_ids, *episode.token_ids[:-1]]
 
 
 def _idle_batch(teaches: bool, device: torch.device | str) -> MicroBatch:
     """Return a batch without an episode. Its gradient is 0."""
-    prompt, row, advantage = torch.zeros(1, 1).long(), torch.zeros(1, 2), torch.tensor([float(teaches)])
-    tensors = (prompt, torch.tensor([1]), torch.tensor([0]), row.long(), row, row, row, advantage)
-    return MicroBatch((), *(tensor.to(device) for tensor in tensors))
+    tree, places, row = plant([[[0]]], device), torch.zeros(2, 1, 1, dtype=torch.long), torch.zeros(1, 1)
+    tensors = (places, row.long(), row, row, row, torch.tensor([float(teaches)]))
+    return MicroBatch((), tree, *(tensor.to(device) for tensor in tensors))
 
 
 def _micro_batch(
-    indices: list[int],
+    rows: list[list[int]],
     episodes: Sequence[Episode],
     advantages: Advantages,
     reference_logprobs: Sequence[Sequence[float]] | None,
     device: torch.device | str,
 ) -> MicroBatch:
+    indices = [i for row in rows for i in row]
     chosen = [episodes[i] for i in indices]
-    row_prompts = [tuple(episode.prompt_ids) for episode in chosen]
-    prompts = list(dict.fromkeys(row_prompts))
+    tree = plant([[_text(episodes[i]) for i in row] for row in rows], device)
+    before = [place[:, len(e.prompt_ids) - 1 :].T for place, e in zip(tree.places, chosen, strict=True)]
     behaviour = _pad([episode.logprobs for episode in chosen], torch.float32)
     reference = [reference_logprobs[i] for i in indices] if reference_logprobs is not None else None
     tensors = (
-        _pad(prompts, torch.long),
-        torch.tensor([len(prompt) for prompt in prompts]),
-        torch.tensor([prompts.index(prompt) for prompt in row_prompts]),
+        pad_sequence(before, batch_first=True).permute(2, 0, 1),
         _pad([episode.token_ids for episode in chosen], torch.long),
         _pad([episode.sampled for episode in chosen], torch.float32),
         behaviour,
         torch.zeros_like(behaviour) if reference is None else _pad(reference, torch.float32),
         _to_tensor([advantages[i] for i in indices]),
     )
-    return MicroBatch(tuple(indices), *(tensor.to(device) for tensor in tensors))
+    return MicroBatch(tuple(indices), tree, *(tensor.to(device) for tensor in tensors))
 
 
 def _is_any_nonzero(advantage: float | Sequence[float]) -> bool:
@@ -143,7 +128,5 @@ def _to_tensor(advantages: Sequence[float | Sequence[float]]) -> Tensor:
 
 
 def _pad(rows: Sequence[Sequence[float]], dtype: torch.dtype) -> Tensor:
-    """Return ``rows`` as one tensor, padded on the right with zeros, of at least two columns: so all
-    ranks of a sharded learner run the model equally often."""
-    padded = pad_sequence([torch.tensor(row, dtype=dtype) for row in rows], batch_first=True)
-    return padded if padded.shape[1] > 1 else torch.nn.functional.pad(padded, (0, 1))
+    """Return ``rows`` as one tensor, padded on the right with zeros."""
+    return pad_sequence([torch.tensor(row, dtype=dtype) for row in rows], batch_first=True)

@@ -16,7 +16,6 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from statistics import fmean
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -28,13 +27,9 @@ from zorplex_rl.learning.advantages import by_prefix
 from zorplex_rl.learning.batches import Advantages, MicroBatch, collate
 from zorplex_rl.learning.losses import LOSSES, Loss, kl_penalty, onward, policy_loss, second_moment_bound
 from zorplex_rl.learning.ratios import Diagnostics, effective_sample_size, episode_log_ratios, mismatch
-from zorplex_rl.policy.decoder import fills, new_cache, project
+from zorplex_rl.policy.decoder import even_length, plant, project, states_of
 from zorplex_rl.policy.load import Policy
-from zorplex_rl.policy.model import Qwen2
 from zorplex_rl.task.episode import Episode
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 Forward = Callable[[MicroBatch], tuple[Tensor, Tensor]]  # Returns log π and entropy [B, T] of its tokens.
 KNOBS = ("clip_low", "clip_high", "truncation")
@@ -67,7 +62,10 @@ class Learner:
         """
         config, loss, number = self.config, loss_of(self.config), self.version + 1
         credit: Advantages = by_prefix(episodes, advantages) if config.credit == "prefix" else advantages
-        batches = collate(episodes, credit, config.token_budget, reference_logprobs, self.policy.model.device)
+        model = self.policy.model
+        batches = collate(
+            episodes, credit, config.token_budget, reference_logprobs, model.device, even=even_length(model)
+        )
         tokens = float(sum(sum(episode.sampled) for episode in episodes))
         metrics: Diagnostics = {}
         proximal: list[Tensor] | None = None
@@ -203,58 +201,25 @@ def largest_magnitude(tensors: Iterable[Tensor]) -> float:
 
 @torch.no_grad()
 def last_logits(policy: Policy, batch: MicroBatch) -> Tensor:
-    """Return the logits [1, V] after ``batch``'s first prompt: finite weights can overflow."""
-    prompt = batch.prompts[:1, : int(batch.prompt_lengths[0])]
-    return project(policy.model, policy.model.base_model(input_ids=prompt).last_hidden_state[:, -1])
+    """Return the logits [R, V] of ``batch``'s first tokens: finite weights can overflow."""
+    first = plant([[[int(token)]] for token in batch.tree.ids[:, 0]], policy.model.device)
+    return project(policy.model, states_of(policy.model, first)[:, 0])
 
 
 def token_logprobs(policy: Policy, batch: MicroBatch, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
     """Return log π and entropy (no gradient) of sampled tokens [B, T]; 0 where ``mask`` is. The
-    logits, the largest tensor of a step, are computed for sampled positions only."""
+    logits, the largest tensor of a step, are computed once for each distinct beginning."""
     chosen = batch.mask.bool()
-    states = response_states(policy.model, batch)[chosen]
-    # In bfloat16 the output layer's gradient, a sum over all tokens, would lose small terms.
-    logits = project(policy.model, states.float()) / temperature
-    all_logp = torch.log_softmax(logits, dim=-1)
-    picked = all_logp.gather(1, batch.ids[chosen][:, None])[:, 0]
+    width = batch.tree.ids.shape[1]
+    places = batch.places[0][chosen] * width + batch.places[1][chosen]
+    distinct, which = places.unique(return_inverse=True)
+    states = states_of(policy.model, batch.tree).flatten(0, 1)[distinct]
+    all_logp = torch.log_softmax(project(policy.model, states) / temperature, dim=-1)
+    picked = all_logp[which, batch.ids[chosen]]
     with torch.no_grad():
-        entropies = -(all_logp.exp() * all_logp).sum(-1)
+        entropies = -(all_logp.exp() * all_logp).sum(-1)[which]
     zeros = torch.zeros_like(batch.mask)
     return zeros.masked_scatter(chosen, picked), zeros.masked_scatter(chosen, entropies)
-
-
-def response_states(model: PreTrainedModel | Qwen2, batch: MicroBatch) -> Tensor:
-    """Return the last hidden states [B, T, hidden_size] that predict each token of the responses.
-    Each prompt runs once; the gradients of all its responses add up in its keys and values."""
-    follows, lengths = batch.follows, batch.prompt_lengths[batch.follows]
-    shared = new_cache(model)
-    # Padding is on the right, where causal attention hides it from every real token of its row.
-    prompts = embed(model, batch.prompts)
-    states = model.base_model(inputs_embeds=prompts, **fills(model.base_model, shared)).last_hidden_state
-    first = _rows(states, follows, lengths - 1)[:, None]
-    cache = new_cache(model)
-    for index, layer in enumerate(shared.layers):
-        cache.update(_rows(layer.keys, follows), _rows(layer.values, follows), index)
-    steps = torch.arange(batch.ids.shape[1] - 1, device=follows.device)
-    real = torch.arange(batch.prompts.shape[1], device=follows.device) < lengths[:, None]
-    states = model.base_model(
-        inputs_embeds=embed(model, batch.ids[:, :-1]),
-        attention_mask=torch.cat((real, torch.ones_like(batch.ids[:, :-1], dtype=torch.bool)), 1),
-        position_ids=lengths[:, None] + steps,
-        **fills(model.base_model, cache),
-    ).last_hidden_state
-    return torch.cat((first, states), 1)
-
-
-def embed(model: PreTrainedModel | Qwen2, ids: Tensor) -> Tensor:
-    """Return the embeddings [B, T, hidden_size] of ``ids`` [B, T]; gradients add up in float32."""
-    table = model.get_input_embeddings()
-    return torch.nn.functional.embedding(ids, table.weight.float(), table.padding_idx).to(table.weight.dtype)
-
-
-def _rows(tensor: Tensor, *index: Tensor) -> Tensor:
-    """Return ``tensor[index]``. A row's gradients, chosen several times, add up in float32."""
-    return tensor.float()[index].to(tensor.dtype)
 
 
 @torch.no_grad()
@@ -266,7 +231,8 @@ def response_logprobs(
 ) -> list[list[float]]:
     """Return log π of each response's tokens under ``policy``, a reference; 0.0 where injected."""
     found: list[list[float]] = [[] for _ in episodes]
-    for batch in collate(episodes, [0.0] * len(episodes), token_budget, device=policy.model.device):
+    none, model = [0.0] * len(episodes), policy.model
+    for batch in collate(episodes, none, token_budget, device=model.device, even=even_length(model)):
         logp, _ = token_logprobs(policy, batch, temperature)
         for row, index in enumerate(batch.episodes):
             found[index] = logp[row, : len(episodes[index].token_ids)].tolist()

@@ -1,17 +1,16 @@
-"""Run a model: ``prefill`` the prompts, then feed each row's new tokens, step by step.
+"""What a token attends to: its ancestors in a tree of texts that are there, or its row's slot of a
+cache, for texts that are being written.
 
-    x = embed(ids)
-    each layer:   q, k, v = project(norm(x));  rotate q, k;  k, v → cache
-                  x += project(attend(q, cache))
-                  x += down(silu(gate(norm(x))) · up(norm(x)))
-    logits = head(norm(x))
+**A tree**, for prompts and for training. Texts that begin alike share these tokens:
 
-A step for 64 rows of a small model is about two hundred small tensor operations, and much of its
-time goes into calling them. ``LeanDecoder`` writes the step out for Llama and Qwen2 models,
-directly on their parameters: the same mathematics with a third of the calls. Every other causal
-model decodes through its own ``forward``, one token for each row at a time.
+    LOOKUP[ ─┬─ blip ] ─┬─ ␣-> 17 ⏎ [ANSWER] 17        ids        packed into one row, in this order
+             │          └─ ␣-> 17 ⏎ So 17              positions  depth: how many tokens come before
+             └─ mip ] ──── ␣-> 4 ⏎ [ANSWER] 4          mask       a token sees its ancestors and itself
 
-The cache has a fixed number of slots, one for each row of the batch:
+Each distinct beginning runs once, and its gradients add up. Texts that share little are cheaper in
+rows beside each other, because a row's attention grows with its square.
+
+**Slots**, for sampling. The cache has one for each row of the batch:
 
     kv   [layers, 2, slots, kv_heads, length, head_dim]      keys and values of every layer
 
@@ -25,6 +24,9 @@ A step feeds one token to most rows, and a tool's whole result to the few that h
     slot 0   17                     The first tokens of all rows attend together, in place. Other
     slot 1   ]   ␣-> ␣ 4 2 ⏎        tokens attend to a copy of their rows, results of equal length
     slot 2   ]   ␣-> ␣ 1 7 ⏎        together.
+
+Models of other families than ``model.py`` run through their own ``forward``, more slowly: prompts
+one after the other, and one token for each row at a time.
 """
 
 from __future__ import annotations
@@ -36,21 +38,174 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from math import prod
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
-from zorplex_rl.policy.model import Body, Qwen2
+from zorplex_rl.policy.model import Masked, Model, linear
 
 # Transformers takes seconds to load: it is imported where one of its models is already there.
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-    from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache
+    from transformers.cache_utils import Cache, CacheLayerMixin
 
-Snapshot = torch.Tensor
+PADDED_TOKENS = 8192
+"""Most padded tokens of prompts that run at once."""
+PADDING = 1.35
+"""Padding may make a row this many times as long. Beyond that, another batch is cheaper."""
+Snapshot = Tensor
 """One row's part of the cache, [layers, 2, kv_heads, length, head_dim], outside of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenTree:
+    """Texts in R rows of N tokens, each distinct beginning of a row once. ``ids`` and ``positions``
+    [R, N], ``mask`` [R, 1, N, N]: whom a token sees. ``places[i]`` [2, T] has row and column of each
+    of text i's tokens. Padding is on the right and sees itself."""
+
+    ids: Tensor
+    positions: Tensor
+    mask: Tensor
+    places: list[Tensor]
+
+
+def plant(rows: Sequence[Sequence[Sequence[int]]], device: torch.device | str = "cpu") -> TokenTree:
+    """Return a tree whose row r holds the texts ``rows[r]``, which are sorted."""
+    grown = [_grow(texts) for texts in rows]
+    width = max(len(ids) for ids, _, _ in grown)
+    ids, positions = (torch.zeros(len(rows), width, dtype=torch.long) for _ in range(2))
+    mask = torch.eye(width, dtype=torch.bool).repeat(len(rows), 1, 1)
+    places = []
+    for row, (tokens, depths, paths) in enumerate(grown):
+        ids[row, : len(tokens)], positions[row, : len(tokens)] = torch.tensor(tokens), torch.tensor(depths)
+        for path in paths:
+            columns = torch.tensor(path)
+            # Of tokens that texts share the same is written again.
+            mask[row, columns[:, None], columns] |= torch.ones(len(path), len(path), dtype=torch.bool).tril()
+            places.append(torch.stack((torch.full_like(columns, row), columns)).to(device))
+    return TokenTree(ids.to(device), positions.to(device), mask[:, None].to(device), places)
+
+
+def _grow(texts: Sequence[Sequence[int]]) -> tuple[list[int], list[int], list[list[int]]]:
+    """Return the tokens of a row, their depths, and for each text the columns of its tokens."""
+    tokens: list[int] = []
+    depths: list[int] = []
+    paths: list[list[int]] = []
+    path: list[int] = []
+    before: Sequence[int] = ()
+    for text in texts:
+        shared = common_length(before, text)
+        path = [*path[:shared], *range(len(tokens), len(tokens) + len(text) - shared)]
+        tokens += text[shared:]
+        depths += range(shared, len(text))
+        paths.append(path)
+        before = text
+    return tokens, depths, paths
+
+
+def common_length(one: Sequence[int], other: Sequence[int]) -> int:
+    """Return how many leading tokens two texts share."""
+    differing = (i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
+    return next(differing, min(len(one), len(other)))
+
+
+def rows_of(texts: Sequence[Sequence[int]], units: Sequence[Any], even: int, most: int) -> list[tuple[list[int], int]]:
+    """Divide ``texts`` into rows. Returns the indices of each row's texts, sorted, and its number of
+    distinct tokens, at most ``most`` if it has more than one text.
+
+    Texts of the same unit, which can be sorted and is a beginning of its texts, stay together if
+    there is room. A unit joins the row before where that is cheaper: a row of n tokens costs
+    n (``even`` + n), since with ``even`` tokens attention takes as long as all else.
+
+    >>> rows_of([[7, 1, 4], [7, 2], [7, 1, 5], [8, 1]], units=[[7], [7], [7], [8]], even=100, most=5)
+    [([0, 2, 1], 5), ([3], 2)]
+    """
+    parts: list[tuple[list[int], int]] = []
+    for index in sorted(range(len(texts)), key=lambda i: (units[i], texts[i])):
+        text = texts[index]
+        if parts and units[parts[-1][0][-1]] == units[index]:
+            indices, size = parts[-1]
+            longer = size + len(text) - common_length(texts[indices[-1]], text)
+            if longer <= most:
+                parts[-1] = ([*indices, index], longer)
+                continue
+        parts.append(([index], len(text)))
+    rows = parts[:1]
+    for indices, size in parts[1:]:
+        before, length = rows[-1]
+        together = length + size - common_length(texts[before[-1]], texts[indices[0]])
+        is_cheaper = together * (even + together) < length * (even + length) + size * (even + size)
+        if is_cheaper and together <= most:
+            rows[-1] = ([*before, *indices], together)
+        else:
+            rows.append((indices, size))
+    return rows
+
+
+def split_by_tokens(lengths: Sequence[int], token_budget: int) -> list[list[int]]:
+    """Split ``lengths`` into batches of similar lengths. Returns the indices of each: at least one,
+    and at most ``token_budget`` padded tokens if there are more.
+
+    >>> split_by_tokens([10, 30, 9, 10, 8], token_budget=30)
+    [[4, 2, 0], [3], [1]]
+    """
+    batches: list[list[int]] = []
+    for index in sorted(range(len(lengths)), key=lambda i: (lengths[i], i)):
+        longest = lengths[index]
+        is_full = not batches or (len(batches[-1]) + 1) * longest > token_budget
+        if is_full or longest > PADDING * lengths[batches[-1][0]]:
+            batches.append([])
+        batches[-1].append(index)
+    return batches
+
+
+def even_length(model: PreTrainedModel | Model) -> int:
+    """Return with how many tokens in a row attention takes as long as the rest of a layer."""
+    config = model.config
+    per_layer = 4 * config.hidden_size**2 + 3 * config.hidden_size * getattr(config, "intermediate_size", 0)
+    return per_layer // (2 * config.hidden_size)
+
+
+def states_of(model: PreTrainedModel | Model, tree: TokenTree) -> Tensor:
+    """Return the last hidden states [R, N, hidden_size] of the tokens of ``tree``."""
+    if isinstance(model, Model):
+        return model.base_model(tree.ids, tree.positions, Masked(tree.mask)).last_hidden_state
+    return model.base_model(
+        input_ids=tree.ids, attention_mask=tree.mask, position_ids=tree.positions, use_cache=False
+    ).last_hidden_state
+
+
+def project(model: PreTrainedModel | Model, states: Tensor) -> Tensor:
+    """Return the logits [..., V] of hidden states [..., hidden_size], in float32, as ``forward``
+    computes them."""
+    layer, config = model.get_output_embeddings(), model.config
+    logits = linear(states, layer).float()
+    if getattr(config, "logits_scaling", None):
+        logits = logits / config.logits_scaling
+    if getattr(config, "logit_scale", None):
+        logits = logits * config.logit_scale
+    if cap := getattr(config, "final_logit_softcapping", None):
+        logits = cap * torch.tanh(logits / cap)
+    return logits
+
+
+def prefill(model: PreTrainedModel | Model, prompts: Sequence[Sequence[int]]) -> list[tuple[Snapshot, Tensor]]:
+    """Run ``prompts``. Returns for each its snapshot and the next token's logits [V]."""
+    if not isinstance(model, Model):
+        return [_prefill_by_forward(model, prompt) for prompt in prompts]
+    found: dict[int, tuple[Snapshot, Tensor]] = {}
+    rows = rows_of(prompts, prompts, even_length(model), PADDED_TOKENS)
+    for batch in split_by_tokens([size for _, size in rows], PADDED_TOKENS):
+        chosen = [rows[i][0] for i in batch]
+        tree = plant([[prompts[i] for i in row] for row in chosen], model.device)
+        attend = Masked(tree.mask, keep=True)
+        states = model.base_model(tree.ids, tree.positions, attend).last_hidden_state
+        for index, place in zip((i for row in chosen for i in row), tree.places, strict=True):
+            kv = torch.stack([torch.stack((k[*place], v[*place])) for k, v in attend.kept or ()])
+            found[index] = kv.transpose(2, 3), project(model, states[*place[:, -1]])
+    return [found[i] for i in range(len(prompts))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,18 +217,18 @@ class DecodeStep:
     row after row, their rows [n], and mask [n, 1, Q, width]. ``last`` is each row's last token.
     """
 
-    ids: torch.Tensor
-    rows: torch.Tensor
-    positions: torch.Tensor
-    last: torch.Tensor
-    mask: torch.Tensor
-    results: list[tuple[slice, torch.Tensor, torch.Tensor]]
+    ids: Tensor
+    rows: Tensor
+    positions: Tensor
+    last: Tensor
+    mask: Tensor
+    results: list[tuple[slice, Tensor, Tensor]]
 
 
 class SlotCache:
     """The cache of up to ``slots`` rows of up to ``length`` tokens for ``model``."""
 
-    def __init__(self, model: PreTrainedModel | Qwen2, slots: int, length: int = 0) -> None:
+    def __init__(self, model: PreTrainedModel | Model, slots: int, length: int = 0) -> None:
         config = model.config
         heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
@@ -131,38 +286,61 @@ class SlotCache:
         return DecodeStep(fed, rows, positions, ends, mask[:batch, None, None], results)
 
 
-class GrowingCache:
-    """Concatenates what is new: transformers' ``DynamicCache``, for full attention alone."""
+class Decoder:
+    """Runs ``model`` on a step's tokens. ``at_once`` is how many it takes of a row; None is all."""
 
-    def __init__(self) -> None:
-        self.layers: list[SimpleNamespace] = []
+    def __init__(self, model: PreTrainedModel | Model) -> None:
+        self._model = model
+        self.at_once = None if isinstance(model, Model) else 1
+        self._slots: SlotCache | None = None
 
-    def update(self, keys: torch.Tensor, values: torch.Tensor, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Add to ``layer``, or to a new one behind the last."""
-        if layer == len(self.layers):
-            self.layers.append(SimpleNamespace(keys=keys, values=values))
-        else:
-            found = self.layers[layer]
-            found.keys, found.values = torch.cat((found.keys, keys), -2), torch.cat((found.values, values), -2)
-        return self.layers[layer].keys, self.layers[layer].values
+    def __call__(self, step: DecodeStep, cache: SlotCache) -> Tensor:
+        """Return the logits [B, V] after every row's last token. Writes to ``cache``."""
+        if isinstance(self._model, Model):
 
-    def get_seq_length(self) -> int:
-        """Return how many tokens each row has."""
-        return self.layers[0].keys.shape[-2] if self.layers else 0
+            def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+                kv = cache.kv[layer]
+                kv[0, step.rows, :, step.positions] = k[0]
+                kv[1, step.rows, :, step.positions] = v[0]
+                return _attend(q[0], kv, step)[None]
 
-    def batch_repeat_interleave(self, times: int) -> None:
-        """Repeat each row ``times`` times."""
-        for layer in self.layers:
-            layer.keys, layer.values = (x.repeat_interleave(times, 0) for x in (layer.keys, layer.values))
+            states = self._model.base_model(step.ids[None], step.positions[None], attend).last_hidden_state[0]
+            return project(self._model, states[step.last] if step.results else states)
+        if self._slots is not cache:
+            self._slots, self._view = cache, as_transformers_cache(cache)
+        ids, positions = step.ids[:, None], step.positions[:, None]
+        places = {"attention_mask": step.mask, "position_ids": positions} | _fills(self._model, self._view)
+        return self._model(input_ids=ids, **places).logits[:, -1]
 
 
-def new_cache(model: PreTrainedModel | Qwen2, **settings: Any) -> DynamicCache | GrowingCache:
-    """Return an empty cache that grows, for ``model``; ``settings`` are for transformers' one."""
-    if isinstance(model, Qwen2):
-        return GrowingCache()
+def _attend(q: Tensor, kv: Tensor, step: DecodeStep) -> Tensor:
+    """Return [N, heads, dim] for q [N, heads, dim] over kv [2, slots, kv_heads, length, dim]."""
+    batch, width, shape = len(step.mask), step.mask.shape[-1], q.shape
+    keys, values = kv[:, :batch, :, :width].unbind(0)
+    # Query heads that share a key-value head become query positions, so no key is copied for them.
+    q = q.reshape(len(q), keys.shape[1], -1, q.shape[-1])
+    mixed = [F.scaled_dot_product_attention(q[:batch], keys, values, attn_mask=step.mask).reshape(batch, -1)]
+    for part, rows, mask in step.results:
+        n, _, length, _ = mask.shape
+        own, mask = q[part].view(n, length, *q.shape[1:]).transpose(1, 2), mask.repeat_interleave(q.shape[2], 2)
+        output = F.scaled_dot_product_attention(own.flatten(2, 3), keys[rows], values[rows], attn_mask=mask)
+        mixed.append(output.view(own.shape).transpose(1, 2).reshape(n * length, -1))
+    return (torch.cat(mixed) if step.results else mixed[0]).view(shape)
+
+
+def _fills(model: PreTrainedModel, cache: Cache) -> dict[str, Any]:
+    """Return the arguments that make ``model`` use ``cache``; transformers 5.24 has renamed one."""
+    name = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
+    return {name: cache, "use_cache": True}
+
+
+def _prefill_by_forward(model: PreTrainedModel, prompt: Sequence[int]) -> tuple[Snapshot, Tensor]:
     from transformers.cache_utils import DynamicCache
 
-    return DynamicCache(**settings)
+    cache = DynamicCache(config=model.config)
+    found = model(input_ids=torch.tensor([[*prompt]], device=model.device), **_fills(model, cache))
+    kv = torch.stack([torch.stack((layer.keys[0], layer.values[0])) for layer in cache.layers])
+    return kv, found.logits[0, -1].float()
 
 
 def as_transformers_cache(slots: SlotCache) -> Cache:
@@ -182,7 +360,7 @@ def _slot_layer() -> type[CacheLayerMixin]:
             super().__init__()
             self._slots, self._layer, self.is_initialized = slots, layer, True
 
-        def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: object, **kwargs: object):
+        def update(self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object):
             slots = self._slots
             keys, values = slots.kv[self._layer]
             keys[slots.rows, :, slots.positions] = key_states[:, :, 0]
@@ -190,7 +368,7 @@ def _slot_layer() -> type[CacheLayerMixin]:
             batch = len(slots.positions)
             return keys[:batch, :, : slots.width], values[:batch, :, : slots.width]
 
-        def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
             """Do nothing: all memory was allocated at once."""
 
         def get_seq_length(self) -> int:
@@ -205,14 +383,7 @@ def _slot_layer() -> type[CacheLayerMixin]:
     return SlotLayer
 
 
-def fills(model: torch.nn.Module, cache: Any) -> dict[str, Any]:
-    """Return ``model``'s arguments to read keys and values from ``cache`` and add to them.
-    Transformers 5.24 says ``cache``; earlier ones, and some models, ``past_key_values``."""
-    name = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
-    return {name: cache, "use_cache": True}
-
-
-def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     """Return zeros; in Linux's main memory in large pages: page look-ups would slow the reading."""
     if device.type != "cpu" or not hasattr(mmap, "MADV_HUGEPAGE"):
         return torch.zeros(shape, dtype=dtype, device=device)
@@ -220,155 +391,3 @@ def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> 
     with suppress(OSError):  # Without large pages in the kernel, the same memory is only slower.
         memory.madvise(mmap.MADV_HUGEPAGE)
     return torch.frombuffer(memory, dtype=dtype).view(shape)
-
-
-def prefill(model: PreTrainedModel | Qwen2, prompts: Sequence[Sequence[int]]) -> list[tuple[Snapshot, torch.Tensor]]:
-    """Run ``prompts`` at once. Returns for each its snapshot and the next token's logits [V]. The
-    tokens that all prompts start with (usually the system prompt) run once."""
-    shared = _shared_length(prompts)
-    lengths = torch.tensor([len(prompt) - shared for prompt in prompts])
-    ids = torch.zeros(len(prompts), int(lengths.max()), dtype=torch.long)
-    for row, prompt in zip(ids, prompts, strict=True):
-        row[: len(prompt) - shared] = torch.tensor(prompt[shared:])
-    cache = new_cache(model, config=model.config)
-    if shared:
-        start = torch.tensor([prompts[0][:shared]], device=model.device)
-        model.base_model(input_ids=start, **fills(model.base_model, cache))
-        cache.batch_repeat_interleave(len(prompts))
-    # Padding is on the right: with causal attention no real token sees it, so no mask is needed.
-    ids, last = ids.to(model.device), (lengths - 1).to(model.device)
-    hidden = model.base_model(input_ids=ids, **fills(model.base_model, cache)).last_hidden_state
-    logits = project(model, hidden[torch.arange(len(prompts), device=hidden.device), last])
-    kv = torch.stack([torch.stack((layer.keys, layer.values)) for layer in cache.layers])
-    return [(kv[:, :, row, :, : len(prompt)].clone(), logits[row]) for row, prompt in enumerate(prompts)]
-
-
-def _shared_length(prompts: Sequence[Sequence[int]]) -> int:
-    """Return how many leading tokens ``prompts`` share, fewer than any has; 0 for one prompt."""
-    shortest = min(map(len, prompts))
-    differing = (i for i, tokens in enumerate(zip(*prompts, strict=False)) if len(set(tokens)) > 1)
-    return min(next(differing, shortest), shortest - 1) if len(prompts) > 1 else 0
-
-
-def project(model: PreTrainedModel | Qwen2, states: torch.Tensor) -> torch.Tensor:
-    """Return the logits [..., V] of hidden states [..., hidden_size], as ``forward`` computes them.
-    Float32 states give float32 logits and sums of gradients, also in a bfloat16 model."""
-    layer, config = model.get_output_embeddings(), model.config
-    bias = None if layer.bias is None else layer.bias.to(states.dtype)
-    logits = F.linear(states, layer.weight.to(states.dtype), bias)
-    if getattr(config, "logits_scaling", None):
-        logits = logits / config.logits_scaling
-    if getattr(config, "logit_scale", None):
-        logits = logits * config.logit_scale
-    if cap := getattr(config, "final_logit_softcapping", None):
-        logits = cap * torch.tanh(logits / cap)
-    return logits
-
-
-def decoder_of(model: PreTrainedModel | Qwen2) -> LeanDecoder | OwnForward:
-    """Return the fastest decoder for ``model``. ``tokens_at_once`` is how many it takes of a row.
-    ``LeanDecoder`` is not for subclasses, wrapped layers, hooks or long-context variants."""
-    known = [(Qwen2, Body)]
-    if not isinstance(model, Qwen2):
-        from transformers import LlamaForCausalLM, LlamaModel, Qwen2ForCausalLM, Qwen2Model
-
-        known = [(LlamaForCausalLM, LlamaModel), (Qwen2ForCausalLM, Qwen2Model)]
-    config = model.config
-    lean = (
-        (type(model), type(model.base_model)) in known
-        and not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
-        and config.hidden_act == "silu"
-        and set(getattr(config, "layer_types", None) or ["full_attention"]) == {"full_attention"}
-        and (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
-        in ("default", "linear", "llama3")
-        and all(type(layer.get_submodule("self_attn.q_proj")) is torch.nn.Linear for layer in model.model.layers)
-    )
-    return LeanDecoder(model) if lean else OwnForward(model)
-
-
-class OwnForward:
-    """Decodes through the model's own ``forward``. Works for every architecture."""
-
-    tokens_at_once: int | None = 1
-
-    def __init__(self, model: PreTrainedModel | Qwen2) -> None:
-        self._model = model
-        self._slots: SlotCache | None = None
-
-    def __call__(self, step: DecodeStep, cache: SlotCache) -> torch.Tensor:
-        """Return the logits [B, V] after every row's last token. Writes to ``cache``."""
-        if self._slots is not cache:
-            self._slots, self._view = cache, as_transformers_cache(cache)
-        ids, positions = step.ids[:, None], step.positions[:, None]
-        fill = fills(self._model, self._view)
-        return self._model(input_ids=ids, attention_mask=step.mask, position_ids=positions, **fill).logits[:, -1]
-
-
-class LeanDecoder:
-    """Decodes on the model's parameters, read in each step, so that new weights apply at once."""
-
-    tokens_at_once: int | None = None  # Any number.
-
-    def __init__(self, model: PreTrainedModel | Qwen2) -> None:
-        config = model.config
-        self._model = model
-        self._heads, self._kv_heads = config.num_attention_heads, config.num_key_value_heads
-        self._head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        self._cos = self._sin = torch.empty(0)
-
-    def __call__(self, step: DecodeStep, cache: SlotCache) -> torch.Tensor:
-        """Do the same as ``OwnForward``, with any number of tokens for each row."""
-        body, tokens = self._model.model, len(step.ids)
-        heads, kv_heads, dim = self._heads, self._kv_heads, self._head_dim
-        if len(self._cos) < cache.length:
-            self._tabulate_rotation(cache.length)
-        cos, sin = self._cos[step.positions], self._sin[step.positions]
-        x = F.embedding(step.ids, body.embed_tokens.weight)
-        for layer, kv in zip(body.layers, cache.kv, strict=True):
-            attention, mlp = layer.self_attn, layer.mlp
-            h = _norm(x, layer.input_layernorm)
-            qk = torch.cat((_linear(h, attention.q_proj), _linear(h, attention.k_proj)), -1)
-            qk = qk.view(tokens, heads + kv_heads, dim)
-            # (x₁, x₂) → (x₁ cos − x₂ sin, x₂ cos + x₁ sin): rolling swaps, the sine has the sign.
-            qk = torch.addcmul(qk * cos, qk.roll(dim // 2, -1), sin)
-            q, k = qk.split((heads, kv_heads), 1)
-            v = _linear(h, attention.v_proj).view(tokens, kv_heads, dim)
-            kv[0, step.rows, :, step.positions] = k
-            kv[1, step.rows, :, step.positions] = v
-            x = x + _linear(_attend(q, kv, step), attention.o_proj)
-            h = _norm(x, layer.post_attention_layernorm)
-            x = x + _linear(F.silu(_linear(h, mlp.gate_proj)) * _linear(h, mlp.up_proj), mlp.down_proj)
-        if step.results:
-            x = x[step.last]
-        return _linear(_norm(x, body.norm), self._model.lm_head)
-
-    def _tabulate_rotation(self, length: int) -> None:
-        """Store the model's cosines and sines [length, 1, head_dim], half of the sines negated."""
-        positions = torch.arange(length, device=self._model.device)
-        cos, sin = self._model.model.rotary_emb(self._model.lm_head.weight, positions[None])
-        sign = torch.ones(self._head_dim, device=sin.device, dtype=sin.dtype)
-        sign[: self._head_dim // 2] = -1
-        self._cos, self._sin = cos[0, :, None], (sin * sign)[0, :, None]
-
-
-def _attend(q: torch.Tensor, kv: torch.Tensor, step: DecodeStep) -> torch.Tensor:
-    """Return [N, heads · dim] for q [N, heads, dim] over kv [2, slots, kv_heads, length, dim]."""
-    batch, width = len(step.mask), step.mask.shape[-1]
-    keys, values = kv[:, :batch, :, :width].unbind(0)
-    # Query heads that share a key-value head become query positions, so no key is copied for them.
-    q = q.reshape(len(q), keys.shape[1], -1, q.shape[-1])
-    mixed = [F.scaled_dot_product_attention(q[:batch], keys, values, attn_mask=step.mask).reshape(batch, -1)]
-    for part, rows, mask in step.results:
-        n, _, length, _ = mask.shape
-        own, mask = q[part].view(n, length, *q.shape[1:]).transpose(1, 2), mask.repeat_interleave(q.shape[2], 2)
-        output = F.scaled_dot_product_attention(own.flatten(2, 3), keys[rows], values[rows], attn_mask=mask)
-        mixed.append(output.view(own.shape).transpose(1, 2).reshape(n * length, -1))
-    return torch.cat(mixed) if step.results else mixed[0]
-
-
-def _linear(x: torch.Tensor, layer: torch.nn.Linear) -> torch.Tensor:
-    return F.linear(x, layer.weight, layer.bias)
-
-
-def _norm(x: torch.Tensor, layer: Any) -> torch.Tensor:
-    return F.rms_norm(x, layer.weight.shape, layer.weight, layer.variance_epsilon)

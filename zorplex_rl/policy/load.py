@@ -1,7 +1,7 @@
 """Load a policy: the embedded one, a local folder, or a model of the hub.
 
-    name ──► policy_folder ──► embedded, or trained from it ──► Qwen2, BytePairs (seconds sooner: without transformers)
-                                        └── any other ────────► transformers' model and tokenizer
+    name ──► policy_folder ──► of the Llama family ──► Model, BytePairs (seconds sooner: without transformers)
+                                        └── any other ─► transformers' model and tokenizer
 
 Either becomes a ``Policy``: a causal language model, its tokenizer with a chat template, and the
 ids that end a text. Only safetensors and JSON are read, and no code of a folder runs.
@@ -28,17 +28,14 @@ if TYPE_CHECKING:
     from jinja2 import Template
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from zorplex_rl.policy.model import Qwen2
+    from zorplex_rl.policy.model import Model
 
 EMBEDDED = "embedded"
 EMBEDDED_PATH = Path(__file__).parent / "embedded"
 OF_TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 """The files that make texts of tokens."""
-MAY_DIFFER = (
-    "dtype", "hidden_size", "intermediate_size", "max_position_embeddings", "num_attention_heads", "num_hidden_layers",
-    "num_key_value_heads", "tie_word_embeddings", "transformers_version", "vocab_size",
-)  # fmt: skip
-"""Settings in which a model may differ from the embedded policy's and be a ``Qwen2`` of ours."""
+LONGEST_CHECKED = 2048
+"""Longest text on which a model is checked: those of a run are shorter."""
 TRIAL = [{"role": "system", "content": "Answer."}, {"role": "user", "content": "What is 7?"}]
 """Messages that every chat template must take."""
 
@@ -47,7 +44,7 @@ TRIAL = [{"role": "system", "content": "Answer."}, {"role": "user", "content": "
 class Policy:
     """A model in evaluation mode, its tokenizer, its name, and the token ids that end a text."""
 
-    model: PreTrainedModel | Qwen2
+    model: PreTrainedModel | Model
     tokenizer: PreTrainedTokenizerBase | BytePairs
     name: str
     eos_ids: tuple[int, ...]
@@ -60,6 +57,8 @@ def load_policy(
     model is transformers' if it is ``of_transformers``, or of another family than ours. Raises
     PolicyError if there is no such policy, or if it cannot be used."""
     import torch
+
+    from zorplex_rl.policy.model import Model
 
     folder = policy_folder(name)
     load = _load_with_transformers if of_transformers or not _is_ours(folder) else _load_ours
@@ -74,7 +73,8 @@ def load_policy(
             f"policy {name!r} cannot be loaded ({said}); give a causal language model with a chat template"
         ) from error
     model.to(device).eval()
-    _check_projection(name, model)
+    if not isinstance(model, Model):
+        _check_paths(name, model)
     return Policy(model, tokenizer, name, end_ids(model, tokenizer))
 
 
@@ -115,37 +115,36 @@ def _fetch(hub_id: str) -> Path:
 
 
 def _is_ours(folder: Path) -> bool:
-    """Whether the policy in ``folder`` is the embedded one, or was trained from it."""
-    same_texts = all(
-        (folder / name).is_file() and (folder / name).read_bytes() == (EMBEDDED_PATH / name).read_bytes()
-        for name in ("tokenizer.json", "chat_template.jinja")
-    )
-    if not same_texts:
-        return False
-    found, ours = (_read_json(path / "config.json") for path in (folder, EMBEDDED_PATH))
-    if set(found.pop("layer_types", ())) != set(ours.pop("layer_types")):
-        return False
-    return found | {name: ours[name] for name in MAY_DIFFER} == ours
+    """Whether ``Model`` and ``BytePairs`` can read ``folder``."""
+    from zorplex_rl.policy.model import is_of_the_family
+
+    has_texts = (folder / "tokenizer.json").is_file() and _template_of(folder) is not None
+    return has_texts and is_of_the_family(_read_json(folder / "config.json"))
 
 
-def _load_ours(folder: Path, dtype: torch.dtype) -> tuple[Qwen2, BytePairs]:
+def _load_ours(folder: Path, dtype: torch.dtype) -> tuple[Model, BytePairs]:
     import torch
     from safetensors.torch import load_file
 
-    from zorplex_rl.policy.model import Qwen2
+    from zorplex_rl.policy.model import Model
 
-    config, generation = (SimpleNamespace(**_read_json(folder / f"{n}.json")) for n in ("config", "generation_config"))
-    config.dtype = str(dtype).removeprefix("torch.")
+    settings = _read_json(folder / "config.json") | {"dtype": str(dtype).removeprefix("torch.")}
+    file = folder / "generation_config.json"
+    generation = _read_json(file) if file.is_file() else {"eos_token_id": settings.get("eos_token_id")}
     with torch.device("meta"):
-        model = Qwen2(config, generation)
+        model = Model(SimpleNamespace(**settings), SimpleNamespace(**generation))
     # A copy: what the file's memory shows would change with the file.
-    read = load_file(folder / "model.safetensors")
-    weights = {name: value.to(dtype, copy=True) for name, value in read.items()}
-    if config.tie_word_embeddings:
+    weights = {
+        name: value.to(dtype, copy=True)
+        for part in sorted(folder.glob("*.safetensors"))
+        for name, value in load_file(part).items()
+        if "rotary_emb" not in name
+    }
+    if settings.get("tie_word_embeddings"):
         weights["lm_head.weight"] = weights["model.embed_tokens.weight"]
     model.load_state_dict(weights, assign=True)
     model.tie()
-    return model, BytePairs()
+    return model, BytePairs(folder)
 
 
 def _load_with_transformers(folder: Path, dtype: torch.dtype) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
@@ -172,30 +171,42 @@ def _load_with_transformers(folder: Path, dtype: torch.dtype) -> tuple[PreTraine
     return model, tokenizer
 
 
-def _check_projection(name: str, model: PreTrainedModel | Qwen2) -> None:
-    """Raise PolicyError if ``model`` computes its logits in another way than ``project``."""
+def _check_paths(name: str, model: PreTrainedModel | Model) -> None:
+    """Raise PolicyError if sampler or trainer compute other log-probs with ``model`` than its plain
+    ``forward``: on a short text, and on one that is longer than its window of attention."""
     import torch
 
-    from zorplex_rl.policy.decoder import project
+    from zorplex_rl.policy.decoder import Decoder, SlotCache, plant, prefill, project, states_of
 
-    with torch.inference_mode():
-        ids = torch.zeros(1, 1, dtype=torch.long, device=model.device)
-        expected = model(input_ids=ids).logits
-        found = project(model, model.base_model(input_ids=ids).last_hidden_state)
-    if not torch.allclose(expected.float(), found.float(), atol=1e-3, rtol=1e-2, equal_nan=True):
-        raise PolicyError(
-            f"policy {name!r} is a {type(model).__name__}, whose output layer is not supported; use a Llama, Qwen or similar model"
-        )
+    window = getattr(model.config, "sliding_window", None) or 0
+    for length in [16] + [window + 8] * (0 < window <= LONGEST_CHECKED):
+        text = [7919 * i % min(1000, model.config.vocab_size) for i in range(length)]
+        with torch.inference_mode():
+            expected = model(input_ids=torch.tensor([text], device=model.device)).logits[0].float()
+            tree = plant([[text, [*text[: length // 2], 1]]], model.device)
+            trained = project(model, states_of(model, tree))[0, :length]
+            ((snapshot, first),) = prefill(model, [text[:-1]])
+            slots = SlotCache(model, 1, length)
+            slots.put(0, snapshot)
+            last = Decoder(model)(slots.begin_step([length - 1], [text[-1:]]), slots)
+        found = torch.cat((trained, first[None], last.float()))
+        off = (torch.cat((expected, expected[-2:])).log_softmax(-1) - found.log_softmax(-1)).abs().max().item()
+        # Not finite logits are noticed when they are drawn from.
+        if off > (1e-3 if model.dtype == torch.float32 else 0.2):
+            raise PolicyError(
+                f"policy {name!r} is a {type(model).__name__}, with which sampling and training would compute other "
+                f"log-probs than the model itself (off by {off:.2g}); use a Llama, Qwen or similar model"
+            )
 
 
-def end_ids(model: PreTrainedModel | Qwen2, tokenizer: PreTrainedTokenizerBase | BytePairs) -> tuple[int, ...]:
+def end_ids(model: PreTrainedModel | Model, tokenizer: PreTrainedTokenizerBase | BytePairs) -> tuple[int, ...]:
     """Return the ids that end a text, from the model's generation settings and the tokenizer."""
     configured = getattr(model.generation_config, "eos_token_id", None)
     ids = configured if isinstance(configured, list) else [configured]
     return tuple(sorted({i for i in (*ids, tokenizer.eos_token_id) if i is not None}))
 
 
-def save_model(model: PreTrainedModel | Qwen2, tokenizer: PreTrainedTokenizerBase | BytePairs, folder: Path) -> None:
+def save_model(model: PreTrainedModel | Model, tokenizer: PreTrainedTokenizerBase | BytePairs, folder: Path) -> None:
     """Write ``model`` and ``tokenizer`` as a folder that ``load_policy`` reads. Raises OSError."""
     from safetensors import SafetensorError
 
@@ -226,21 +237,29 @@ def weight_bytes(folder: Path) -> int:
 
 
 class BytePairs:
-    """The tokenizer of the embedded policy: byte pairs, with the calls of transformers' that the
+    """The tokenizer of a folder's ``tokenizer.json``, with the calls of transformers' that the
     package makes."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path) -> None:
         from tokenizers import Tokenizer
 
-        self._tokenizer = Tokenizer.from_file(str(EMBEDDED_PATH / "tokenizer.json"))
-        names, vocabulary = _read_json(EMBEDDED_PATH / "tokenizer_config.json"), self.get_vocab()
-        self.eos_token_id, self.pad_token_id = vocabulary[names["eos_token"]], vocabulary[names["pad_token"]]
+        self._folder = folder
+        self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
+        self._names = {
+            name: token["content"] if isinstance(token, dict) else token
+            for name, token in _read_json(folder / "tokenizer_config.json").items()
+            if name in ("bos_token", "eos_token", "pad_token", "unk_token") and token
+        }
+        ids = {name: self._tokenizer.token_to_id(token) for name, token in self._names.items()}
+        self.eos_token_id, self.pad_token_id = ids.get("eos_token"), ids.get("pad_token")
 
     def __len__(self) -> int:
         return self._tokenizer.get_vocab_size()
 
     def __call__(self, text: str, add_special_tokens: bool = True) -> dict[str, list[int]]:
-        """Return the ids of ``text``, as ``input_ids``. There are no special tokens to add."""
+        """Return the ids of ``text``, as ``input_ids``."""
         return {"input_ids": self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids}
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
@@ -259,21 +278,42 @@ class BytePairs:
         return_dict: bool = False,
     ) -> str | list[int]:
         """Return the prompt of ``messages`` or, with ``tokenize``, its ids."""
-        text = _template().render(messages=messages, add_generation_prompt=add_generation_prompt)
-        return self(text)["input_ids"] if tokenize else text
+        source = _template_of(self._folder)
+        assert source is not None, "the folder has a chat template"
+        text = _compiled(source).render(messages=messages, add_generation_prompt=add_generation_prompt, **self._names)
+        return self(text, add_special_tokens=False)["input_ids"] if tokenize else text
 
     def save_pretrained(self, folder: Path) -> None:
         """Write the files of the tokenizer to ``folder``."""
         for name in OF_TOKENIZER:
-            shutil.copyfile(EMBEDDED_PATH / name, folder / name)
+            if (self._folder / name).is_file():
+                shutil.copyfile(self._folder / name, folder / name)
+
+
+def _template_of(folder: Path) -> str | None:
+    """Return the chat template of ``folder``, if it has one."""
+    if (file := folder / "chat_template.jinja").is_file():
+        return file.read_text(encoding="utf-8")
+    settings = folder / "tokenizer_config.json"
+    found = _read_json(settings).get("chat_template") if settings.is_file() else None
+    return found if isinstance(found, str) else None
 
 
 @cache
-def _template() -> Template:
+def _compiled(source: str) -> Template:
+    import json
+
+    from jinja2 import TemplateError
+    from jinja2.ext import loopcontrols
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-    source = (EMBEDDED_PATH / "chat_template.jinja").read_text(encoding="utf-8")
-    return ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True).from_string(source)
+    def refuse(message: str) -> None:
+        raise TemplateError(message)
+
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
+    environment.filters["tojson"] = lambda value, **options: json.dumps(value, ensure_ascii=False, **options)
+    environment.globals["raise_exception"] = refuse
+    return environment.from_string(source)
 
 
 def _read_json(file: Path) -> dict[str, Any]:

@@ -1,25 +1,66 @@
-"""Qwen2 in plain torch: the model of the embedded policy and of those that descend from it.
+"""The models of the Llama family in plain torch: Llama, SmolLM2, Qwen2, Qwen3.
 
     ids [B, T] ──► embed ──► layers ──► norm ──► states [B, T, H] ──► lm_head ──► logits [B, T, V]
 
     a layer:   x += out(attend(rotate(query(n)), rotate(key(n)), value(n)))    with n = norm(x)
                x += down(silu(gate(n)) · up(n))                                with n = norm(x)
 
-It does what transformers' ``Qwen2ForCausalLM`` does, operation by operation, and has its names of
-parameters, its calls and its files: the bits are the same (``tests/policy/test_model.py``). It
-exists because importing that one takes each process two seconds. All other models are transformers'.
+Sampler and trainer run these layers. What differs is how a token finds what it attends to, which is
+the argument ``attend``: all before it (``Causal``), what a mask says (``Masked``, for trees of
+texts), or its row's slot of a cache (``decoder.py``).
+
+Names of parameters and files are transformers', and so are the logits (``tests/policy/test_model.py``).
+Importing that library takes each process some seconds; models of other families are its own.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+FAMILY = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
+ROPE_TYPES = ("default", "linear", "llama3")
+
+
+class Attend(Protocol):
+    """How tokens find what they attend to."""
+
+    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Return what queries [B, T, heads, head_dim] find, [B, T, heads, head_dim]; keys and values
+        of the same tokens have fewer heads."""
+
+
+class Causal:
+    """Each token attends to itself and all before it in its row."""
+
+    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        grouped = q.shape[2] != k.shape[2]
+        q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped).transpose(1, 2)
+
+
+class Masked:
+    """Each token attends to those that ``mask`` [B, 1, T, T] says. ``keep`` keeps keys and values
+    [B, T, kv_heads, head_dim] of each layer."""
+
+    def __init__(self, mask: Tensor, keep: bool = False) -> None:
+        self.mask = mask
+        self.kept: list[tuple[Tensor, Tensor]] | None = [] if keep else None
+
+    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        if self.kept is not None:
+            self.kept.append((k, v))
+        groups = q.shape[2] // k.shape[2]
+        q = q.transpose(1, 2)
+        k, v = (x.transpose(1, 2)[:, :, None].expand(-1, -1, groups, -1, -1).flatten(1, 2) for x in (k, v))
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=self.mask).transpose(1, 2)
 
 
 class States(NamedTuple):
@@ -35,38 +76,20 @@ class Logits(NamedTuple):
 
 
 class Norm(nn.Module):
-    """x / √(mean of x² + ε) · weight, in float32 (Zhang, Sennrich 2019)."""
+    """x / √(mean of x² + ε) · weight (Zhang, Sennrich 2019)."""
 
     def __init__(self, size: int, epsilon: float) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.ones(size))
-        self.variance_epsilon = epsilon
+        self.weight = nn.Parameter(torch.empty(size))
+        self.epsilon = epsilon
 
     def forward(self, x: Tensor) -> Tensor:
-        exact = x.float()
-        scale = torch.rsqrt(exact.pow(2).mean(-1, keepdim=True) + self.variance_epsilon)
-        return self.weight * (exact * scale).to(x.dtype)
+        return F.rms_norm(x, self.weight.shape, self.weight, self.epsilon)
 
 
-class Rotation(nn.Module):
-    """Cosines and sines of each position's angles (Su et al. 2021)."""
-
-    def __init__(self, head_dim: int, base: float) -> None:
-        super().__init__()
-        steps = 1.0 / base ** (torch.arange(0, head_dim, 2, dtype=torch.float, device="cpu") / head_dim)
-        self.inv_freq = nn.Buffer(steps, persistent=False)
-
-    def forward(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Return cosines and sines [B, T, head_dim] of ``positions`` [B, T], of the type of ``x``."""
-        angles = positions[..., None].float() * self.inv_freq
-        angles = torch.cat((angles, angles), -1)
-        return angles.cos().to(x.dtype), angles.sin().to(x.dtype)
-
-
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn the pairs (x₁, x₂) of [B, heads, T, head_dim], halves of the last dimension."""
-    first, second = x.chunk(2, -1)
-    return x * cos + torch.cat((-second, first), -1) * sin
+def linear(x: Tensor, layer: Any) -> Tensor:
+    """Return ``layer(x)``, without what calling a module costs."""
+    return F.linear(x, layer.weight, layer.bias)
 
 
 class Attention(nn.Module):
@@ -74,40 +97,41 @@ class Attention(nn.Module):
 
     def __init__(self, config: SimpleNamespace) -> None:
         super().__init__()
-        size, self.head_dim = config.hidden_size, config.hidden_size // config.num_attention_heads
-        self.q_proj = nn.Linear(size, config.num_attention_heads * self.head_dim)
-        self.k_proj = nn.Linear(size, config.num_key_value_heads * self.head_dim)
-        self.v_proj = nn.Linear(size, config.num_key_value_heads * self.head_dim)
-        self.o_proj = nn.Linear(config.num_attention_heads * self.head_dim, size, bias=False)
+        size, self.head_dim = config.hidden_size, config.head_dim
+        heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
+        biased = config.model_type == "qwen2" or config.attention_bias
+        self.q_proj = nn.Linear(size, heads * self.head_dim, biased)
+        self.k_proj = nn.Linear(size, kv_heads * self.head_dim, biased)
+        self.v_proj = nn.Linear(size, kv_heads * self.head_dim, biased)
+        self.o_proj = nn.Linear(heads * self.head_dim, size, biased and config.model_type != "qwen2")
+        self.normed = config.model_type == "qwen3"
+        if self.normed:
+            self.q_norm, self.k_norm = (Norm(self.head_dim, config.rms_norm_eps) for _ in range(2))
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None, cache: Any, layer: int) -> Tensor:
-        batch, length, _ = x.shape
-        projections = (self.q_proj, self.k_proj, self.v_proj)
-        q, k, v = (project(x).view(batch, length, -1, self.head_dim).transpose(1, 2) for project in projections)
-        q, k = rotate(q, cos, sin), rotate(k, cos, sin)
-        if cache is not None:
-            k, v = cache.update(k, v, layer)
-        groups = q.shape[1] // k.shape[1]
-        if mask is not None and length == 1:
-            q = q.view(batch, k.shape[1], groups, self.head_dim)  # One token: its heads can be positions.
-        elif mask is not None:
-            k, v = (y[:, :, None].expand(-1, -1, groups, -1, -1).flatten(1, 2) for y in (k, v))
-        mixed = F.scaled_dot_product_attention(
-            q, k, v, attn_mask=mask, is_causal=mask is None and length > 1, enable_gqa=mask is None and groups > 1
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, attend: Attend, layer: int) -> Tensor:
+        q, k, v = (
+            linear(x, part).unflatten(-1, (-1, self.head_dim)) for part in (self.q_proj, self.k_proj, self.v_proj)
         )
-        return self.o_proj(mixed.reshape(batch, -1, length, self.head_dim).transpose(1, 2).reshape(batch, length, -1))
+        if self.normed:
+            q, k = self.q_norm(q), self.k_norm(k)
+        # (x₁, x₂) → (x₁ cos − x₂ sin, x₂ cos + x₁ sin): rolling swaps, the sine has the sign.
+        qk = torch.cat((q, k), -2)
+        qk = torch.addcmul(qk * cos, qk.roll(self.head_dim // 2, -1), sin)
+        q, k = qk.split((q.shape[-2], k.shape[-2]), -2)
+        return linear(attend(layer, q, k, v).flatten(-2), self.o_proj)
 
 
 class FeedForward(nn.Module):
     """A gated layer (Shazeer 2020)."""
 
-    def __init__(self, size: int, inner: int) -> None:
+    def __init__(self, config: SimpleNamespace) -> None:
         super().__init__()
-        self.gate_proj, self.up_proj = (nn.Linear(size, inner, bias=False) for _ in range(2))
-        self.down_proj = nn.Linear(inner, size, bias=False)
+        size, inner, biased = config.hidden_size, config.intermediate_size, config.mlp_bias
+        self.gate_proj, self.up_proj = (nn.Linear(size, inner, biased) for _ in range(2))
+        self.down_proj = nn.Linear(inner, size, biased)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        return linear(F.silu(linear(x, self.gate_proj)) * linear(x, self.up_proj), self.down_proj)
 
 
 class Layer(nn.Module):
@@ -115,14 +139,29 @@ class Layer(nn.Module):
 
     def __init__(self, config: SimpleNamespace) -> None:
         super().__init__()
-        self.self_attn = Attention(config)
-        self.mlp = FeedForward(config.hidden_size, config.intermediate_size)
-        self.input_layernorm = Norm(config.hidden_size, config.rms_norm_eps)
-        self.post_attention_layernorm = Norm(config.hidden_size, config.rms_norm_eps)
+        self.self_attn, self.mlp = Attention(config), FeedForward(config)
+        self.input_layernorm, self.post_attention_layernorm = (
+            Norm(config.hidden_size, config.rms_norm_eps) for _ in range(2)
+        )
 
     def forward(self, x: Tensor, *places: Any) -> Tensor:
         x = x + self.self_attn(self.input_layernorm(x), *places)
         return x + self.mlp(self.post_attention_layernorm(x))
+
+
+def frequencies(config: SimpleNamespace) -> Tensor:
+    """Return the angle [head_dim / 2] by which each pair turns from one position to the next (RoPE,
+    Su et al. 2021; "llama3": long waves are stretched, Llama 3.1's ``config.json``)."""
+    rope, pairs = config.rope_parameters, torch.arange(0, config.head_dim, 2, dtype=torch.float, device="cpu")
+    angles = 1.0 / rope["rope_theta"] ** (pairs / config.head_dim)
+    if rope["rope_type"] == "linear":
+        return angles / rope["factor"]
+    if rope["rope_type"] == "llama3":
+        low, high = rope["low_freq_factor"], rope["high_freq_factor"]
+        turns = rope["original_max_position_embeddings"] * angles / (2 * math.pi)
+        share = ((turns - low) / (high - low)).clamp(0, 1)
+        return angles * (share + (1 - share) / rope["factor"])
+    return angles
 
 
 class Body(nn.Module):
@@ -132,66 +171,66 @@ class Body(nn.Module):
         super().__init__()
         # Its own initialisation, of no use here, takes half a second of imports where there is no memory.
         table = torch.empty(config.vocab_size, config.hidden_size)
-        self.embed_tokens = nn.Embedding.from_pretrained(table, freeze=False, padding_idx=config.pad_token_id)
+        self.embed_tokens = nn.Embedding.from_pretrained(table, freeze=False)
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
         self.norm = Norm(config.hidden_size, config.rms_norm_eps)
-        head_dim = config.hidden_size // config.num_attention_heads
-        self.rotary_emb = Rotation(head_dim, config.rope_parameters["rope_theta"])
+        self.inv_freq = nn.Buffer(frequencies(config), persistent=False)
+        self._cos = self._sin = torch.empty(0)
 
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        cache: Any = None,
-        inputs_embeds: Tensor | None = None,
-        use_cache: bool | None = None,
-    ) -> States:
-        """Run ``input_ids`` [B, T], or ``inputs_embeds`` [B, T, hidden_size], behind what ``cache``
-        (``decoder.py``) has, and add them to it. ``attention_mask`` [B, seen + T] says which are no padding, or
-        [B, 1, T, seen + T] is added to the scores. ``use_cache`` is for transformers' models."""
-        x = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
-        seen = 0 if cache is None else cache.get_seq_length()
-        if position_ids is None:
-            position_ids = torch.arange(seen, seen + x.shape[1], device=x.device)[None]
-        mask = attention_mask
-        if mask is None or mask.dim() == 2:
-            mask = causal_mask(mask, x.shape[0], x.shape[1], seen, x.device)
-        cos, sin = (y[:, None] for y in self.rotary_emb(x, position_ids))
+    def forward(self, input_ids: Tensor, positions: Tensor | None = None, attend: Attend | None = None) -> States:
+        """Run ``input_ids`` [B, T] at ``positions`` [B, T]: by default rows of text from their
+        beginning, whose padding is on the right, where no token sees it."""
+        if positions is None:
+            positions = torch.arange(input_ids.shape[1], device=input_ids.device)[None]
+        cos, sin = self._rotation(positions)
+        x = embed(self.embed_tokens.weight, input_ids)
+        attend = attend or Causal()
         for index, layer in enumerate(self.layers):
-            x = layer(x, cos, sin, mask, cache, index)
+            x = layer(x, cos, sin, attend, index)
         return States(self.norm(x))
 
+    def _rotation(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Return cosines and sines [B, T, 1, head_dim], half of the sines negated, from a table."""
+        weight, needed = self.embed_tokens.weight, int(positions.max()) + 1
+        if len(self._cos) < needed or self._cos.dtype != weight.dtype or self._cos.device != weight.device:
+            # Sampling makes tensors that training cannot use.
+            with torch.inference_mode(False), torch.no_grad():
+                places = torch.arange(-(-needed // 256) * 256, device=weight.device, dtype=torch.float)
+                angles = places[:, None, None] * self.inv_freq.to(weight.device)
+                self._cos = torch.cat((angles, angles), -1).cos().to(weight.dtype)
+                self._sin = torch.cat((-angles, angles), -1).sin().to(weight.dtype)
+        return self._cos[positions], self._sin[positions]
 
-def causal_mask(real: Tensor | None, batch: int, length: int, seen: int, device: torch.device) -> Tensor | None:
-    """Return which of ``seen`` + ``length`` tokens each of the last ``length`` attends to,
-    [batch, 1, length, seen + length]: those up to itself that are ``real`` [batch, seen + length].
-    None if those are all of them, or all up to itself, which torch computes faster without a mask."""
-    if (length == 1 or not seen) and (real is None or bool(real.all())):
-        return None
-    positions = torch.arange(seen + length, device=device)
-    allowed = (positions <= positions[seen:, None])[None, None]
-    return (allowed if real is None else allowed & real[:, None, None].bool()).expand(batch, -1, -1, -1)
+
+def embed(table: Tensor, ids: Tensor) -> Tensor:
+    """Return the rows [B, T, H] of ``table`` for ``ids``. Where a token occurs several times its
+    gradients add up in float32."""
+    if table.dtype == torch.float32 or not table.requires_grad or not torch.is_grad_enabled():
+        return F.embedding(ids, table)
+    distinct, which = ids.unique(return_inverse=True)
+    return F.embedding(distinct, table).float()[which].to(table.dtype)
 
 
-class Qwen2(nn.Module):
+class Model(nn.Module):
     """The model of a folder's ``config.json`` and ``generation_config.json``, without weights."""
+
+    _no_split_modules = (Layer.__name__,)
 
     def __init__(self, config: SimpleNamespace, generation_config: SimpleNamespace) -> None:
         super().__init__()
         self.config, self.generation_config = config, generation_config
-        self.model = Body(config)
+        self.model = Body(filled(config))
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.tie()
 
     def tie(self) -> None:
         """Make the output layer's weights those of the embeddings, if the settings say so."""
-        if self.config.tie_word_embeddings:
+        if getattr(self.config, "tie_word_embeddings", False):
             self.lm_head.weight = self.model.embed_tokens.weight
 
-    def forward(self, input_ids: Tensor | None = None, *, cache: Any = None, **others: Any) -> Logits:
+    def forward(self, input_ids: Tensor, positions: Tensor | None = None, attend: Attend | None = None) -> Logits:
         """Return the logits after each token; arguments as those of ``Body``."""
-        return Logits(self.lm_head(self.model(input_ids, cache=cache, **others).last_hidden_state))
+        return Logits(linear(self.model(input_ids, positions, attend).last_hidden_state, self.lm_head))
 
     @property
     def base_model(self) -> Body:
@@ -230,3 +269,40 @@ class Qwen2(nn.Module):
             (folder / f"{name}.json").write_text(text + "\n", encoding="utf-8")
         weights = {name: value.detach().contiguous() for name, value in self.named_parameters()}
         save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def is_of_the_family(config: dict[str, Any]) -> bool:
+    """Whether ``Model`` computes what ``config`` says: layers of full attention in one of the known
+    shapes, with rotations that it knows."""
+    kinds = set(config.get("layer_types") or ["full_attention"])
+    return (
+        config.get("model_type") in FAMILY
+        and config.get("hidden_act", "silu") == "silu"
+        and kinds == {"full_attention"}
+        and not config.get("use_sliding_window")
+        and "quantization_config" not in config
+        and rope_of(config)["rope_type"] in ROPE_TYPES
+    )
+
+
+def rope_of(config: dict[str, Any]) -> dict[str, Any]:
+    """Return the parameters of ``config``'s rotation. Earlier files spread them over two settings."""
+    if found := config.get("rope_parameters"):
+        return {"rope_type": "default", **found}
+    scaling = dict(config.get("rope_scaling") or {})
+    kind = scaling.pop("rope_type", scaling.pop("type", "default"))
+    return {"rope_type": kind, "rope_theta": config.get("rope_theta", 10000.0), **scaling}
+
+
+def filled(config: SimpleNamespace) -> SimpleNamespace:
+    """Return ``config`` with the settings that a file may leave out."""
+    given = vars(config)
+    heads = config.num_attention_heads
+    defaults = {
+        "head_dim": 128 if config.model_type == "qwen3" else config.hidden_size // heads,
+        "num_key_value_heads": heads,
+        "attention_bias": False,
+        "mlp_bias": False,
+    }
+    known = {name: value for name, value in given.items() if value is not None}
+    return SimpleNamespace(**defaults | known | {"rope_parameters": rope_of(given)})

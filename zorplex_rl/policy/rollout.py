@@ -37,7 +37,7 @@ from typing import Any
 import torch
 
 from zorplex_rl.errors import ConfigError, TrainingDiverged
-from zorplex_rl.policy.decoder import SlotCache, Snapshot, decoder_of, prefill
+from zorplex_rl.policy.decoder import Decoder, SlotCache, Snapshot, prefill
 from zorplex_rl.policy.load import Policy
 from zorplex_rl.policy.tool_loop import Execute, PartialEpisode, RolloutRequest, Sampling, ToolLoop, encode_prompt
 from zorplex_rl.task.environment import ZORPLEX, Environment
@@ -71,7 +71,7 @@ class RolloutEngine:
         self._steps = self._taken = 0
         self.tokens = 0
         """Tokens sampled so far."""
-        self._tool_loop, self._decode = ToolLoop(policy, execute, sampling, environment), decoder_of(policy.model)
+        self._tool_loop, self._decode = ToolLoop(policy, execute, sampling, environment), Decoder(policy.model)
         self._cache = SlotCache(policy.model, sampling.slots)
         self._tickets = count()
         self._waiting: deque[tuple[int, RolloutRequest, Prompt]] = deque()
@@ -261,7 +261,7 @@ class RolloutEngine:
 
     def _forward(self) -> None:
         """Run the model on the unfed tokens of every active row. Sets the next token's logits."""
-        at_once = self._decode.tokens_at_once
+        at_once = self._decode.at_once
         tokens = [row.episode.token_ids[-row.unfed :][:at_once] for row in self._active]
         step = self._cache.begin_step([row.cached for row in self._active], tokens)
         for row, fed, logits in zip(self._active, tokens, self._decode(step, self._cache), strict=True):
