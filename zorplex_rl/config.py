@@ -93,6 +93,8 @@ class Config:
     """Words in a compositional question: easy (2), medium (3), hard (4)."""
     hints: bool = False
     """Show a worked example, with made-up values, in the system prompt."""
+    shots: int = bounded(0, 0)
+    """Worked examples of the task, shown as turns of the chat before each question."""
     policy: str = "embedded"
     """Policy to start from: embedded, the folder of a model, or a hub id."""
     max_lag: int = bounded(1, 0)

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
+from itertools import cycle
 from typing import TYPE_CHECKING, Self
 
 from zorplex_rl.config import Config, OnUpdate
@@ -114,8 +115,10 @@ class PartialEpisode:
 
 
 def encode_prompt(tokenizer: "PreTrainedTokenizerBase", task: Task) -> list[int]:
-    """Return the ids of ``task``'s system prompt and question in the model's chat template."""
-    messages = [{"role": "system", "content": task.system}, {"role": "user", "content": task.question}]
+    """Return the ids of ``task``'s system prompt, examples and question in the chat template."""
+    turns = [*(text for example in task.examples for text in example), task.question]
+    messages = [{"role": "system", "content": task.system}]
+    messages += [{"role": role, "content": text} for role, text in zip(cycle(("user", "assistant")), turns)]
     return encode_text(tokenizer, tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
 
 

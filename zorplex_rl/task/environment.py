@@ -5,6 +5,9 @@ about a task: what a tool has to know is in the task. One of your own is such a 
 (``own_task.py``, docs/OWN_TASK.md).
 """
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from zorplex_rl.task.episode import Finish, Score, Task
 from zorplex_rl.task.parser import ANSWER_TAG, TOOL_NAMES, Answer, ToolCall, find_answer
 from zorplex_rl.task.rewards import score_turns
@@ -39,6 +42,10 @@ class Environment:
         """Return the text with which a perfect solver ends, for ``zorplex-rl env check`` only."""
         return f"{self.answer_tag} {task.answer}"
 
+    def examples(self, count: int) -> Sequence[tuple[str, str]]:
+        """Return up to ``count`` worked examples for ``--shots``: a question, and a right text."""
+        return ()
+
     def score(self, task: Task, turns: list[str], tool_calls: int, finish: Finish) -> Score:
         """Score the policy's turns by ``rewards.py``; a score of your own puts it into ``correct``."""
         return score_turns(task, turns, tool_calls, finish, self.find_answer)
@@ -62,9 +69,11 @@ class Zorplex(Environment):
     find_answer = staticmethod(find_answer)
     score = staticmethod(score_turns)
 
-    def __init__(self, seed: int = 0, hints: bool = False, kinds: tuple[str, ...] = kinds_of("mix")) -> None:
+    def __init__(
+        self, seed: int = 0, hints: bool = False, kinds: tuple[str, ...] = kinds_of("mix"), shots: int = 0
+    ) -> None:
         super().__init__(seed)
-        self.hints, self.kinds = hints, kinds
+        self.hints, self.kinds, self.shots = hints, kinds, shots
 
     def spec(self, name: str) -> TaskSpec:
         """Return the spec of ``kind:difficulty``, or of ``kind`` at its easiest."""
@@ -72,11 +81,15 @@ class Zorplex(Environment):
         return get_spec(kind, self.seed, difficulty or "easy", self.hints)
 
     def task(self, index: int, split: Split = "train") -> Task:
-        return self.spec(self.kinds[index % len(self.kinds)]).task(index // len(self.kinds), split)
+        spec = self.spec(self.kinds[index % len(self.kinds)])
+        return replace(spec.task(index // len(self.kinds), split), examples=spec.examples(self.shots))
+
+    def examples(self, count: int) -> Sequence[tuple[str, str]]:
+        return self.spec(self.kinds[0]).examples(count)
 
     def tasks(self, kinds: tuple[str, ...], count: int, split: Split = "train", start: int = 0) -> list[Task]:
         """Return ``count`` tasks of ``kinds`` in turn, from number ``start`` on."""
-        environment = Zorplex(self.seed, self.hints, kinds)
+        environment = Zorplex(self.seed, self.hints, kinds, self.shots)
         return [environment.task(start + offset, split) for offset in range(count)]
 
 

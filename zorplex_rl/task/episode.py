@@ -54,6 +54,8 @@ class Task:
     table: dict[str, Any] = field(default_factory=dict, hash=False, repr=False)
     keys: dict[str, str] = field(default_factory=dict, hash=False, repr=False)
     redirects: dict[str, str] = field(default_factory=dict, hash=False, repr=False)
+    examples: tuple[tuple[str, str], ...] = field(default=(), hash=False, repr=False)
+    """Worked examples, question and answer, shown as turns before the question."""
 
 
 @dataclass(frozen=True, slots=True)

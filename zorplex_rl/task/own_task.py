@@ -14,7 +14,7 @@ import threading
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -39,6 +39,7 @@ class EnvironmentSource:
     kinds: tuple[str, ...]
     seed: int = 0
     hints: bool = False
+    shots: int = 0
     code: str | None = None
     data: str = ""
     tool_timeout: float = Config.tool_timeout
@@ -47,14 +48,15 @@ class EnvironmentSource:
     def of(cls, config: Config) -> Self:
         """Read what ``config`` names. Raises TaskError if a file is not there."""
         if not config.is_own_task:
-            return cls(kinds_of(config.task, config.difficulty), config.seed, config.hints)
+            return cls(kinds_of(config.task, config.difficulty), config.seed, config.hints, config.shots)
         code = _read("--task", split_name(config.task)[0])
         data = _read("--task-data", config.task_data) if config.task_data else ""
-        return cls((config.task,), config.seed, code=code, data=data, tool_timeout=config.tool_timeout)
+        return cls((config.task,), config.seed, False, config.shots, code, data, config.tool_timeout)
 
     def make(self) -> Environment:
         """Make the environment. Raises TaskError."""
-        return Zorplex(self.seed, self.hints, self.kinds) if self.code is None else OwnTask(self)
+        zorplex = Zorplex(self.seed, self.hints, self.kinds, self.shots)
+        return zorplex if self.code is None else OwnTask(self)
 
 
 class OwnTask(Environment):
@@ -68,12 +70,13 @@ class OwnTask(Environment):
         with _told(f"{found.__name__}({source.seed}, data)", self._file):
             self._own = found(source.seed, source.data)
             self.tools, self.answer_tag = tuple(self._own.tools), self._own.answer_tag
+            self._examples = tuple(self._own.examples(source.shots))
 
     def task(self, index: int, split: Split) -> Task:
         found = self._call("task", index, split)
         if not isinstance(found, Task):
             raise TaskError(f"task({index}, {split!r}) of {self._file!r} returned {found!r:.60}; expected a Task")
-        return found
+        return replace(found, examples=self._examples)
 
     def execute(self, task: Task, call: ToolCall) -> str:
         """Return what the tool answers in time, else ``ERROR: …``. A late one cannot be stopped."""

@@ -25,6 +25,8 @@ ZORPLEX_WORDS: tuple[str, ...] = tuple(
     "norf plek prub quon rilk skob snib trun ulf vom wub yim zam zil zork zorp".split()
 )
 TRAINING_WORDS, HELD_OUT_WORDS = ZORPLEX_WORDS[::2], ZORPLEX_WORDS[1::2]
+EXAMPLE_WORDS = tuple("wug dax fep toma blick modi gazz tulver".split())
+"""In the tasks of worked examples alone."""
 VALUES = range(10, 50)
 """The values that a word can have: two digits, so sums have up to three and a sign."""
 DIFFICULTIES: dict[str, int] = {"easy": 2, "medium": 3, "hard": 4}
@@ -32,8 +34,8 @@ DIFFICULTIES: dict[str, int] = {"easy": 2, "medium": 3, "hard": 4}
 MAX_REDIRECTS = 3
 """No word of a ``recursive`` task needs more than this many ``SEE:`` redirects."""
 
-Split = Literal["train", "held_out"]
-WORDS_OF: dict[str, tuple[str, ...]] = {"train": TRAINING_WORDS, "held_out": HELD_OUT_WORDS}
+Split = Literal["train", "held_out", "example"]
+WORDS_OF: dict[Split, tuple[str, ...]] = {"train": TRAINING_WORDS, "held_out": HELD_OUT_WORDS, "example": EXAMPLE_WORDS}
 
 
 def make_zorplex_table(seed: int | str = 0, words: Sequence[str] = ZORPLEX_WORDS) -> dict[str, int]:
@@ -105,6 +107,20 @@ class TaskSpec:
             keys=keys,
             redirects=redirects,
         )
+
+    def examples(self, count: int) -> tuple[tuple[str, str], ...]:
+        """Return ``count`` worked examples: a question, and what a perfect solver writes."""
+        tasks = [self.task(index, "example") for index in range(count)]
+        return tuple((task.question, self.solve(task)) for task in tasks)
+
+    def solve(self, task: Task) -> str:
+        """Return what a perfect solver of ``task`` writes, results included."""
+        lines = [f"{call} -> {self.run(task, call)}" for call in self.calls_needed(task)]
+        if self.is_sum:
+            signs = [sign for sign in task.question if sign in "+-"]
+            terms = [f"{sign}{task.table[word]}" for sign, word in zip(["", *signs], task.words, strict=True)]
+            lines.append(f"{''.join(terms)}={task.answer}")
+        return "\n".join([*lines, f"[ANSWER] {task.answer}"])
 
     def execute(self, task: Task, call: ToolCall) -> str:
         """Run ``call`` for ``task``; see ``run_tool``."""
