@@ -16,20 +16,9 @@ from zorplex_rl.errors import ConfigError
 TaskName = Literal["simple", "compositional", "multi_step", "recursive", "mix"]
 Difficulty = Literal["easy", "medium", "hard"]
 LossName = Literal[
-    "reinforce",
-    "grpo",
-    "dapo",
-    "gspo",
-    "maxrl",
-    "tis",
-    "cispo",
-    "decoupled_ppo",
-    "icepop",
-    "dppo",
-    "m2po",
-    "sequence_rejection",
-    "geometric_rejection",
-]
+    "reinforce", "grpo", "dapo", "gspo", "maxrl", "tis", "cispo", "decoupled_ppo", "icepop", "dppo", "m2po",
+    "sequence_rejection", "geometric_rejection",
+]  # fmt: skip
 TransportName = Literal["auto", "shm", "rdma", "message"]
 OnUpdate = Literal["wait", "continue", "keep-prefix"]
 Device = Literal["auto", "cpu", "cuda"]
@@ -201,10 +190,8 @@ class Config:
         """Return what ``to_json`` wrote. Raises ConfigError for anything else."""
         try:
             values = json.loads(text)
-            return cls(
-                **values
-                | {"learner": LearnerConfig(**values["learner"]), "services": ServicesConfig(**values["services"])}
-            )
+            groups = {name: of(**values[name]) for name, of in _GROUPS.items()}
+            return cls(**values | groups)
         except (ValueError, TypeError, KeyError) as error:
             raise ConfigError(f"the configuration of the run cannot be read: {error!r}") from error
 

@@ -1,14 +1,16 @@
 """Train a policy: ``zorplex-rl train``, in a new folder, or further in an old one.
 
 Ctrl-C, SIGTERM, SIGHUP             a checkpoint after this step, and a stop
-the same again                      a stop at once
+the same again, a second later      a stop at once
 a full disk, a role that is lost    the run ends; its last checkpoint is what it can be continued from
 """
 
 import asyncio
 import contextlib
 import logging
+import math
 import signal
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -18,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from zorplex_rl.cli.live import LiveView
 from zorplex_rl.cli.presets import PresetName, preset_config
 from zorplex_rl.config import Config
-from zorplex_rl.errors import ConfigError, ZorplexError
+from zorplex_rl.errors import ConfigError, TrainingDiverged, ZorplexError
 from zorplex_rl.run.folder import RunFolder, step_of
 
 if TYPE_CHECKING:
@@ -26,6 +28,10 @@ if TYPE_CHECKING:
 
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 DONE, FAILED, INTERRUPTED = 0, 1, 130
+FREE = ("steps", "trainer_processes", "hosts", "insecure", "task_data")
+"""Settings in which a continued run may differ."""
+SAME_WISH_SECONDS = 1.0
+"""Two signals within this time are one wish: ``timeout`` sends two."""
 
 
 @dataclass(frozen=True)
@@ -58,19 +64,12 @@ class Train:
         config = self.config
         config.check()
         if not self.resume:
-            bytes_needed = check_needs(config)
-            path = Path("runs") / datetime.now().strftime("%Y%m%d-%H%M%S")
-            folder = (
-                RunFolder.create(self.out, config, bytes_needed)
-                if self.out
-                else RunFolder.create_beside(path, config, bytes_needed)
-            )
-            return train(config, folder)
+            # Several runs may begin in one second.
+            path = self.out or Path("runs") / datetime.now().strftime("%Y%m%d-%H%M%S-%f")
+            return train(config, RunFolder.create(path, config, check_needs(config)))
         folder, earlier = RunFolder.reopen(self.resume)
         # A run may be made longer, and go on with other processes and machines.
-        free = {
-            name: config.settings()[name] for name in ("steps", "trainer_processes", "hosts", "insecure", "task_data")
-        }
+        free = {name: config.settings()[name] for name in FREE}
         if difference := earlier.changed(**free).difference(config):
             raise ConfigError(f"--resume {str(self.resume)!r} was begun with another configuration: {difference}")
         if folder.is_finished(config.steps):
@@ -115,9 +114,18 @@ def train(config: Config, folder: RunFolder, checkpoint: Path | None = None) -> 
             raise
         except Exception as error:
             logging.getLogger("zorplex_rl.cli").debug("the run has failed", exc_info=error)
-            said = str(error) if isinstance(error, ZorplexError) else f"{type(error).__name__}: {error}".splitlines()[0]
-            view.log(f"zorplex-rl: {said}; {folder.how_to_go_on}; the traceback is in {folder.log}")
+            view.log(f"zorplex-rl: {in_a_sentence(error, folder)}; the traceback is in {folder.log}")
             return FAILED
+
+
+def in_a_sentence(error: Exception, folder: RunFolder) -> str:
+    """Say what has ended a run, and how to go on."""
+    said = str(error) if isinstance(error, ZorplexError) else f"{type(error).__name__}: {error}".splitlines()[0]
+    if isinstance(error, TrainingDiverged):
+        return f"{said}; start again with a lower --learning-rate"
+    if any(words in said for words in ("OutOfMemoryError", "MemoryError", "allocate memory")):
+        return f"{said}; start again with a lower --token-budget, --slots or --max-tokens"
+    return f"{said}; {folder.how_to_go_on}"
 
 
 async def _train(config: Config, folder: RunFolder, checkpoint: Path | None, view: LiveView) -> int:
@@ -134,11 +142,15 @@ async def _train(config: Config, folder: RunFolder, checkpoint: Path | None, vie
         run_training(config, folder, checkpoint, view.update, view.log, draw, controllers.append)
     )
 
+    asked = -math.inf
+
     def stop() -> None:
+        nonlocal asked
+        is_new, asked = time.monotonic() - asked > SAME_WISH_SECONDS, time.monotonic()
         if controllers and controllers[0].under_way and not controllers[0].stop_requested:
             controllers[0].stop_requested = True
             view.log("stopping after this step; press Ctrl-C again to stop without a checkpoint")
-        else:
+        elif is_new:
             training.cancel()
 
     for number in STOPS:
