@@ -46,11 +46,9 @@ def findings() -> Iterator[tuple[str, str, str]]:
     """Yield (ok, note or no; what was looked at; what was found)."""
     yield "ok", "Python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"
     free = psutil.virtual_memory().available / 1e9
-    closing = "" if free >= MEMORY_GB else f"; close other programs until {MEMORY_GB:.0f} GB are free"
-    yield "no" if closing else "ok", "memory", f"{free:.1f} GB free{closing}"
+    yield "ok" if free >= MEMORY_GB else "no", "memory", f"{free:.1f} GB free; the course needs {MEMORY_GB:.0f}"
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    turns = "" if cores > 1 else "; what should run side by side takes turns"
-    yield "note" if turns else "ok", "cores", f"{cores}{turns}"
+    yield "ok" if cores > 1 else "note", "cores", f"{cores}; with one, what should run side by side takes turns"
     room = min(disk_usage(folder).free / 1e9 for folder in (Path.cwd(), Path(tempfile.gettempdir())))
     yield "ok" if room >= DISK_GB else "no", "disk", f"{room:.0f} GB free; the course needs {DISK_GB:.0f}"
     yield shared_memory()
@@ -97,10 +95,8 @@ def notebook_times() -> Iterator[str]:
     """Yield each notebook's time here: its recorded seconds times the ratio of two calibrations."""
     known = json.loads(RECORDED.read_text(encoding="utf-8"))
     here = seconds_per_step()
-    yield (
-        f"\nA training step took {here:.2f} s here, and {known['calibration']:.2f} s where the notebooks were recorded "
-        f"({known['measured']}, {known['machine'].rstrip('.')})."
-    )
+    there = f"{known['calibration']:.2f} s where the notebooks were recorded ({known['measured']}, {known['machine']})"
+    yield f"\nA training step took {here:.2f} s here, and {there}"
     yield "All cells of a notebook, without your reading and your exercises, will take about"
     for name, seconds in known["seconds"].items():
         yield f"    {name:<22} {seconds * here / known['calibration']:4.0f} s"

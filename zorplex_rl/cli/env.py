@@ -48,9 +48,7 @@ class Env:
                 state, said = "no", str(error)
                 wrong.append(about)
             print(f"{state:<5}  {about:<14}  {said}", flush=True)
-        flags = [f"--task {self.task}"] + [f"--task-data {self.task_data}"] * bool(self.task_data)
-        flags += [f"--policy {self.policy}"] * (self.policy != Env.policy)
-        print(f"\nNot ready: {', '.join(wrong)}." if wrong else f"\nReady: zorplex-rl train {' '.join(flags)}")
+        print(f"\nNot ready: {', '.join(wrong)}." if wrong else f"\nReady: zorplex-rl train --task {self.task} …")
         return 1 if wrong else 0
 
 

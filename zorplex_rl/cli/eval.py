@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zorplex_rl.config import Config, Device, Difficulty, Dtype, TaskName
-from zorplex_rl.errors import ConfigError
 
 if TYPE_CHECKING:
     from zorplex_rl.policy.evaluate import Report
@@ -41,8 +40,6 @@ class Eval:
     """Kind of task; mix is each of them. Or a task of your own, as in train."""
     task_data: str | None = None
     """A text file for a task of your own."""
-    tool_timeout: float = Config.tool_timeout
-    """Seconds after which a tool of it has answered that it timed out, as in train."""
     temperature: float = 0.0
     """0 is greedy."""
     difficulty: Difficulty = "easy"
@@ -74,13 +71,10 @@ class Eval:
 
         # The settings that a run has as well are bounded alike; temperature 0 is one of an evaluation.
         config = Config(
-            task=self.task, task_data=self.task_data, tool_timeout=self.tool_timeout, difficulty=self.difficulty, hints=self.hints,
-            temperature=self.temperature or 1.0, max_tokens=self.max_tokens, max_turns=self.max_turns, eval_tasks=self.tasks,
-            seed=self.seed, device=self.device, dtype=self.dtype,
+            task=self.task, task_data=self.task_data, difficulty=self.difficulty, hints=self.hints, temperature=self.temperature or 1,
+            max_tokens=self.max_tokens, max_turns=self.max_turns, eval_tasks=self.tasks, seed=self.seed, device=self.device,
         )  # fmt: skip
         config.check()
-        if self.json and (not self.json.parent.is_dir() or self.json.is_dir()):
-            raise ConfigError(f"--json {str(self.json)!r} cannot be written; give a file in a folder that exists")
         source = EnvironmentSource.of(config)
         environments = {kind: replace(source, kinds=(kind,)).make() for kind in source.kinds}
         policy = load_policy(self.policy, assign_devices(self.device, ["policy"])["policy"], self.dtype)

@@ -15,16 +15,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from zorplex_rl.cli.live import LiveView
 from zorplex_rl.cli.presets import PresetName, preset_config
 from zorplex_rl.config import Config
 from zorplex_rl.errors import ConfigError, TrainingDiverged, ZorplexError
 from zorplex_rl.run.folder import RunFolder, step_of
-
-if TYPE_CHECKING:
-    from zorplex_rl.training.controller import Controller
 
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 DONE, FAILED, INTERRUPTED = 0, 1, 130
@@ -55,7 +52,7 @@ class Train:
         if not self.resume:
             return None
         _, earlier = RunFolder.reopen(self.resume)
-        # Another machine, and the code of a task, are named by who continues the run.
+        # A folder does not decide what code runs, and where: these flags are given again.
         hosts = "this" if earlier.hosts.startswith(("attach", "job")) else earlier.hosts
         task = Config.task if earlier.is_own_task else earlier.task
         return Train(replace(earlier, hosts=hosts, insecure=False, task=task, task_data=None))
@@ -130,7 +127,7 @@ def in_a_sentence(error: Exception, folder: RunFolder) -> str:
 
 async def _train(config: Config, folder: RunFolder, checkpoint: Path | None, view: LiveView) -> int:
     from zorplex_rl.run.plots import learning_curve
-    from zorplex_rl.training.controller import StopRequest
+    from zorplex_rl.training.controller import Controller, StopRequest
     from zorplex_rl.training.loop import run_training
 
     controllers: list[Controller] = []
@@ -138,19 +135,16 @@ async def _train(config: Config, folder: RunFolder, checkpoint: Path | None, vie
     def draw() -> None:
         folder.save_curve(learning_curve(folder.metrics()))
 
-    training = asyncio.ensure_future(
-        run_training(config, folder, checkpoint, view.update, view.log, draw, controllers.append)
-    )
-
-    asked = -math.inf
+    run = run_training(config, folder, checkpoint, view.update, view.log, draw, controllers.append)
+    training, asked = asyncio.ensure_future(run), -math.inf
 
     def stop() -> None:
         nonlocal asked
-        is_new, asked = time.monotonic() - asked > SAME_WISH_SECONDS, time.monotonic()
         if controllers and controllers[0].under_way and not controllers[0].stop_requested:
             controllers[0].stop_requested = True
+            asked = time.monotonic()
             view.log("stopping after this step; press Ctrl-C again to stop without a checkpoint")
-        elif is_new:
+        elif time.monotonic() - asked > SAME_WISH_SECONDS:
             training.cancel()
 
     for number in STOPS:
@@ -171,11 +165,7 @@ async def _train(config: Config, folder: RunFolder, checkpoint: Path | None, vie
 
 
 def what_changed(before: dict[str, float], after: dict[str, float]) -> str:
-    """Say which shares of outcomes there were before and after training, zeros left out.
-
-    >>> what_changed({"success": 0.25, "wrong_format": 0.75, "truncated": 0.0}, {"success": 1.0, "wrong_format": 0.0, "truncated": 0.0})
-    'success 25 → 100 %, wrong format 75 → 0 %'
-    """
+    """Return the shares of outcomes before and after: ``success 25 → 100 %, wrong format 75 → 0 %``."""
     there = [outcome for outcome in before if before[outcome] or after[outcome]]
     return ", ".join(f"{o.replace('_', ' ')} {100 * before[o]:.0f} → {100 * after[o]:.0f} %" for o in there)
 
