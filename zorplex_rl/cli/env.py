@@ -1,8 +1,4 @@
-"""``zorplex-rl env check``: test a user's task for what a run relies on, a line a check.
-
-ok     splits         none of 200 held-out tasks is among 200 training tasks
-no     policy         'embedded' finds no reward: none of 64 episodes called a tool; …
-"""
+"""``zorplex-rl env check``: test a user's task for what a run relies on, a line a check."""
 
 from collections import defaultdict
 from dataclasses import dataclass

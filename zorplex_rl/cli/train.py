@@ -90,6 +90,11 @@ def check_needs(config: Config) -> int:
     from zorplex_rl.task.own_task import EnvironmentSource
     from zorplex_rl.training.devices import devices_of
 
+    if {config.learner.clip_low, config.learner.clip_high, config.learner.truncation} != {None}:
+        # Only then: it loads torch, which takes a second.
+        from zorplex_rl.learning.learner import loss_of
+
+        loss_of(config.learner)
     kind, addresses = parse_hosts(config.hosts)
     if kind == "attach":
         check_encryption(addresses, config.insecure)
@@ -107,8 +112,6 @@ def train(config: Config, folder: RunFolder, checkpoint: Path | None = None) -> 
     with logged_to(folder.log, view.log), folder.locked(), view:
         try:
             return asyncio.run(_train(config, folder, checkpoint, view))
-        except ConfigError:
-            raise
         except Exception as error:
             logging.getLogger("zorplex_rl.cli").debug("the run has failed", exc_info=error)
             view.log(f"zorplex-rl: {in_a_sentence(error, folder)}; the traceback is in {folder.log}")
@@ -117,6 +120,8 @@ def train(config: Config, folder: RunFolder, checkpoint: Path | None = None) -> 
 
 def in_a_sentence(error: Exception, folder: RunFolder) -> str:
     """Say what has ended a run, and how to go on."""
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
     said = str(error) if isinstance(error, ZorplexError) else f"{type(error).__name__}: {error}".splitlines()[0]
     if isinstance(error, TrainingDiverged):
         return f"{said}; start again with a lower --learning-rate"
