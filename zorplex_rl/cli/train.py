@@ -37,7 +37,7 @@ class Train:
 
     config: Config = field(default_factory=Config)
     preset: PresetName | None = None
-    """Settings that were tuned; explicit flags win."""
+    """Tuned settings; explicit flags win."""
     out: Path | None = None
     """The run's folder; runs/<date>-<time> if left out."""
     resume: Path | None = None
