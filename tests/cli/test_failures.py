@@ -99,7 +99,10 @@ class Harmed(Zorplex):
 
 @pytest.mark.parametrize(
     ("harm", "slots", "said"),
-    [("dataset", 64, "dataset"), pytest.param("memory", 10_000, LOWER, marks=pytest.mark.long)],
+    [
+        pytest.param("dataset", 64, "dataset", id="dataset"),
+        pytest.param("memory", 10_000, LOWER, id="memory", marks=pytest.mark.long),
+    ],
 )
 def test_a_real_role_that_is_lost_or_has_no_memory_is_one_line_and_leaves_no_process(tmp_path, harm, slots, said):
     task, path = tmp_path / "harmed.py", tmp_path / "run"

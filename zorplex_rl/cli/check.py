@@ -1,11 +1,4 @@
-"""Say whether this machine is ready for the course, and how fast it is: ``zorplex-rl check``.
-
-    ok     cores          2
-    note   browser        none found here; open the address that marimo prints in a browser of another machine
-    no     processes      Monarch started none: …; what to do
-
-A *note* changes how you begin or what you see. A *no*, exit code 1, means failing notebooks.
-"""
+"""Say whether this machine is ready for the course, and how fast it is: ``zorplex-rl check``."""
 
 import asyncio
 import json
@@ -43,7 +36,7 @@ class Check:
 
 
 def findings() -> Iterator[tuple[str, str, str]]:
-    """Yield (ok, note or no; what was looked at; what was found)."""
+    """Yield (state, about, found). A *note* changes how you begin, a *no* means failing notebooks."""
     yield "ok", "Python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"
     free = psutil.virtual_memory().available / 1e9
     yield "ok" if free >= MEMORY_GB else "no", "memory", f"{free:.1f} GB free; the course needs {MEMORY_GB:.0f}"

@@ -21,7 +21,6 @@ class Env:
     """Check your own task before training: zorplex-rl env check FILE.py:CLASS. Exit code 1: no."""
 
     action: Annotated[Literal["check"], tyro.conf.Positional]
-    """What to do; there is only check."""
     task: Annotated[str, tyro.conf.Positional]
     """FILE.py:CLASS, or FILE.py if it has one such class."""
     task_data: str | None = None

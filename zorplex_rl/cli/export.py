@@ -1,9 +1,5 @@
 """``zorplex-rl export``: write a run's policy as a folder for plain transformers.
 
-    model.safetensors, config.json       as in the run, in its number type
-    tokenizer*, chat_template.jinja      as in the run
-    generation_config.json               made anew: what ends a text, and nothing else
-
 Many models come with sampling settings, such as a penalty for repeated words, which ``generate``
 applies even when greedy. The run sampled without any, so they are left out. The tools are not part
 of the model: whoever generates has to stop at a call, run the tool and add its result.

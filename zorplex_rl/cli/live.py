@@ -40,7 +40,8 @@ class LiveView:
         self._received = time.monotonic()
         # Twice a second, so that the clock shows life between steps that take minutes.
         redraws = self._console.is_terminal and not self._console.is_dumb_terminal
-        self._live = Live(get_renderable=self.render, console=self._console, refresh_per_second=2) if redraws else None
+        live = Live(get_renderable=self.render, console=self._console, refresh_per_second=2, redirect_stdout=False)
+        self._live = live if redraws else None
 
     def __enter__(self) -> Self:
         if self._live:

@@ -11,7 +11,6 @@ class Policy:
     """Describe a policy: architecture, parameters, vocabulary."""
 
     action: Annotated[Literal["show"], tyro.conf.Positional]
-    """What to do; there is only show."""
     policy: str = "embedded"
     """embedded, the folder of a model, or a hub id."""
 

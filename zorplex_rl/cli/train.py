@@ -2,14 +2,15 @@
 
 Ctrl-C, SIGTERM, SIGHUP             a checkpoint after this step, and a stop
 the same again, a second later      a stop at once
-a full disk, a role that is lost    the run ends; its last checkpoint is what it can be continued from
 """
 
 import asyncio
 import contextlib
+import io
 import logging
 import math
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -152,10 +153,15 @@ async def _train(config: Config, folder: RunFolder, checkpoint: Path | None, vie
         elif time.monotonic() - asked > SAME_WISH_SECONDS:
             training.cancel()
 
+    def hang_up() -> None:
+        # The terminal is gone: what is written to it would fail.
+        sys.stdout = io.StringIO()
+        stop()
+
     for number in STOPS:
         # One that the program was started to ignore (nohup) stays ignored.
         if signal.getsignal(number) != signal.SIG_IGN:
-            asyncio.get_running_loop().add_signal_handler(number, stop)
+            asyncio.get_running_loop().add_signal_handler(number, hang_up if number == signal.SIGHUP else stop)
     try:
         before, after = await training
     except (StopRequest, asyncio.CancelledError) as stopped:
@@ -182,6 +188,8 @@ def logged_to(file: Path, say: Callable[[str], Any]) -> Iterator[None]:
     kept, told = logging.FileHandler(file, encoding="utf-8", delay=True), logging.Handler(logging.WARNING)
     kept.setFormatter(logging.Formatter("%(asctime)s %(name)s: %(message)s"))
     told.emit = lambda record: say(record.getMessage())  # type: ignore[method-assign]
+    # On a full disk there is no log; what has ended the run is said on the terminal.
+    kept.handleError = lambda record: None  # type: ignore[method-assign]
     root.addHandler(kept)
     own.addHandler(told)
     own.setLevel(logging.DEBUG)
@@ -192,4 +200,5 @@ def logged_to(file: Path, say: Callable[[str], Any]) -> Iterator[None]:
         logging.captureWarnings(False)
         root.removeHandler(kept)
         own.removeHandler(told)
-        kept.close()
+        with contextlib.suppress(OSError):
+            kept.close()
