@@ -116,8 +116,11 @@ class EndpointError(ActorError):
     @property
     def original(self) -> Exception:
         """The error itself if it is one of this package's (``errors.py``), else this report."""
-        kind = getattr(errors, self.kind, None)
-        return kind(self.message) if kind else self
+        if not (kind := getattr(errors, self.kind, None)):
+            return self
+        error: Exception = kind(self.message)
+        error.add_note(self.trace)
+        return error
 
 
 def reason_of(error: BaseException) -> str:

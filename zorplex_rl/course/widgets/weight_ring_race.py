@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from zorplex_rl.course.figures.bars import write_in_bar
 from zorplex_rl.course.widgets.widget import Axes, Params, Simulator, tabulate
 from zorplex_rl.run import figure as style
 from zorplex_rl.run.figure import render
@@ -73,7 +74,7 @@ class WeightRingRace(Simulator, script="weight_ring_race.js"):
                     colour = style.SERIES[version % len(style.SERIES)] if version >= 0 else "none"
                     axes.barh(row, 0.94, left=chunk, height=0.8, color=colour, edgecolor=style.GREY)
                     if version >= 0:
-                        style.write_in_bar(axes, chunk + 0.47, row, str(version))
+                        write_in_bar(axes, chunk + 0.47, row, str(version))
             style.name_rows(axes, list(rows), margin=0.7)
             axes.set(xlim=(0, len(staging)), xticks=[])
             style.bare_axes(axes, keep=())
