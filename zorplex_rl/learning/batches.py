@@ -19,8 +19,7 @@ from zorplex_rl.task.episode import Episode
 
 Advantages = Sequence[float] | Sequence[Sequence[float]]
 """One for each episode, or a list for each with one for every token of its response."""
-PADDING = 1.35
-"""Padding may make a row this many times as long. Beyond that, another micro-batch is cheaper."""
+PADDING = 1.35  # as many times as long padding may make a row; beyond that a new batch is cheaper
 
 
 @dataclass(frozen=True, slots=True)
