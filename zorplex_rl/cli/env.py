@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 import tyro
 
 from zorplex_rl.config import Config
-from zorplex_rl.errors import ConfigError
-from zorplex_rl.task.checks import CHECKS, Broken, Sample
+from zorplex_rl.errors import ConfigError, TaskError
+from zorplex_rl.task.checks import CHECKS, Sample
 from zorplex_rl.task.own_task import EnvironmentSource
 
 TRIED = 8
@@ -62,7 +62,7 @@ def try_policy(sample: Sample, name: str) -> str:
         rewards[episode.group].add(episode.score.reward)
     varied = sum(len(found) > 1 for found in rewards.values())
     if not varied:
-        raise Broken(f"{name!r} finds no reward: {why_no_reward_varies(episodes)}; try another one with --policy")
+        raise TaskError(f"{name!r} finds no reward: {why_no_reward_varies(episodes)}; try another one with --policy")
     calling = sum(episode.tool_calls > 0 for episode in episodes)
     right = sum(episode.scored.outcome == "success" for episode in episodes)
     found = f"{name!r} calls a tool in {calling} of {len(episodes)} episodes and is right in {right}"

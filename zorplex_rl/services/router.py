@@ -101,10 +101,6 @@ class Router:
     def ready(self) -> list[Replica]:
         return [replica for replica in self.replicas if replica.state is State.READY]
 
-    @property
-    def in_flight(self) -> int:
-        return sum(len(replica.in_flight) for replica in self.replicas)
-
     async def route(self, method: str, args: Any, kwargs: Any, session: Session | None = None) -> Any:
         """Return the answer to a request; see ``Method.route``."""
         answer = asyncio.get_running_loop().create_future()
