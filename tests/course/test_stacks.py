@@ -11,7 +11,6 @@ from typing import get_args
 import pytest
 from pages import launched
 from prose import too_long
-from zorplex_rl.training.hosts.spec import parse_hosts
 
 from zorplex_rl import __version__
 from zorplex_rl.config import Config, LossName, TransportName
@@ -19,6 +18,7 @@ from zorplex_rl.course import stacks
 from zorplex_rl.course.site import reference
 from zorplex_rl.course.site.frame import stacks_page
 from zorplex_rl.course.stacks import AXES, KNOBS, LAUNCHES, NOT_FOUND, STACKS
+from zorplex_rl.hosts.hosts import parse_hosts
 
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "10_scaling_out.py"
 OURS = STACKS[0]
@@ -93,11 +93,11 @@ def test_our_command_is_one_that_the_command_line_takes():
     given = dict(zip(words[2::2], words[3::2], strict=True))
     values = {name.removeprefix("--").replace("-", "_"): value for name, value in given.items()}
     defaults = Config().settings()
-    typed = {name: value if name in ("hosts", "tls") else type(defaults[name])(value) for name, value in values.items()}
+    typed = {name: value if name == "hosts" else type(defaults[name])(value) for name, value in values.items()}
     config = Config().changed(**typed)
     config.check()
     assert (config.max_lag, config.services.generators) == (4, 2)
-    assert parse_hosts(values["hosts"]).count == 2
+    assert parse_hosts(values["hosts"]) == ("attach", ["tls://node1:4444", "tls://node2:4444"])
     with pytest.raises(ValueError, match=r"prompts|generators"):
         Config().changed(**(typed | {"generators": 99})).check()
 

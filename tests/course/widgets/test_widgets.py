@@ -319,19 +319,6 @@ def test_in_an_exported_page_every_scenario_shows_what_python_computes(exported,
     assert widget.get_by_role("radio", name=scenario).is_checked() == fixed
 
 
-def test_what_a_scenario_fixes_is_a_number_without_a_thumb_and_the_page_says_why(page):
-    open_bare(page, TimelineSimulator(measured=MEASURED))
-    widget = page.get_by_role("region", name="Timeline simulator")
-    for scenario, fixed in (("this machine", True), ("balanced", False), ("one straggler", True)):
-        widget.get_by_role("radio", name=scenario).check(force=True)
-        expect(widget.get_by_text("fixed by the scenario")).to_have_count(4 if fixed else 0)
-        expect(widget.get_by_text("the first four numbers are fixed")).to_be_visible(visible=fixed)
-        for label in ("Sample a group", "Its variation", "Training step", "Weight sync"):
-            expect(widget.get_by_label(label, exact=True)).to_be_visible(visible=not fixed)
-        expect(widget.get_by_label("Max lag", exact=True)).to_be_visible()
-        expect_figures(widget, TimelineSimulator(measured=MEASURED, scenario=scenario).setting)
-
-
 def test_in_an_exported_page_the_ring_shows_what_python_computes(exported):
     widget = exported.get_by_role("region", name="Weight ring")
     for seqlock in (True, False):
@@ -455,13 +442,6 @@ def test_bytes_of_several_moves_between_one_pair_are_added_up():
     assert byte_matrix([(0, 1, 10), (0, 1, 5), (1, 0, 2)], sources=2, destinations=2) == [[0, 15], [2, 0]]
 
 
-def test_a_resharding_map_without_a_matrix_for_every_combination_is_refused():
-    with pytest.raises(ValueError, match="no matrix for columns / columns"):
-        ReshardMap(SHARDS | {("columns", "whole"): [[1]]}, axes=("trainer", "generator"))
-    with pytest.raises(ValueError, match="2 words each, but there are 1 axes"):
-        ReshardMap(SHARDS)
-
-
 def test_a_phase_diagram_shows_the_trials_of_the_cell_that_is_chosen_by_mouse_or_by_keys(page):
     diagram = phase_diagram()
     open_bare(page, diagram)
@@ -478,18 +458,6 @@ def test_a_phase_diagram_shows_the_trials_of_the_cell_that_is_chosen_by_mouse_or
     expect(
         page.get_by_text("Recorded 2026-01-02 with python benchmarks/staleness.py --seeds 2, on 2 cores.")
     ).to_be_visible()
-
-
-def test_a_phase_diagram_without_the_cell_that_was_asked_for_shows_its_first_one():
-    study = Study("benchmarks/staleness.py", "2 cores", {"steps": 6}, (trial("grpo", 0, 0, 0.9),))
-    first = {"loss": "grpo", "lag": 0, "learning_rate": 4e-4}
-    assert PhaseDiagram(study, {"grpo": "clipped"}, 0.35, chosen=first | {"lag": 8}).chosen == first
-
-
-def test_a_phase_diagram_of_a_study_without_enough_seeds_is_refused():
-    study = Study("benchmarks/staleness.py", "2 cores", {"steps": 6}, (trial("grpo", 0, 0, 0.9),))
-    with pytest.raises(ValueError, match="no cell of the study has 3 trials"):
-        PhaseDiagram(study, {"grpo": "clipped"}, before=0.35, seeds=3)
 
 
 def test_a_live_curve_grows_with_every_row_and_leaves_out_what_is_no_number(page):
@@ -613,52 +581,6 @@ def test_a_place_is_in_rotation_then_gone_then_replaced_then_in_rotation_again()
     assert [stretch[1:] for stretch in stretches(killed()) if stretch[0] == 1] == [
         ["in rotation", "tools_1", -1.0, 3.0]
     ]
-
-
-def test_a_finger_moves_the_time_of_the_loop_player_and_stops_it(browser):
-    with browser.new_context(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True) as context:
-        page = context.new_page()
-        open_bare(page, loop_player(start=0.0))
-        time = page.get_by_role("slider", name="Time")
-        box = time.bounding_box()
-
-        def tap(share: float) -> None:
-            page.touchscreen.tap(box["x"] + share * box["width"], box["y"] + box["height"] / 2)
-
-        tap(0.5)
-        middle = int(time.input_value())
-        assert 100 < middle < 140
-        page.get_by_role("button", name="Play").tap()
-        page.wait_for_function(
-            "document.querySelector('main div').shadowRoot.querySelector('input').valueAsNumber > 145"
-        )
-        tap(0.25)
-        expect(page.get_by_role("button", name="Play")).to_be_visible()
-        assert 40 < int(time.input_value()) < 80
-
-
-def test_with_forced_colours_sliders_and_what_is_chosen_can_be_seen(browser):
-    with browser.new_context(viewport={"width": 1280, "height": 900}, forced_colors="active") as context:
-        page = context.new_page()
-        open_bare(page, TimelineSimulator(measured=MEASURED))
-        background = "(choice) => getComputedStyle(choice).backgroundColor"
-        chosen, other = (
-            page.locator(f".zx-choice{state}").first for state in (":has(:checked)", ":not(:has(:checked))")
-        )
-        assert chosen.evaluate(background) != other.evaluate(background)
-        slider = page.get_by_role("slider", name="Generators", exact=True)
-        shown = slider.screenshot()
-        slider.evaluate("(input) => { input.style.opacity = 0; }")
-        assert slider.screenshot() != shown
-
-
-def test_a_position_or_scenario_that_does_not_exist_is_refused():
-    with pytest.raises(ValueError, match="no scenario 'calm'; choose one of balanced, no variance"):
-        TimelineSimulator(scenario="calm")
-    with pytest.raises(ValueError, match="slots is 1; the widget can show 2, 3, 4"):
-        WeightRingRace(slots=1)
-    with pytest.raises(ValueError, match=r"form is 0.3; expected one of \[0.0, 0.2, 1.0\]"):
-        WhatIf("Reward weights", KNOBS, paid, {"form": 0.3, "extra_call": 0.0})
 
 
 def test_a_slider_shows_the_figure_of_its_position_and_its_table_has_them_all(page):
