@@ -38,6 +38,7 @@ with app.setup(hide_code=True):
     from zorplex_rl.run.timeline import Span, Timeline
     from zorplex_rl.services.runtime import run_together, start_monarch, this_host
     from zorplex_rl.task.environment import Zorplex, kinds_of
+    from zorplex_rl.task.own_task import EnvironmentSource
     from zorplex_rl.training.actors import DatasetActor, RewardActor
     from zorplex_rl.training.generator import GeneratorActor
     from zorplex_rl.training.trainer import TrainerActor
@@ -136,10 +137,11 @@ def start(actor_class, *arguments):
 @app.function
 async def bring_up(run, device):
     """Start all actors, and give the generator its first weights."""
+    source = EnvironmentSource.of(run)  # whose tasks and rewards they are
     actors = SimpleNamespace(
-        dataset=start(DatasetActor, run),  # which task has which number
+        dataset=start(DatasetActor, source),  # which task has which number
         generator=start(GeneratorActor, "generator_0", run, device),
-        reward=start(RewardActor, "reward"),
+        reward=start(RewardActor, "reward", source),
         trainer=start(TrainerActor, "trainer", run, device),
     )
     # Both load the model, at the same time.

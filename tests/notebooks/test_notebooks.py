@@ -94,13 +94,6 @@ def test_a_stub_that_raises_is_a_complaint_and_no_crash():
     assert exercise.complaint(lambda f: f([]), max).startswith("`max` raises `ValueError")
 
 
-def test_expect_tells_numbers_from_truth_values_and_is_patient_with_floats():
-    exercise.expect(lambda: 0.1 + 0.2, result=0.3)
-    exercise.expect(lambda: (1, [2.0]), result=[1, (2.0,)])
-    with pytest.raises(AssertionError):
-        exercise.expect(lambda: True, result=1)
-
-
 @every_notebook
 def test_a_notebook_has_a_title_of_its_own(notebook):
     assert lesson.title_of(notebook) != notebook.stem

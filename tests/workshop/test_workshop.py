@@ -131,27 +131,6 @@ def test_the_numbers_are_those_of_the_lab_log():
             assert any(round(value, digits) == float(number) for value in logged), (row[1], number)
 
 
-def test_a_machine_that_was_measured_gets_a_row_and_one_that_was_there_gets_new_numbers():
-    sys.path.insert(0, str(WORKSHOP))
-    try:
-        import add_machine
-    finally:
-        sys.path.remove(str(WORKSHOP))
-    page = f"before\n\n{add_machine.HEAD}\n## Next\n\n| other | table |\n"
-    once = add_machine.with_row(page, "2 cores, A", ["1", "2"])
-    two = add_machine.with_row(once, "8 cores, B", ["3", "4"])
-    again = add_machine.with_row(two, "2 cores, A", ["5", "6"])
-    assert (
-        again
-        == f"before\n\n{add_machine.HEAD}| 8 cores, B | 3 | 4 |\n| 2 cores, A | 5 | 6 |\n\n## Next\n\n| other | table |\n"
-    )
-    with pytest.raises(ValueError, match="no table of machines"):
-        add_machine.with_row("nothing here", "2 cores, A", ["1"])
-    rows = (WORKSHOP / "numbers.md").read_text().partition(add_machine.HEAD)[2].partition("\n\n")[0].splitlines()
-    assert rows and all(row.count(" | ") == 4 for row in rows), "at least one machine was measured"
-    assert 0.5 < add_machine.copy_gb_per_second(8_000_000) < 500
-
-
 @pytest.mark.parametrize("notebook", NOTEBOOKS.values(), ids=lambda path: path.stem)
 def test_whoever_is_behind_gets_a_copy_in_which_the_exercises_are_solved(notebook, tmp_path):
     source, names = catch_up().solve(notebook)

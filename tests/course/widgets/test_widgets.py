@@ -371,19 +371,6 @@ def test_a_knob_moves_the_bars_to_what_python_computes(page, static):
     assert widget.get_by_role("img", name="Reward of each outcome: success +1.00, wrong_answer +0.00.").is_visible()
 
 
-def test_a_finger_moves_a_slider(browser):
-    with browser.new_context(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True) as context:
-        page = context.new_page()
-        simulator = TimelineSimulator()
-        open_bare(page, simulator)
-        control = page.get_by_role("slider", name="Generators", exact=True)
-        control.scroll_into_view_if_needed()
-        box = control.bounding_box()
-        page.touchscreen.tap(box["x"] + box["width"] - 4, box["y"] + box["height"] / 2)
-        expect(control).to_have_attribute("aria-valuetext", "8")
-        expect_figures(page.get_by_role("region", name="Timeline simulator"), replace(simulator.setting, generators=8))
-
-
 def test_a_change_is_said_to_who_cannot_see_it(page):
     simulator = TimelineSimulator()
     open_bare(page, simulator)
@@ -519,20 +506,6 @@ def test_the_loop_player_shows_every_group_at_its_place_wherever_the_time_is_put
     expect(widget.get_by_text("done after")).to_have_count(2)
 
 
-def test_the_loop_player_plays_until_it_is_paused_or_touched(page):
-    open_bare(page, loop_player(start=0.0))
-    time = page.get_by_role("slider", name="Time")
-    page.get_by_role("button", name="Play").click()
-    page.wait_for_function("document.querySelector('main div').shadowRoot.querySelector('input').value > 3")
-    page.get_by_role("button", name="Pause").click()
-    stopped = time.input_value()
-    page.wait_for_timeout(300)
-    assert time.input_value() == stopped
-    page.get_by_role("button", name="Play").click()
-    time.press("ArrowRight")
-    expect(page.get_by_role("button", name="Play")).to_be_visible()
-
-
 def test_a_service_player_shows_every_request_at_its_place_wherever_the_time_is_put(page):
     player = service_player(start=0.0)
     open_bare(page, player)
@@ -552,12 +525,6 @@ def test_a_service_player_shows_every_request_at_its_place_wherever_the_time_is_
     ).to_be_visible()
     time.press("Home")
     assert time.get_attribute("aria-valuetext") == "1.00 s before the fault"
-
-
-def test_a_dead_replica_is_in_rotation_as_long_as_nobody_knows(page):
-    open_bare(page, service_player(start=0.375))
-    widget = page.get_by_role("region", name="Service player")
-    expect(widget.get_by_text("2 of 2 replicas in rotation, 1 of them gone, and nobody knows;").first).to_be_visible()
 
 
 def test_a_film_of_a_pool_cuts_what_is_outside_its_time_and_gives_each_request_a_lane():
