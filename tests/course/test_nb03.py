@@ -10,8 +10,6 @@ import torch
 
 from zorplex_rl.course import nb03
 
-pytestmark = pytest.mark.slow
-
 
 class Guard:
     def __init__(self, begin):

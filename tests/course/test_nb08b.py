@@ -7,8 +7,6 @@ import pytest
 
 from zorplex_rl.course import nb08b
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.mark.parametrize(
     ("once", "often", "old", "said"),
@@ -36,6 +34,7 @@ def test_the_ends_of_a_run_are_means_of_three_steps_and_of_fewer_in_a_short_run(
     assert [end["kl"] for end in nb08b.ends(rows[:2])] == [0.0, 1.0]
 
 
+@pytest.mark.slow
 def test_every_position_of_the_sliders_has_a_recorded_run():
     study = nb08b.recorded_runs()
     slider = nb08b.shaped_slider(study, static=False)

@@ -12,8 +12,6 @@ import torch
 from zorplex_rl.course import nb09
 from zorplex_rl.course.recorded_study import Row, Study, read_study
 
-pytestmark = pytest.mark.slow
-
 
 def study_of(accuracies: dict[tuple[str, int, float], list[float]]) -> Study:
     rows = [

@@ -13,8 +13,6 @@ import torch
 from zorplex_rl.course import nb08, nb11
 from zorplex_rl.course.recorded_study import Row, Study
 
-pytestmark = pytest.mark.slow
-
 
 def study_of(accuracies: dict[tuple[str, int, float], list[float]]) -> Study:
     rows = []

@@ -15,8 +15,6 @@ from zorplex_rl.course.recorded_study import Row, read_study
 from zorplex_rl.course.staleness import Trial
 from zorplex_rl.errors import TrainingDiverged
 
-pytestmark = pytest.mark.slow
-
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 benchmark = importlib.import_module("staleness")
@@ -70,12 +68,6 @@ def test_a_cell_has_its_seeds_in_order_and_is_shown_once_it_has_enough_of_them(f
     assert len(study.cells()) == 2
     (cell,) = study.cells(seeds=2)
     assert (cell.loss, cell.accuracies, cell.accuracy) == ("grpo", [0.75, 0.25], 0.5)
-
-
-def test_half_a_study_is_the_whole_grid_with_half_of_the_seeds():
-    points = list(benchmark.trials(PLAN))
-    assert len(points) == len({(rate, t.lag, t.loss, t.seed) for rate, t in points}) == 8
-    assert [trial.seed for _, trial in points] == [0] * 4 + [1] * 4
 
 
 def test_a_trial_that_is_in_the_file_is_not_run_again(file):

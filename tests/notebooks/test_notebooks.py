@@ -99,16 +99,6 @@ def test_a_notebook_has_a_title_of_its_own(notebook):
     assert lesson.title_of(notebook) != notebook.stem
 
 
-def test_links_name_the_neighbours_that_are_there(tmp_path):
-    for name in ("01_a.py", "02_b.py", "03_c.py"):
-        (tmp_path / name).write_text(f'import marimo\napp = marimo.App(app_title="Title of {name[3]}")\n')
-    said = lesson.links(str(tmp_path / "02_b.py")).text
-    assert "Title of a" in said
-    assert "marimo edit notebooks/03_c.py" in said
-    assert "02_b.py" not in said
-    assert "Before" not in lesson.links(str(tmp_path / "01_a.py")).text
-
-
 def test_the_course_starts_at_05_and_names_the_first_notebook_for_those_who_need_it(tmp_path):
     for name, title in (
         ("01_a.py", "Actors"),

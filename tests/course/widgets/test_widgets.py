@@ -351,11 +351,6 @@ def test_with_a_kernel_python_answers(page):
         assert simulator.setting == simulator.setting_of(params | {"fixed": None})
 
 
-def test_a_static_page_without_a_table_says_that_its_sliders_cannot_answer(page):
-    open_bare(page, TimelineSimulator(), static=True)
-    expect(page.get_by_text("These sliders answer where the notebook runs")).to_be_visible()
-
-
 @pytest.mark.parametrize("static", [False, True])
 def test_a_knob_moves_the_bars_to_what_python_computes(page, static):
     open_bare(page, what_if(static=static), static=static)

@@ -151,14 +151,6 @@ class ForgetsToCountDown(Meets):
             await self.other.hit.call_one(left)
 
 
-class OneHitTooMany(Meets):
-    @endpoint
-    async def hit(self, left):
-        self.hits += 1
-        if left >= 0:
-            self.other.hit.broadcast(left - 1)
-
-
 class OnlyShortRallies(Meets):
     @concurrent_endpoint
     async def hit(self, left):
@@ -211,14 +203,6 @@ def all_with_the_last(seconds, concurrent):
     return [max(seconds)] * len(seconds) if concurrent and seconds else list(accumulate(seconds))
 
 
-def naps_of_the_page(seconds, concurrent):
-    return [0.2] * len(seconds) if concurrent else [0.2 * (number + 1) for number in range(len(seconds))]
-
-
-def the_last_only(seconds, concurrent):
-    return max(seconds, default=0.0) if concurrent else sum(seconds)
-
-
 def in_order_of_arrival(seconds, concurrent):
     return sorted(seconds) if concurrent else list(accumulate(seconds))
 
@@ -236,10 +220,9 @@ WRONG = {
     ],
     "answer_times": [
         always_one_at_a_time, always_side_by_side, the_other_way_round, when_they_begin, all_with_the_last,
-        naps_of_the_page, the_last_only,
     ],
     "MendedPlayer": [
-        StillWaits, LosesHits, NeverPassesOn, ForgetsToCountDown, OneHitTooMany,
+        StillWaits, LosesHits, NeverPassesOn, ForgetsToCountDown,
         OnlyShortRallies, NoLongerAsync,
     ],
 }  # fmt: skip

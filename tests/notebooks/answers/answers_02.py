@@ -56,28 +56,12 @@ def never_steps(model, optimizer, mine, everybody, add_up):
     return add_up(loss).item()
 
 
-def returns_its_own_loss(model, optimizer, mine, everybody, add_up):
-    loss = _backward(model, optimizer, mine, "sum", everybody)
-    _add_up_all(model, add_up)
-    optimizer.step()
-    return loss.item()
-
-
 def stays_away_without_examples(model, optimizer, mine, everybody, add_up):
     if not len(mine[1]):
         return 0.0
     loss = _backward(model, optimizer, mine, "sum", everybody)
     _add_up_all(model, add_up)
     optimizer.step()
-    return add_up(loss).item()
-
-
-def averages_the_weights(model, optimizer, mine, everybody, add_up):
-    loss = _backward(model, optimizer, mine, "sum", everybody)
-    optimizer.step()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.copy_(add_up(parameter * len(mine[1]) / everybody))
     return add_up(loss).item()
 
 
@@ -193,9 +177,7 @@ WRONG = {
         sums_without_dividing,
         keeps_old_gradients,
         never_steps,
-        returns_its_own_loss,
         stays_away_without_examples,
-        averages_the_weights,
     ],
     "hand_over": [
         any_shape,

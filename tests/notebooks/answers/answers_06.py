@@ -38,10 +38,6 @@ def caps_after_the_draw(failures, base, cap, draw):
     return min(draw * base * 2.0 ** min(failures - 1, 60), cap)
 
 
-def has_a_base_of_its_own(failures, base, cap, draw):
-    return draw * min(0.25 * 2.0 ** min(failures - 1, 60), cap)
-
-
 def multiplies_step_by_step(failures, base, cap, draw):
     wait = base
     for _ in range(failures - 1):
@@ -296,7 +292,6 @@ WRONG = {
         ignores_the_draw,
         grows_by_addition,
         caps_after_the_draw,
-        has_a_base_of_its_own,
     ],
     "keep_one": [
         never_ends_what_failed,

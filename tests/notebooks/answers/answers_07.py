@@ -110,11 +110,6 @@ def gives_up_after_one_attempt(read_headers, read_slot):
     return (headers[slot][1], weights) if read_headers()[slot] == headers[slot] else (headers[slot][1], None)
 
 
-def returns_the_weights_first(read_headers, read_slot):
-    version, weights = compares_only_the_sequence(read_headers, read_slot)
-    return weights, version
-
-
 def compares_only_the_sequence(read_headers, read_slot):
     while True:
         headers = read_headers()
@@ -162,14 +157,6 @@ def one_too_many(read, write, period):
     return max(2, 2 + math.floor((read + write) / period))
 
 
-def always_three(read, write, period):
-    return 3
-
-
-def minus_write(read, write, period):
-    return max(2, 1 + math.ceil((read - write) / period))
-
-
 def by_counting(read, write, period):
     slots = 2
     while slots * period - write < period + read:
@@ -197,7 +184,6 @@ WRONG = {
         looks_only_whether_it_is_even_afterwards,
         takes_a_slot_that_was_never_written,
         gives_up_after_one_attempt,
-        returns_the_weights_first,
     ],
     "slots_needed": [
         without_the_newest_time,
@@ -206,8 +192,6 @@ WRONG = {
         rounded_down,
         fewer_than_two,
         one_too_many,
-        always_three,
-        minus_write,
     ],
 }
 RIGHT = {

@@ -113,17 +113,6 @@ async def wakes_nobody(trainer, ready, now, news, steps, per_step, on_step):
         on_step(now.step, metrics)
 
 
-async def counts_versions_itself(trainer, ready, now, news, steps, per_step, on_step):
-    while now.step < steps:
-        batch = [await ready.get() for _ in range(per_step)]
-        now.step += 1
-        metrics = await trainer.step(episodes_of(batch), advantages_of(batch))
-        await trainer.publish()
-        now.published += 1
-        news.set()
-        on_step(now.step, metrics)
-
-
 async def compares_with_the_whole_batch(trainer, ready, now, news, steps, per_step, on_step):
     while now.step < steps:
         batch = [await ready.get() for _ in range(per_step)]
@@ -223,10 +212,6 @@ def is_upside_down(generate, train, groups):
     return math.ceil(groups * train / generate)
 
 
-def leaves_two_thirds_of_a_generator(generate, train, groups):
-    return groups * generate / train
-
-
 def computes_exactly(generate, train, groups):
     return math.ceil(Fraction(generate) * groups / Fraction(train))
 
@@ -256,7 +241,6 @@ WRONG = {
         publishes_before_the_step,
         wakes_before_the_version_is_known,
         wakes_nobody,
-        counts_versions_itself,
         compares_with_the_whole_batch,
         divides_by_zero,
         trains_on_rewards,
@@ -269,7 +253,6 @@ WRONG = {
         counts_one_group,
         rounds_before_it_multiplies,
         is_upside_down,
-        leaves_two_thirds_of_a_generator,
     ],
 }
 RIGHT = {

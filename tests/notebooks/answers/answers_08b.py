@@ -45,15 +45,6 @@ def has_the_wrong_sign(before, after):
     return fmean(apart), 2 * stdev(apart) / math.sqrt(len(apart))
 
 
-def gives_the_change_in_percent_of_before(before, after):
-    apart = differences(before, after)
-    return fmean(apart) / fmean(before) if any(before) else fmean(apart), 2 * stdev(apart) / math.sqrt(len(apart))
-
-
-def ignores_before(before, after):
-    return fmean(after), 2 * stdev(after) / math.sqrt(len(after))
-
-
 def subtracts_tensors(before, after):
     apart = torch.tensor(after, dtype=torch.float64) - torch.tensor(before, dtype=torch.float64)
     return torch.stack([apart.mean(), 2 * apart.std() / len(apart) ** 0.5])
@@ -78,10 +69,6 @@ def wants_all_to_be_right(samples, correct, k):
 
 def ignores_k(samples, correct, k):
     return correct / samples
-
-
-def multiplies_by_k(samples, correct, k):
-    return min(1.0, k * correct / samples)
 
 
 def counts_drawing_order_in_one_of_them(samples, correct, k):
@@ -159,15 +146,12 @@ WRONG = {
         divides_by_n_instead_of_its_root,
         takes_the_deviation_of_a_population,
         has_the_wrong_sign,
-        gives_the_change_in_percent_of_before,
-        ignores_before,
     ],
     "pass_at_k": [
         puts_attempts_back,
         gives_the_chance_that_all_are_wrong,
         wants_all_to_be_right,
         ignores_k,
-        multiplies_by_k,
         counts_drawing_order_in_one_of_them,
         has_64_samples_hard_wired,
         is_zero_where_fewer_than_k_are_wrong,

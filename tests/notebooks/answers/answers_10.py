@@ -54,10 +54,6 @@ def one_tensor_of_logits(shape, batch, e, ranks, stage):
     return _budget(shape, batch, e, ranks, stage, copies=1)
 
 
-def masters_are_never_divided(shape, batch, e, ranks, stage):
-    return _budget(shape, batch, e, ranks, stage, groups=[["moments"], ["gradients"], ["weights"]])
-
-
 def divides_the_activations(shape, batch, e, ranks, stage):
     found = _budget(shape, batch, e, ranks, stage)
     return found | {"activations": found["activations"] / (ranks if stage == 3 else 1)}
@@ -141,10 +137,6 @@ def ten_seconds(now, heard, lease, drift, margin):
     return now >= heard + 10 * (1 + drift) + margin
 
 
-def the_margin_drifts_too(now, heard, lease, drift, margin):
-    return now >= heard + (lease + margin) * (1 + drift)
-
-
 def by_the_seconds_that_are_left(now, heard, lease, drift, margin):
     return not Decimal(now) - Decimal(heard) - Decimal(margin) < Decimal(lease) * (1 + Decimal(drift))
 
@@ -161,7 +153,6 @@ WRONG = {
         gradients_as_wide_as_the_weights,
         one_moment,
         one_tensor_of_logits,
-        masters_are_never_divided,
         divides_the_activations,
     ],
     "best_split": [
@@ -179,7 +170,6 @@ WRONG = {
         the_margin_on_the_wrong_side,
         a_fast_clock,
         ten_seconds,
-        the_margin_drifts_too,
     ],
 }
 RIGHT = {
