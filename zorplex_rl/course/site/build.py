@@ -67,7 +67,9 @@ def build_site(
         page = Page.read(export(notebook))
         return page, time.monotonic() - start
 
-    read, complaints, seconds = dict[Path, Page](), [], {}
+    read = dict[Path, Page]()
+    complaints = []
+    seconds = {}
     # The last notebooks take longest: begun first, none of them runs alone at the end.
     order = course if jobs == 1 else course[::-1]
     with ThreadPoolExecutor(jobs) as pool:
