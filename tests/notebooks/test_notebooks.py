@@ -82,18 +82,6 @@ def test_the_code_that_the_page_shows_passes_when_it_is_pasted_over_the_stub(not
     assert exercise.complaint(check, namespace[name]) is None
 
 
-def test_a_complaint_says_what_was_called_what_came_and_what_should_have():
-    def double(x):
-        return x + 1
-
-    said = exercise.complaint(lambda f: exercise.expect(f, 3, result=6), double)
-    assert said == "`double(3)` gives `4`, and should give `6`"
-
-
-def test_a_stub_that_raises_is_a_complaint_and_no_crash():
-    assert exercise.complaint(lambda f: f([]), max).startswith("`max` raises `ValueError")
-
-
 @every_notebook
 def test_a_notebook_has_a_title_of_its_own(notebook):
     assert lesson.title_of(notebook) != notebook.stem
