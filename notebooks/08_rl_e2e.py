@@ -175,7 +175,9 @@ async def sample(actors, numbers):
     tasks = await actors.dataset.tasks.call_one(list(numbers))
     request = list(zip(numbers, tasks, strict=True))
     finished = []
-    for _, group in await actors.generator.generate.call_one(request):
+    # The second is for the journal of the package's runs.
+    groups, _ = await actors.generator.generate.call_one(request)
+    for _, group in groups:
         scores = await actors.reward.score.call_one([episode.attempt for episode in group])
         # A message is a copy: the actor cannot write into these episodes.
         for episode, found in zip(group, scores, strict=True):
@@ -690,7 +692,7 @@ async def kill_in_the_act(controller):
         busy = busy + 1 if generator.in_flight else 0
     os.kill(generator.pid, signal.SIGKILL)
     now = time.monotonic()
-    controller.log.timeline.add([Span(generator.replica, "kill", now, now)])
+    controller.log.timeline.add([Span(generator.name, "kill", now, now)])
 
 
 @app.cell(hide_code=True)
