@@ -153,9 +153,10 @@ class Router:
 
     def _arrived(self, request: Request, replica: Replica, future: asyncio.Future[Any]) -> None:
         """See to the answer of ``replica``."""
+        # Asked first: asyncio complains of a future whose exception is never looked at.
+        error = ReplicaDied("its call was cancelled") if future.cancelled() else future.exception()
         if request not in replica.in_flight:
             return  # It was seen to when the replica failed.
-        error = ReplicaDied("its call was cancelled") if future.cancelled() else future.exception()
         if isinstance(error, ReplicaDied):
             replica.fail(reason_of(error))  # That sees to all its requests.
             return

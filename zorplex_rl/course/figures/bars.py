@@ -5,7 +5,7 @@
     Report (evaluate.py)                      ──► outcome_chart   how episodes end
     versions along the bytes of some copies   ──► copies_chart    what torn copies consist of
 
-Each returns SVG text (``svg.py``).
+Each returns SVG text (``run/figure.py``).
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@
     accuracy over steps, live and recorded     ──► runs_chart      09
     ratios of the tokens, for each age         ──► ratio_chart     09
 
-Each returns SVG text (``svg.py``).
+Each returns SVG text (``run/figure.py``).
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
     moments at which trainers wrote, by trial   ──► lives_chart         10
     steps and evaluations of a run, its kill    ──► lost_host_chart     10
 
-Each returns SVG text (``svg.py``).
+Each returns SVG text (``run/figure.py``).
 """
 
 from __future__ import annotations

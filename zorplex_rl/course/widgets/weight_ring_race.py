@@ -133,7 +133,9 @@ def _read(
     while True:
         complete = [slot for slot, sequence in enumerate(sequences) if sequence and sequence % 2 == 0]
         slot = max(complete, key=lambda slot: ring[slot][-1])
-        sequence, event, staging = sequences[slot], "begins", [EMPTY] * CHUNKS
+        sequence = sequences[slot]
+        event = "begins"
+        staging = [EMPTY] * CHUNKS
         for chunk in range(CHUNKS):
             for tick in range(ticks_per_chunk):
                 if tick == ticks_per_chunk - 1:
