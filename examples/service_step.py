@@ -8,7 +8,7 @@ process writes the same tokens from the same weights: the step gives the episode
 alone gives, token for token.
 
     role        remembers                                if it dies in `zorplex-rl train`
-    dataset     which tier began when                    the run ends, and resumes from its checkpoint
+    dataset     nothing                                  the run ends; it need not
     policy      a copy of the weights                    its groups are written again; a successor pulls weights first
     tools       nothing                                  calls go elsewhere
     reward      nothing                                  calls go elsewhere
@@ -36,6 +36,7 @@ from zorplex_rl.services.registry import register_service
 from zorplex_rl.services.replica import ServiceOptions, replicas_of
 from zorplex_rl.services.service import Service
 from zorplex_rl.task.environment import Zorplex, kinds_of
+from zorplex_rl.task.own_task import EnvironmentSource
 from zorplex_rl.training import actors
 from zorplex_rl.training.generator import GeneratorActor
 from zorplex_rl.training.trainer import TrainerActor
@@ -52,6 +53,7 @@ def starts_of(run, device, services):
     """Return how a replica of each role is started. A policy's, a successor's too, ends with the
     question to the trainer, one of ``services``, where weights are."""
     new_policy = replicas_of(GeneratorActor, run, device, "tools", named=True)
+    source = EnvironmentSource.of(run)
 
     async def start_policy(name):
         publisher, replica = await services["trainer"].replica_at(0), await new_policy(name)
@@ -60,10 +62,10 @@ def starts_of(run, device, services):
 
     return {
         "trainer": replicas_of(TrainerActor, run, device, named=True),
-        "dataset": replicas_of(actors.DatasetActor, run),
+        "dataset": replicas_of(actors.DatasetActor, source),
         "policy": start_policy,
         "tools": replicas_of(actors.ToolActor, run, named=True),
-        "reward": replicas_of(actors.RewardActor, named=True),
+        "reward": replicas_of(actors.RewardActor, source, named=True),
         "reference": replicas_of(actors.ReferenceActor, run, device, named=True),
         "replay": replicas_of(actors.ReplayBufferActor, run),
         "advantages": replicas_of(actors.AdvantageActor, run),

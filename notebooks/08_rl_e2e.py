@@ -38,6 +38,7 @@ with app.setup(hide_code=True):
     from zorplex_rl.run.timeline import Span, Timeline
     from zorplex_rl.services.runtime import run_together, start_monarch, this_host
     from zorplex_rl.task.environment import Zorplex, kinds_of
+    from zorplex_rl.task.own_task import EnvironmentSource
     from zorplex_rl.training.actors import DatasetActor, RewardActor
     from zorplex_rl.training.generator import GeneratorActor
     from zorplex_rl.training.trainer import TrainerActor
@@ -136,10 +137,11 @@ def start(actor_class, *arguments):
 @app.function
 async def bring_up(run, device):
     """Start all actors, and give the generator its first weights."""
+    source = EnvironmentSource.of(run)  # whose tasks and rewards they are
     actors = SimpleNamespace(
-        dataset=start(DatasetActor, run),  # which task has which number
+        dataset=start(DatasetActor, source),  # which task has which number
         generator=start(GeneratorActor, "generator_0", run, device),
-        reward=start(RewardActor, "reward"),
+        reward=start(RewardActor, "reward", source),
         trainer=start(TrainerActor, "trainer", run, device),
     )
     # Both load the model, at the same time.
@@ -173,7 +175,9 @@ async def sample(actors, numbers):
     tasks = await actors.dataset.tasks.call_one(list(numbers))
     request = list(zip(numbers, tasks, strict=True))
     finished = []
-    for _, group in await actors.generator.generate.call_one(request):
+    # The second is for the journal of the package's runs.
+    groups, _ = await actors.generator.generate.call_one(request)
+    for _, group in groups:
         scores = await actors.reward.score.call_one([episode.attempt for episode in group])
         # A message is a copy: the actor cannot write into these episodes.
         for episode, found in zip(group, scores, strict=True):
@@ -688,7 +692,7 @@ async def kill_in_the_act(controller):
         busy = busy + 1 if generator.in_flight else 0
     os.kill(generator.pid, signal.SIGKILL)
     now = time.monotonic()
-    controller.log.timeline.add([Span(generator.replica, "kill", now, now)])
+    controller.log.timeline.add([Span(generator.name, "kill", now, now)])
 
 
 @app.cell(hide_code=True)

@@ -3,7 +3,9 @@ calls."""
 
 from __future__ import annotations
 
+import asyncio
 import gc
+import inspect
 import os
 import shutil
 import signal
@@ -54,6 +56,14 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if item.get_closest_marker("long"):
             item.add_marker("slow")
+
+
+def pytest_pyfunc_call(pyfuncitem):
+    """Run a test that is a coroutine in an event loop."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}))
+    return True
 
 
 def pytest_collection_finish():

@@ -5,11 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from zorplex_rl.errors import ConfigError, WeightPullError
+from zorplex_rl.services.registry import get_service
+from zorplex_rl.services.replica import ServiceError, ServiceOptions, replicas_of
 from zorplex_rl.services.runtime import Actor, concurrent_endpoint
+from zorplex_rl.services.service import Service
 
 DEADLY = "a step that ends the process"
 
@@ -134,15 +140,11 @@ class Finder(Actor):
 
     @concurrent_endpoint
     async def find_and_ask(self, name: str, requests: int) -> list[int]:
-        from zorplex_rl.services.registry import get_service
-
         service = await get_service(name)
         return [await service.who.route() for _ in range(requests)]
 
     @concurrent_endpoint
     async def send(self, name: str, method: str, numbers: list[int], seconds: float, at_once: int = 1000) -> list[Any]:
-        from zorplex_rl.services.registry import get_service
-
         return await send(await get_service(name), method, numbers, seconds, at_once)
 
 
@@ -190,8 +192,6 @@ class Pupil(Actor):
 async def send(service: Any, method: str, numbers: list[int], seconds: float, at_once: int = 1000) -> list[Any]:
     """Send a request for each of ``numbers``; what became of each: its number, or the error in
     words."""
-    from zorplex_rl.services.replica import ServiceError
-
     gate = asyncio.Semaphore(at_once)
 
     async def request(number: int) -> Any:
@@ -215,3 +215,29 @@ def count_overtaking(router: Any) -> Counter[int]:
 
     router._send = send_and_count
     return overtaken
+
+
+def service_of(actor_class: type[Actor], *args: Any, name: str = "echo", **options: Any) -> Service:
+    """A service that is not open yet, of which ``who`` and ``ask`` are idempotent."""
+    options = {"idempotent": ("who", "ask"), "start_timeout": 60} | options
+    return Service(name, replicas_of(actor_class, *args), ServiceOptions(**options))
+
+
+echoes = partial(service_of, Echo)
+
+
+def in_flight(service: Any) -> int:
+    """How many requests this process has sent that are not answered."""
+    return sum(len(replica.in_flight) for replica in service.router.replicas)
+
+
+def children() -> set[int]:
+    """The process ids of everything that runs on behalf of this test process."""
+    return {process.pid for process in psutil.Process().children(recursive=True)}
+
+
+async def until(condition: Any, seconds: float = 20.0) -> None:
+    """Return as soon as ``condition()`` holds."""
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.02)

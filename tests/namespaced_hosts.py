@@ -57,7 +57,7 @@ class Host(namespaces.Host):
     def of_runs(self) -> list[str]:
         """Return the processes that runs have started on this host: not the worker program, nor
         Monarch's loop that waits for a run."""
-        return [line for line in self.processes() if "zorplex_rl worker" not in line and "services.worker" not in line]
+        return [line for line in self.processes() if "zorplex_rl worker" not in line and "hosts.worker" not in line]
 
     def shared_memory(self) -> list[str]:
         """Return the names of all files in this host's /dev/shm."""

@@ -16,20 +16,9 @@ from zorplex_rl.errors import ConfigError
 TaskName = Literal["simple", "compositional", "multi_step", "recursive", "mix"]
 Difficulty = Literal["easy", "medium", "hard"]
 LossName = Literal[
-    "reinforce",
-    "grpo",
-    "dapo",
-    "gspo",
-    "maxrl",
-    "tis",
-    "cispo",
-    "decoupled_ppo",
-    "icepop",
-    "dppo",
-    "m2po",
-    "sequence_rejection",
-    "geometric_rejection",
-]
+    "reinforce", "grpo", "dapo", "gspo", "maxrl", "tis", "cispo", "decoupled_ppo", "icepop", "dppo", "m2po",
+    "sequence_rejection", "geometric_rejection",
+]  # fmt: skip
 TransportName = Literal["auto", "shm", "rdma", "message"]
 OnUpdate = Literal["wait", "continue", "keep-prefix"]
 Device = Literal["auto", "cpu", "cuda"]
@@ -112,7 +101,7 @@ class Config:
     max_turns: int = bounded(6, 1)
     """Most stretches of sampled text in an episode: one more than the answered tool calls."""
     slots: int = bounded(64, 1)
-    """Episodes that a generator decodes at once."""
+    """Episodes a generator decodes at once."""
     tool_latency: float = bounded(0.0, 0, 3600)
     """Mean seconds of a simulated tool call (log-normal); above 0 tools run in a process of their own."""
     on_update: OnUpdate = "wait"
@@ -126,13 +115,13 @@ class Config:
     checkpoint_every: int = bounded(20, 1)
     """Steps between checkpoints."""
     seed: int = bounded(0, -(2**63), 2**63 - 1)
-    """Seed of the tasks, their tables and the sampling."""
+    """Seed of tasks, tables and sampling."""
     device: Device = "auto"
     """auto is CUDA where there is one."""
     dtype: Dtype = "float32"
     """Number type of the model; bfloat16 has float32 master weights."""
     generator_dtype: Literal["same", "float32", "bfloat16", "float16"] = "same"
-    """Number type of the generators' model; metrics report the mismatch with the trainer's."""
+    """Number type of the generators' model; metrics report the mismatch."""
     threads: int = bounded(1, 1)
     """Torch threads for each actor on CPU."""
     hosts: str = "this"
@@ -203,10 +192,8 @@ class Config:
         """Return what ``to_json`` wrote. Raises ConfigError for anything else."""
         try:
             values = json.loads(text)
-            return cls(
-                **values
-                | {"learner": LearnerConfig(**values["learner"]), "services": ServicesConfig(**values["services"])}
-            )
+            groups = {name: of(**values[name]) for name, of in _GROUPS.items()}
+            return cls(**values | groups)
         except (ValueError, TypeError, KeyError) as error:
             raise ConfigError(f"the configuration of the run cannot be read: {error!r}") from error
 

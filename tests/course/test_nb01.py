@@ -9,8 +9,6 @@ import pytest
 from zorplex_rl.course import nb01
 from zorplex_rl.services.runtime import Actor, concurrent_endpoint, current_rank, endpoint
 
-pytestmark = pytest.mark.slow
-
 
 class Napper(Actor):
     def __init__(self):

@@ -4,14 +4,11 @@ is noticed."""
 from __future__ import annotations
 
 import asyncio
-import random
 
 import pytest
 import torch
 
 from zorplex_rl.course import nb03
-
-pytestmark = pytest.mark.slow
 
 
 class Guard:
@@ -68,10 +65,3 @@ def test_an_argument_that_is_modified_is_noticed():
 
     with pytest.raises(AssertionError, match="modifies `weights`"):
         nb03.unmodified(merge)(torch.zeros(1), [])
-
-
-def test_situations_meet_every_limit_and_both_sides_of_it():
-    drawn = [nb03.draw_situation(random.Random(seed)) for seed in range(300)]
-    for at, limit in ((1, "silent"), (2, "busy")):
-        past = {(found[at] > getattr(found[3], limit)) - (found[at] < getattr(found[3], limit)) for found in drawn}
-        assert past == {-1, 0, 1}

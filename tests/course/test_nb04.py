@@ -8,8 +8,6 @@ import torch
 
 from zorplex_rl.course import nb04
 
-pytestmark = pytest.mark.slow
-
 
 def layers(x, up, up_bias, down, down_bias, rank, ranks, add_up):
     mine = slice(rank, None, ranks)

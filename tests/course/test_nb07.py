@@ -12,8 +12,6 @@ from zorplex_rl.course.nb07_push import summary
 from zorplex_rl.course.nb07_torn import PlayedRing, verdict
 from zorplex_rl.run.timeline import Span
 
-pytestmark = pytest.mark.slow
-
 
 def test_a_verdict_says_what_a_copy_is():
     whole, torn = torch.full((4,), 7.0), torch.tensor([7.0, 7.0, 8.0, 8.0])

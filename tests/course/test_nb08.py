@@ -3,27 +3,16 @@ the simulated phases."""
 
 from __future__ import annotations
 
-import random
 from types import SimpleNamespace
 
 import pytest
 
 from zorplex_rl.config import Config, ServicesConfig
-from zorplex_rl.course import nb08, nb08_checks
+from zorplex_rl.course import nb08
 from zorplex_rl.policy.load import load_policy
 from zorplex_rl.run.timeline import Span, Timeline
 
 pytestmark = pytest.mark.slow
-
-
-def test_drawn_moments_reach_every_case_of_the_rule():
-    drawn = [nb08_checks.drawn_moment(random.Random(seed)) for seed in range(60)]
-    left = [version + lag - step + 1 for version, step, _, _, lag in drawn]
-    assert all(version <= step for version, step, *_ in drawn)
-    assert min(left) == 0 and max(left) > 2
-    assert {per_step for _, _, _, per_step, _ in drawn} >= {1, 2, 8, 12}
-    free = [steps * per_step - way for steps, (_, _, way, per_step, _) in zip(left, drawn, strict=True)]
-    assert min(free) < 0 < max(free)
 
 
 def test_a_group_is_as_old_as_the_versions_between_its_sampling_and_its_step():

@@ -3,31 +3,9 @@ sliders over all recorded runs."""
 
 from __future__ import annotations
 
-import random
-
 import pytest
 
 from zorplex_rl.course import nb08b
-
-pytestmark = pytest.mark.slow
-
-
-def test_drawn_attempts_reach_every_case_of_the_estimator():
-    drawn = [nb08b.drawn_attempts(random.Random(seed)) for seed in range(60)]
-    assert all(1 <= k <= samples and 0 <= correct <= samples for samples, correct, k in drawn)
-    cases = {
-        "none right": [correct == 0 for _, correct, _ in drawn],
-        "all right": [correct == samples for samples, correct, _ in drawn],
-        "fewer than k wrong": [0 < samples - correct < k for samples, correct, k in drawn],
-        "in between": [correct > 0 and samples - correct >= k > 1 for samples, correct, k in drawn],
-    }
-    assert {name: sum(found) >= 5 for name, found in cases.items()} == dict.fromkeys(cases, True)
-
-
-def test_drawn_tokens_have_some_of_either_kind():
-    for seed in range(30):
-        now, before, sampled = nb08b.drawn_tokens(random.Random(seed))
-        assert len(now) == len(before) == len(sampled) and {True, False} == set(sampled)
 
 
 @pytest.mark.parametrize(
@@ -56,6 +34,7 @@ def test_the_ends_of_a_run_are_means_of_three_steps_and_of_fewer_in_a_short_run(
     assert [end["kl"] for end in nb08b.ends(rows[:2])] == [0.0, 1.0]
 
 
+@pytest.mark.slow
 def test_every_position_of_the_sliders_has_a_recorded_run():
     study = nb08b.recorded_runs()
     slider = nb08b.shaped_slider(study, static=False)

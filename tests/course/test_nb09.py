@@ -3,7 +3,6 @@ what is counted of the study."""
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,8 +12,6 @@ import torch
 from zorplex_rl.course import nb09
 from zorplex_rl.course.recorded_study import Row, Study, read_study
 
-pytestmark = pytest.mark.slow
-
 
 def study_of(accuracies: dict[tuple[str, int, float], list[float]]) -> Study:
     rows = [
@@ -23,20 +20,6 @@ def study_of(accuracies: dict[tuple[str, int, float], list[float]]) -> Study:
         for seed, accuracy in enumerate(found)
     ]
     return Study("benchmarks/staleness.py", "2 cores", {"steps": 3}, tuple(rows))
-
-
-def test_drawn_batches_have_ratios_on_both_sides_of_every_bound():
-    ratios = [
-        ratio
-        for seed in range(20)
-        for logp, behaviour, *_ in [nb09.draw_batch(random.Random(seed))]
-        for ratio in (logp - behaviour).exp().flatten().tolist()
-    ]
-    bounds = (0.5, 0.8, 1 / 1.2, 1.2, 2.0)
-    between = [
-        sum(low < ratio < high for ratio in ratios) for low, high in zip((0, *bounds), (*bounds, 9), strict=True)
-    ]
-    assert min(between) > 10
 
 
 def test_a_push_is_the_factor_of_the_token_s_gradient():

@@ -25,8 +25,6 @@ from zorplex_rl.course.nb10_gpus import (
 from zorplex_rl.sizing.memory import Workload
 from zorplex_rl.sizing.model_shape import ModelShape
 
-pytestmark = pytest.mark.slow
-
 WORK = job(1024)
 SMALL, LARGE = MODELS["1.5B"], MODELS["32B"]
 TINY = ModelShape(layers=2, hidden=8, heads=2, kv_heads=1, intermediate=16, vocabulary=100)

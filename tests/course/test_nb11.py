@@ -3,7 +3,6 @@ what advice is worth by a recorded study."""
 
 from __future__ import annotations
 
-import random
 from statistics import stdev
 from types import SimpleNamespace
 
@@ -13,8 +12,6 @@ import torch
 
 from zorplex_rl.course import nb08, nb11
 from zorplex_rl.course.recorded_study import Row, Study
-
-pytestmark = pytest.mark.slow
 
 
 def study_of(accuracies: dict[tuple[str, int, float], list[float]]) -> Study:
@@ -50,19 +47,6 @@ def test_advice_is_worth_what_the_run_of_the_same_seed_came_to_that_took_it():
     }
     assert found["lower the rate"]["with the advice"] == "90%"
     assert (found["leave it"]["recorded runs"], found["leave it"]["better with it"]) == (3, 0)
-
-
-def test_drawn_runs_reach_every_leaf_of_the_tree_and_both_sides_of_every_bound():
-    drawn = [nb11.draw_run(random.Random(seed)) for seed in range(80)]
-    shares = {sum(abs(log) >= 0.3 for log in logs) / len(logs) for *_, logs in drawn}
-    assert min(shares) == 0.0 and 0.01 in shares and max(shares) > 0.01
-    ill = [tuple(run[-1] < max(*runs[0], *runs[1]) / 2 for run in runs) for *runs, _ in drawn]
-    assert set(ill) == {(False, False), (False, True), (True, False), (True, True)}
-
-
-def test_drawn_changes_lie_on_both_sides_of_the_border_between_indices_and_mask():
-    drawn = [nb11.draw_change(random.Random(seed)) for seed in range(40)]
-    assert {4 * changed < weights / 8 for changed, weights in drawn} == {True, False}
 
 
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.2])

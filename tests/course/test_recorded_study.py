@@ -15,8 +15,6 @@ from zorplex_rl.course.recorded_study import Row, read_study
 from zorplex_rl.course.staleness import Trial
 from zorplex_rl.errors import TrainingDiverged
 
-pytestmark = pytest.mark.slow
-
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 benchmark = importlib.import_module("staleness")
@@ -63,14 +61,6 @@ def test_a_line_that_was_cut_off_is_left_out_and_a_broken_line_in_the_middle_is_
         read_study(file)
 
 
-def test_a_recording_goes_on_after_a_line_that_was_cut_off(file):
-    append_row(file, row())
-    file.write_text(file.read_text() + '{"loss": "grp')
-    begin(file, "benchmarks/staleness.py", PLAN)
-    append_row(file, row(seed=1))
-    assert [found.seed for found in read_study(file).rows] == [0, 1]
-
-
 def test_a_cell_has_its_seeds_in_order_and_is_shown_once_it_has_enough_of_them(file):
     for found in (row(seed=1, accuracy=0.25), row("tis"), row(seed=0, accuracy=0.75)):
         append_row(file, found)
@@ -78,12 +68,6 @@ def test_a_cell_has_its_seeds_in_order_and_is_shown_once_it_has_enough_of_them(f
     assert len(study.cells()) == 2
     (cell,) = study.cells(seeds=2)
     assert (cell.loss, cell.accuracies, cell.accuracy) == ("grpo", [0.75, 0.25], 0.5)
-
-
-def test_half_a_study_is_the_whole_grid_with_half_of_the_seeds():
-    points = list(benchmark.trials(PLAN))
-    assert len(points) == len({(rate, t.lag, t.loss, t.seed) for rate, t in points}) == 8
-    assert [trial.seed for _, trial in points] == [0] * 4 + [1] * 4
 
 
 def test_a_trial_that_is_in_the_file_is_not_run_again(file):
@@ -99,14 +83,6 @@ def test_every_trial_that_a_page_reads_is_recorded(name):
     assert len({row.key for row in study.rows}) == len(study.rows)
     assert study.command == f"benchmarks/staleness.py {name}"
     assert (study.conditions["steps"], study.conditions["eval_every"]) == (plan.conditions.steps, plan.eval_every)
-
-
-def test_a_table_shows_the_mean_with_the_worst_and_best_seed_and_the_collapses(file, capsys):
-    falling = [0.9, 0.1, 0.1]
-    for found in (evaluated(falling, accuracy=0.25), row(seed=1, accuracy=0.75), row(lag=32, accuracy=1.0)):
-        append_row(file, found)
-    benchmark.tabulate(read_study(file))
-    assert "| grpo | 0.50 (0.25 – 0.75), 1 of 2 | 1.00 (1.00 – 1.00), 0 of 1 |" in capsys.readouterr().out
 
 
 def test_a_trial_of_the_benchmark_is_a_row_with_its_series():

@@ -4,6 +4,7 @@ ends are known, and what becomes of hosts that die, are cut off and come back.""
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from namespaced_hosts import Host as NamespacedHost
 from namespaced_hosts import Network, namespaced_hosts, needs_hosts, wait_for
 from runs import SMALL, as_flags, counters, final_weights, same_weights, train_here, undisturbed_weights
 
@@ -25,6 +27,7 @@ pytestmark = pytest.mark.slow
 
 PORT = 4444
 PROGRAM = (sys.executable, "-m", "zorplex_rl")
+TLS = dict(zip(TLS_FILES, ("/tmp/tls/host.pem", "/tmp/tls/host.key", "/tmp/tls/ca.pem"), strict=True))
 LONGER = SMALL.changed(steps=14, checkpoint_every=3)
 
 
@@ -73,33 +76,30 @@ def test_a_run_on_two_workers_of_this_machine_ends_in_the_weights_of_a_run_witho
     assert same_weights(final_weights(tmp_path / "run"), undisturbed_weights(SMALL))
 
 
-def openssl(*words: str, cwd: Path) -> None:
-    subprocess.run(["openssl", *words], cwd=cwd, check=True, capture_output=True)
-
-
-def certificates(folder: Path, *addresses: str) -> dict[str, str]:
-    """Make an authority and a certificate for ``addresses`` as docs/HOSTS.md does. Returns the
-    environment that names them."""
+def give_certificates(folder: Path, *hosts: NamespacedHost) -> None:
+    """Make an authority and one certificate as docs/HOSTS.md does, and copy them to these hosts."""
     folder.mkdir()
-    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
-    openssl(
-        "req", "-x509", *key, "-keyout", "ca.key", "-out", "ca.pem", "-days", "30", "-subj", "/CN=zorplex", cwd=folder
-    )
-    openssl("req", *key, "-keyout", "host.key", "-out", "host.csr", "-subj", "/CN=host", cwd=folder)
-    names = ",".join(f"IP:{address}" for address in addresses)
+
+    def openssl(words: str) -> None:
+        subprocess.run(["openssl", *words.split()], cwd=folder, check=True, capture_output=True)
+
+    key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes"
+    openssl(f"req -x509 {key} -keyout ca.key -out ca.pem -days 30 -subj /CN=zorplex")
+    openssl(f"req {key} -keyout host.key -out host.csr -subj /CN=host")
+    names = ",".join(f"IP:{host.address}" for host in hosts)
     (folder / "host.ext").write_text(f"subjectAltName={names}\nextendedKeyUsage=serverAuth,clientAuth\n")
-    signing = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-extfile", "host.ext")
-    openssl("x509", "-req", "-in", "host.csr", *signing, "-out", "host.pem", "-days", "30", cwd=folder)
-    return {name: str(folder / file) for name, file in zip(TLS_FILES, ("host.pem", "host.key", "ca.pem"), strict=True)}
+    openssl("x509 -req -in host.csr -CA ca.pem -CAkey ca.key -CAcreateserial -extfile host.ext -out host.pem -days 30")
+    for host in hosts:
+        shutil.copytree(folder, host.path("/tmp/tls"))
 
 
 @contextmanager
-def workers(network: Network, names: str, tls: dict[str, str]):
+def workers(network: Network, names: str):
     """Workers on these hosts. Yields what to give to ``--hosts``."""
     addresses = {name: f"tls://{network[name].address}:{PORT}" for name in names}
     with ExitStack() as running:
         for name, address in addresses.items():
-            process = network[name].popen(*PROGRAM, "worker", "--listen", address, cwd="/", env=os.environ | tls)
+            process = network[name].popen(*PROGRAM, "worker", "--listen", address, cwd="/", env=os.environ | TLS)
             running.callback(process.wait)
             running.callback(process.kill)
         for name in names:
@@ -107,10 +107,10 @@ def workers(network: Network, names: str, tls: dict[str, str]):
         yield "attach:" + ",".join(addresses.values())
 
 
-def begin(controller, config: Config, tls: dict[str, str]) -> subprocess.Popen:
+def begin(controller, config: Config) -> subprocess.Popen:
     """Train on ``controller``, into a folder that no other host can see."""
     return controller.popen(
-        *PROGRAM, "train", *as_flags(config), "--out", "/tmp/run", cwd="/", env=os.environ | tls,
+        *PROGRAM, "train", *as_flags(config), "--out", "/tmp/run", cwd="/", env=os.environ | TLS,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
 
@@ -124,10 +124,10 @@ def test_over_tls_a_generators_host_killed_the_trainers_killed_and_one_cut_off_c
     """The weights are those of a run in one process that nothing disturbed, bit for bit: every
     group was trained on once, in its turn."""
     with namespaced_hosts("ctl", "a", "b", "c", "d") as network:
-        tls = certificates(tmp_path / "tls", *(host.address for host in network.values()))
-        with workers(network, "abcd", tls) as hosts:
+        give_certificates(tmp_path / "tls", *network.values())
+        with workers(network, "abcd") as hosts:
             controller, path = network["ctl"], network["ctl"].path("/tmp/run")
-            run = begin(controller, LONGER.changed(hosts=hosts), tls)
+            run = begin(controller, LONGER.changed(hosts=hosts))
 
             def reached(event: str, number: int) -> None:
                 wait_for(lambda: len(rows(path, event)) >= number or run.poll() is not None, 200, f"{event} {number}")
@@ -171,10 +171,11 @@ def speaks_tls_only(controller, address: str) -> None:
         "context.check_hostname, context.verify_mode = False, ssl.CERT_NONE\n"
         f"with context.wrap_socket(socket.create_connection(({address!r}, {PORT}))) as secured:\n"
         "    secured.settimeout(10)\n"
+        "    version = secured.version()\n"
         "    try:\n"
-        "        print(secured.version(), secured.recv(1))\n"
+        "        print(version, secured.recv(1))\n"
         "    except ssl.SSLError as error:\n"
-        "        print(secured.version(), error.reason)\n"
+        "        print(version, error.reason)\n"
     )
     assert controller.python(program).split() == ["TLSv1.3", "TLSV13_ALERT_CERTIFICATE_REQUIRED"]
 
@@ -182,11 +183,10 @@ def speaks_tls_only(controller, address: str) -> None:
 @needs_hosts
 def test_a_host_of_another_authority_is_not_used_and_the_run_says_so(tmp_path):
     with namespaced_hosts("ctl", "a") as network:
-        tls, other = (
-            certificates(tmp_path / name, *(h.address for h in network.values())) for name in ("ours", "theirs")
-        )
-        with workers(network, "a", other) as hosts:
-            run = begin(network["ctl"], SMALL.changed(hosts=hosts), tls)
+        for host in network.values():
+            give_certificates(tmp_path / host.name, host)
+        with workers(network, "a") as hosts:
+            run = begin(network["ctl"], SMALL.changed(hosts=hosts))
             output, _ = run.communicate(timeout=120)
             assert run.returncode != 0 and "does not answer" in output and "authority" in output
 

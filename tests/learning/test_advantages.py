@@ -46,18 +46,10 @@ def test_each_token_is_compared_with_the_samples_that_are_the_same_up_to_it(seed
         assert values == pytest.approx(others)
 
 
-def test_where_all_samples_are_alike_no_token_earns_anything():
+def test_where_all_samples_are_alike_no_token_earns_anything_at_all():
+    """Exactly 0, so that such an episode needs no gradient."""
     assert by_prefix([sample([4, 5])] * 3, [0.7, 0.7, 0.7]) == [[0.0, 0.0]] * 3
     assert by_prefix([sample([4, 5])], [0.7]) == [[0.0, 0.0]]
-
-
-def test_the_first_token_is_compared_with_all_others_and_a_choice_with_those_that_chose_too():
-    right, wrong, other = sample([1, 2, 3]), sample([1, 2, 4]), sample([9, 9, 9])
-    found = by_prefix([right, right, wrong, other], [1.0, 1.0, 0.0, 0.0])
-    assert found[0][0] == pytest.approx(1 - 1 / 3)
-    # The good beginning was shared: 2 of 3 that began so were right, and only the last token decided.
-    assert found[2] == pytest.approx([-2 / 3, -1.0, -1.0])
-    assert found[3] == pytest.approx([-2 / 3] * 3)
 
 
 def test_groups_are_told_apart_by_number_and_prompt_wherever_they_stand():
@@ -87,9 +79,9 @@ def test_a_run_without_signal_says_so_once_after_some_steps_in_a_row_and_again_w
 @pytest.mark.parametrize(
     ("episodes", "named"),
     [
-        ([WRONG], "wrong"),
+        ([WRONG], "100% of the answers are wrong"),
         ([RIGHT], "harder tasks"),
-        ([scored("blip", call=None)], "none of 8 episodes called a tool"),
+        ([scored("blip", call=None)], "none of 8"),
         ([scored("blip")], "system prompt"),
         ([scored("blip blip", "tokens")], "--max-tokens"),
         ([WRONG, RIGHT], "50%"),

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import torch
 from runs import same_weights
-from safetensors import safe_open
 from safetensors.torch import save_file
 
 from zorplex_rl.errors import CheckpointError
@@ -50,13 +49,6 @@ def test_what_is_loaded_is_what_was_saved_bit_for_bit(learner, tmp_path):
     assert torch.equal(torch.rand(3), drawn)
 
 
-def test_a_checkpoint_is_one_file_of_safetensors_with_the_permissions_of_the_rest(saved, learner):
-    (saved / "beside").write_text("")
-    assert (saved / FILE).stat().st_mode == (saved / "beside").stat().st_mode
-    with safe_open(saved / FILE, framework="pt") as opened:
-        assert set(opened.keys()) == {*learner.state_dict(), "torch_rng"}
-
-
 @dataclass
 class Runs:
     """Makes ``file`` when it is unpickled."""
@@ -77,17 +69,14 @@ def test_nothing_in_a_file_is_unpickled(saved, tmp_path):
     assert ran.exists(), "it is no test"
 
 
-@pytest.mark.parametrize("content", [b"", b"\xff" * 8, b"\2\0\0\0\0\0\0\0{}", b"\0" * 1000])
-def test_a_file_that_holds_no_learner_is_refused_in_one_sentence(saved, content):
-    (saved / FILE).write_bytes(content)
-    with pytest.raises(CheckpointError, match=FILE) as error:
-        load_learner(moved(seed=1), saved)
-    assert "\n" not in str(error.value)
-
-
-def test_a_learner_of_another_model_is_refused(saved, learner):
+def test_a_file_that_was_cut_off_or_is_of_another_model_is_refused(saved, learner):
     state = {name: tensor.clone() for name, tensor in learner.state_dict().items()} | {"torch_rng": torch.zeros(3)}
-    for other in (state | {"masters.0": torch.zeros(2, 3)}, {n: t for n, t in state.items() if n != "masters.1"}):
-        save_file(other, saved / FILE)
+    whole = (saved / FILE).read_bytes()
+    for write in (
+        lambda: (saved / FILE).write_bytes(whole[: len(whole) // 2]),
+        lambda: save_file(state | {"masters.0": torch.zeros(2, 3)}, saved / FILE),
+        lambda: save_file({n: t for n, t in state.items() if n != "masters.1"}, saved / FILE),
+    ):
+        write()
         with pytest.raises(CheckpointError, match=FILE):
             load_learner(moved(seed=1), saved)

@@ -238,43 +238,6 @@ def test_clipping_stops_the_gradient_only_where_the_ratio_has_moved_the_way_the_
     assert evaluate("grpo", logp, *arguments)[1] == {"clip_fraction_low": 0.25, "clip_fraction_high": 0.25}
 
 
-def test_without_a_lower_bound_cispo_is_truncated_importance_sampling():
-    given = tensors(rows=8, width=6, shift=1.0, dtype=torch.float64)
-    one, _ = evaluate("cispo", *given, clip_low=1.0, clip_high=1.5)
-    other, _ = evaluate("tis", *given, truncation=2.5)
-    assert torch.equal(one, other)
-    bounded, _ = evaluate("cispo", *given, clip_low=0.2, clip_high=1.5)
-    assert not torch.equal(bounded, other)
-
-
-def test_gspo_clips_an_episode_as_a_whole_where_grpo_takes_some_of_its_tokens():
-    """Its tokens have moved far, and on average not at all."""
-    logp = torch.tensor([[0.5, -0.5]], requires_grad=True)
-    arguments = (torch.zeros(1, 2), torch.ones(1), torch.ones(1, 2))
-    assert (gradient("grpo", logp, *arguments) == 0).tolist() == [[True, False]]
-    assert (gradient("gspo", logp, *arguments) < 0).all()
-    far = torch.tensor([[0.5, -0.3]], requires_grad=True)
-    assert (gradient("gspo", far, *arguments) == 0).all()
-
-
-def test_a_divergence_mask_lets_a_rare_token_grow_and_holds_a_frequent_one():
-    behaviour = torch.tensor([[0.001, 0.99]]).log()
-    logp = torch.tensor([[0.01, 0.8]]).log().requires_grad_()
-    good, bad, mask = torch.ones(1), -torch.ones(1), torch.ones(1, 2)
-    assert gradient("dppo", logp, behaviour, good, mask)[0, 0].item() == pytest.approx(-10 / 2, rel=1e-4)
-    assert gradient("grpo", logp, behaviour, good, mask)[0, 0].item() == 0
-    assert gradient("dppo", logp, behaviour, bad, mask)[0, 1].item() == 0
-    assert gradient("grpo", logp, behaviour, bad, mask)[0, 1].item() > 0
-
-
-def test_icepop_masks_on_both_sides_and_the_one_sided_masks_only_where_the_advantage_pushes_on():
-    logp = torch.tensor([[2.0, -2.0], [2.0, -2.0]], requires_grad=True)
-    arguments = (torch.zeros(2, 2), torch.tensor([1.0, -1.0]), torch.ones(2, 2))
-    masked = {name: (gradient(name, logp, *arguments) == 0).tolist() for name in ("icepop", "dppo", "m2po")}
-    assert masked["icepop"] == [[True, True], [True, True]]
-    assert masked["dppo"] == masked["m2po"] == [[True, False], [False, True]]
-
-
 def test_the_bound_of_the_second_moment_keeps_as_many_tokens_as_it_can():
     squares = torch.tensor([0.09, 0.01, 0.04, 1.0])
     assert second_moment_bound(squares, 0.04) == pytest.approx((0.04 + 0.09) / 2)
@@ -283,14 +246,6 @@ def test_the_bound_of_the_second_moment_keeps_as_many_tokens_as_it_can():
     assert second_moment_bound(torch.zeros(0), 0.04) == math.inf
     # It is the mean that counts: one may be above it, if others are below.
     assert second_moment_bound(torch.tensor([0.0, 0.08, 0.03]), 0.04) == math.inf
-
-
-def test_the_geometric_mean_of_an_episode_does_not_grow_with_its_length():
-    for width in (2, 50):
-        arguments = (torch.full((1, width), 0.02), torch.zeros(1, width), torch.ones(1), torch.ones(1, width))
-        assert evaluate("geometric_rejection", *arguments)[1]["masked_fraction_high"] == 0.0
-        expected = 1.0 if width == 50 else 0.0
-        assert evaluate("sequence_rejection", *arguments)[1]["masked_fraction_high"] == expected
 
 
 def test_decoupled_ppo_truncates_the_weight_of_what_is_old_and_clips_what_has_moved_since():
@@ -337,11 +292,6 @@ def test_less_is_left_of_whole_episodes_than_of_their_tokens():
     # exp(-20 * 0.04) are expected.
     assert tokens == pytest.approx(0.96, abs=0.02)
     assert episodes == pytest.approx(0.45, abs=0.12)
-
-
-def test_what_a_tool_wrote_has_no_part_in_the_ratio_of_an_episode():
-    logp, mask = torch.tensor([[-1.0, -9.0]]), torch.tensor([[1.0, 0.0]])
-    assert episode_log_ratios(logp, torch.tensor([[-1.0, 0.0]]), mask).tolist() == [0.0]
 
 
 def test_the_kl_penalty_is_zero_at_the_reference_and_pulls_towards_it():

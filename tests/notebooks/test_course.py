@@ -158,15 +158,6 @@ def test_setup_plumbing_and_checks_are_hidden_and_prose_and_solutions_are_not(no
     assert minutes.estimate(notebook).hidden == 1 + 1 + 2, "however it is wrapped"
 
 
-def test_of_two_alternatives_the_longer_one_is_counted_and_of_a_computed_part_one_word(notebook):
-    notebook.write_text(
-        NOTEBOOK.replace(
-            "{1 + 1}", "{'one two three' if found['five words are not shown'] == 'no' else 'one'} {found['a b c']:.2f}"
-        )
-    )
-    assert minutes.estimate(notebook).words == 9 + 3
-
-
 def test_what_is_folded_inside_another_part_is_not_counted(notebook):
     folded = """, lesson.folded("A title", "And much that nobody has to read."))"""
     notebook.write_text(

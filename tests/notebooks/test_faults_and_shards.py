@@ -203,8 +203,3 @@ def test_cut_of_04_holds_what_the_package_says(length, ranks, dim):
         local_box(whole.shape, sharding, rank).sizes for rank in range(ranks)
     ]
     assert torch.equal(torch.cat(parts, dim), whole)
-
-
-def test_a_wrong_share_that_is_plugged_into_04_is_refused():
-    notebook = load_04()
-    assert exercise.complaint(notebook.check_share_of, lambda flat, rank, ranks: flat.chunk(ranks)[rank])

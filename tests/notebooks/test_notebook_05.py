@@ -13,11 +13,10 @@ import pytest
 import torch
 from test_notebooks import Later
 
-from zorplex_rl.course.nb05 import as_episode, beside_the_engine, chances_after, diagnose, diagnosis, push, settled
+from zorplex_rl.course.nb05 import as_episode, chances_after, diagnose, push, settled
 from zorplex_rl.learning.train_simple import compare, policy_gradient
 from zorplex_rl.policy.load import load_policy
 from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
-from zorplex_rl.policy.tool_loop import encode_text
 from zorplex_rl.task.environment import Zorplex
 from zorplex_rl.task.rewards import score
 from zorplex_rl.task.specs import TASK_SPECS
@@ -65,15 +64,6 @@ def test_the_tool_loop_gives_the_engines_episodes_whatever_ends_them(embedded, k
         assert episode.score == score(found)
 
 
-def test_the_comparison_with_the_engine_sees_a_sampler_that_differs(embedded):
-    def lies(*arguments):
-        ids, sampled = notebook.sample_episode_solution(*arguments)
-        return ids, [True] * len(sampled)
-
-    assert all(beside_the_engine(embedded, ENV, notebook.sample_episode_solution, SAMPLING)[1])
-    assert not any(beside_the_engine(embedded, ENV, lies, SAMPLING)[1])
-
-
 def test_the_loss_has_the_value_and_the_gradient_of_the_package(batch):
     policy, advantages = load_policy(), [0.5, -1.0, 0.0, 2.0] * 8
     losses, gradients = [], []
@@ -102,29 +92,6 @@ def test_the_diagnostics_tell_the_planted_faults_from_the_solution(embedded, bat
     assert int(planted[ends]) == 0 < int(healthy[ends]), "no text ends"
     assert float(healthy[gap]) < 1e-3 < 1 < float(planted[gap])
     assert int(planted[mean].rstrip("%")) < int(healthy[mean].rstrip("%"))
-
-
-@pytest.mark.parametrize(
-    "half_mended",
-    [
-        lambda policy, episode: (episode.token_ids, [True] * len(episode.token_ids)),
-        lambda policy, episode: (
-            encode_text(policy.tokenizer, episode.text),
-            episode.sampled[: len(encode_text(policy.tokenizer, episode.text))],
-        ),
-    ],
-    ids=["no mask", "no end"],
-)
-def test_each_of_the_two_faults_shows_alone(embedded, batch, half_mended):
-    half, healthy = (diagnose(embedded, batch, row) for row in (half_mended, notebook.training_row_solution))
-    assert half != healthy
-
-
-def test_a_row_that_raises_is_said_in_the_table(embedded, batch):
-    rows = diagnosis(embedded, batch, lambda policy, episode: 1 / 0, notebook.training_row_solution)
-    assert {row["yours"] for row in rows} == {"raises ZeroDivisionError"}
-    same = diagnosis(embedded, batch, notebook.training_row_solution, notebook.training_row_solution)
-    assert all(row["healthy"] == row["yours"] for row in same)
 
 
 def test_a_push_moves_mass_as_the_softmax_says():

@@ -219,12 +219,6 @@ def test_where_a_refusal_costs_work_only_jitter_serves_a_crowd(page):
     assert len(spread) < 60 and max(spread[1:]) < 100
 
 
-def test_the_simulation_answers_at_most_what_its_service_can():
-    """Ten callers fit into one slot; where refusals cost nothing, so do ten of twenty."""
-    assert nb06.all_at_once(lambda failures: -1.0, callers=10) == [10]
-    assert nb06.all_at_once(lambda failures: 0.0, callers=20, refusal=0.0) == [20, 10]
-
-
 ALL_ARE_READY = """
     while sum(replica.state == "ready" for replica in roles.policy.replicas) < 2:
         await asyncio.sleep(0.05)

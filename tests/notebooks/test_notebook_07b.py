@@ -62,13 +62,6 @@ def test_the_planner_on_the_page_makes_the_packages_plans(notebook, shape):
         assert tuple(found) == plan(shape, held, wanted, itemsize=4)
 
 
-def test_a_box_is_what_dtensor_would_hold(notebook):
-    for sharding in shardings((4,), (2, 2)):
-        for rank in range(sharding.ranks):
-            bounds = notebook.box((9, 2), sharding, rank)
-            assert tuple(end - first for first, end in bounds) == local_box((9, 2), sharding, rank).sizes
-
-
 def described(*shapes: tuple[int, ...], sharding: Sharding) -> dict[str, ShardedWeight]:
     return {str(number): ShardedWeight(shape, torch.float32, sharding) for number, shape in enumerate(shapes)}
 
@@ -103,16 +96,6 @@ def test_the_readers_pieces_make_the_plan(notebook):
     )
     assert bytes_of(everything_twice(notebook.pieces_solution)) == 2 * least
     assert bytes_of(only_from_rank_0) < least
-
-
-def test_a_planner_that_looks_up_every_rank_in_sent_makes_the_plan_too(notebook):
-    def by_get(held, wanted, sent):
-        found = {}
-        for rank in sorted(held, key=sent.get):
-            found.setdefault(held[rank], notebook.pieces_solution({rank: held[rank]}, wanted, sent))
-        return [piece for pieces in found.values() for piece in pieces]
-
-    assert notebook.plan_with(by_get, COPIES, FSDP).bytes_moved == minimum_bytes(plan_model(COPIES, FSDP))
 
 
 def test_more_ranks_than_heads_hold_the_same_head_each_whole(notebook):

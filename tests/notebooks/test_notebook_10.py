@@ -12,7 +12,6 @@ from test_notebooks import Later
 
 from zorplex_rl.course import nb10
 from zorplex_rl.course.nb10_gpus import MODELS, Split, splits
-from zorplex_rl.course.widgets.widget import pack
 from zorplex_rl.sizing.memory import BatchShape, Workload, generator_memory, trainer_memory
 from zorplex_rl.sizing.model_shape import ModelShape
 
@@ -96,22 +95,6 @@ def test_the_slider_shows_the_split_that_the_readers_function_chooses():
     nothing = nb10.allocation(notebook.best_split_solution, "72B", 8192, 8, 4)
     assert "No split of 8 GPUs has room" in nothing.said
     assert {bar.colour for bar in nothing.panels[0].bars} == {"grey"}
-
-
-def test_the_table_of_the_slider_is_small():
-    positions = [
-        nb10.allocation(notebook.best_split_solution, model, answer, 64, eighths)
-        for model in MODELS
-        for answer in (256, 4096)
-        for eighths in range(1, 8)
-    ]
-    assert len(pack([str(position) for position in positions])) * 6 * 2 < 600_000
-
-
-def test_the_matrix_that_is_read_is_larger_than_the_last_cache_where_memory_allows():
-    assert nb10.matrix_side(32 * 2**20) ** 2 * 4 == pytest.approx(4 * 32 * 2**20, rel=0.01)
-    assert nb10.matrix_side(0) ** 2 * 4 >= 0.99 * 2**27
-    assert nb10.matrix_side(2**30) ** 2 * 4 <= nb10.MOST_BYTES
 
 
 @pytest.mark.long

@@ -42,7 +42,7 @@ def successes(rng: np.random.Generator, sizes: np.ndarray, share: float, correla
     return rng.binomial(sizes, rng.beta(share * spread, (1 - share) * spread, shape)).sum(1)
 
 
-@pytest.mark.parametrize("clusters", [1, 2, 3, 6, 16, 60, 400])
+@pytest.mark.parametrize("clusters", [1, 3, 16, 60])
 def test_an_interval_of_95_percent_covers_the_share_in_more_than_90_of_100_cases_everywhere(clusters):
     for name, sizes in sizes_of(clusters).items():
         rng, trials, names = np.random.default_rng([clusters, len(name)]), sum(sizes), np.repeat(range(clusters), sizes)
@@ -88,16 +88,6 @@ def episode(word: str, right: bool) -> Episode:
     made = Episode(task, [1], [2], [True], [-1.0], [Turn(f"[ANSWER] {17 if right else 18}", 0, 1)], "eos")
     made.score = score(made)
     return made
-
-
-def test_a_report_counts_tasks_on_the_same_words_as_a_cluster():
-    alike = summarise("simple", [episode(word, word < "n") for word in "abcdefghijklmnopqrstuvwxyz" for _ in range(10)])
-    assert alike.interval == pytest.approx(
-        clustered_interval(
-            [w < "n" for w in "abcdefghijklmnopqrstuvwxyz"] * 10, list("abcdefghijklmnopqrstuvwxyz") * 10
-        )
-    )
-    assert alike.interval[0] < exact_interval(130, 260)[0]
 
 
 def test_the_same_words_are_one_cluster_however_they_are_asked_for():

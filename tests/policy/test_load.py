@@ -14,7 +14,7 @@ import torch
 from conftest import babbler
 
 from zorplex_rl.errors import PolicyError
-from zorplex_rl.policy.load import EMBEDDED_PATH, load_policy, policy_folder, save_model, token_counter
+from zorplex_rl.policy.load import EMBEDDED_PATH, load_policy, save_model, token_counter
 from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
 from zorplex_rl.policy.tool_loop import encode_prompt, encode_text
 from zorplex_rl.task.environment import Zorplex
@@ -24,31 +24,12 @@ pytestmark = pytest.mark.slow
 
 ENV = Zorplex(seed=0)
 
-# In the manner of Qwen2.5: a default system prompt, a branch for tools, and whitespace control
-# throughout.
-QWEN_TEMPLATE = """{%- if tools %}
-    {{- '<|im_start|>system\\n' }}
-    {%- if messages[0]['role'] == 'system' %}
-        {{- messages[0]['content'] }}
-    {%- else %}
-        {{- 'You are a helpful model.' }}
-    {%- endif %}
-    {{- '\\n\\n# Tools\\n\\n<tools>' }}
-    {%- for tool in tools %}
-        {{- '\\n' + (tool | tojson) }}
-    {%- endfor %}
-    {{- '\\n</tools><|im_end|>\\n' }}
-{%- else %}
-    {%- if messages[0]['role'] == 'system' %}
-        {{- '<|im_start|>system\\n' + messages[0]['content'] + '<|im_end|>\\n' }}
-    {%- else %}
-        {{- '<|im_start|>system\\nYou are a helpful model.<|im_end|>\\n' }}
-    {%- endif %}
+# In the manner of Qwen2.5: a default system prompt, and whitespace control throughout.
+QWEN_TEMPLATE = """{%- if messages[0]['role'] != 'system' %}
+    {{- '<|im_start|>system\\nYou are a helpful model.<|im_end|>\\n' }}
 {%- endif %}
 {%- for message in messages %}
-    {%- if message.role == 'user' or (message.role == 'system' and not loop.first) or message.role == 'assistant' %}
-        {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}
-    {%- endif %}
+    {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}
 {%- endfor %}
 {%- if add_generation_prompt %}
     {{- '<|im_start|>assistant\\n' }}
@@ -128,11 +109,6 @@ def test_tokens_are_counted_without_torch_as_the_policy_counts_them(embedded):
         assert count(text) == len(encode_text(embedded.tokenizer, text))
 
 
-def test_a_home_relative_path_is_found(qwen_folder, monkeypatch):
-    monkeypatch.setenv("HOME", str(qwen_folder.parent))
-    assert policy_folder("~/qwen") == qwen_folder
-
-
 def test_a_hub_model_in_the_local_cache_is_used_without_a_network(qwen_folder, hub_cache):
     model = hub_cache / "models--someone--qwen-small"
     (model / "refs").mkdir(parents=True)
@@ -145,7 +121,7 @@ def test_a_hub_model_in_the_local_cache_is_used_without_a_network(qwen_folder, h
     assert "network" in message and "embedded" in message
 
 
-@pytest.mark.parametrize("name", ["/nowhere/at/all", "./nowhere", "~/nowhere", "nowhere", "a/b/c"])
+@pytest.mark.parametrize("name", ["/nowhere/at/all", "~/nowhere", "nowhere"])
 def test_a_path_that_does_not_exist_is_said_to_not_exist(name):
     assert "does not exist" in refusal(name)
 
@@ -184,12 +160,6 @@ def test_weights_that_were_cut_off_or_are_missing_are_refused_and_not_made_up(br
     assert "model.layers.1.mlp.up_proj.weight" in refusal(broken)
     whole = (broken / "model.safetensors").read_bytes()
     (broken / "model.safetensors").write_bytes(whole[: len(whole) // 2])
-    refusal(broken)
-
-
-def test_an_encoder_is_no_causal_language_model(broken):
-    config = json.loads((broken / "config.json").read_text())
-    (broken / "config.json").write_text(json.dumps(config | {"model_type": "vit", "architectures": ["ViTModel"]}))
     refusal(broken)
 
 

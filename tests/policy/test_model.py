@@ -10,7 +10,6 @@ import random
 import shutil
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -18,7 +17,6 @@ import transformers
 from transformers.cache_utils import DynamicCache
 
 from zorplex_rl.config import LearnerConfig
-from zorplex_rl.course import nb07_push
 from zorplex_rl.learning.learner import Learner
 from zorplex_rl.policy.decoder import GrowingCache, fills
 from zorplex_rl.policy.load import EMBEDDED_PATH, BytePairs, Policy, _is_ours, load_policy, save_model
@@ -70,8 +68,8 @@ def test_both_have_the_same_weights_in_the_same_order(both):
 
 
 @pytest.mark.parametrize("batch", [1, 3])
-@pytest.mark.parametrize("length", [1, 2, 70])
-@pytest.mark.parametrize("seen", [0, 1, 33])
+@pytest.mark.parametrize("length", [1, 70])
+@pytest.mark.parametrize("seen", [0, 33])
 @pytest.mark.parametrize("padding", ["none said", "none", "some"])
 def test_logits_are_the_same_behind_a_cache_and_with_padding(both, batch, length, seen, padding):
     found = []
@@ -155,15 +153,6 @@ def test_a_saved_policy_is_of_the_family_and_both_read_it(tmp_path, dtype):
     (tmp_path / "theirs").mkdir()
     save_model(theirs.model, theirs.tokenizer, tmp_path / "theirs")
     assert isinstance(load_policy(str(tmp_path / "theirs")).model, Qwen2)
-
-
-def test_the_trainer_of_notebook_07_takes_a_step_with_either():
-    for of_transformers in (False, True):
-        model = load_policy(of_transformers=of_transformers).model
-        before, optimizer = model.lm_head.weight.detach().clone(), torch.optim.AdamW(model.parameters(), lr=1e-3)
-        trainer = SimpleNamespace(model=model, optimizer=optimizer, tokens=torch.arange(32).view(2, 16))
-        nb07_push.Trainer.train(trainer)
-        assert not torch.equal(model.lm_head.weight, before)
 
 
 def test_a_loaded_policy_does_not_change_with_its_file(tmp_path):

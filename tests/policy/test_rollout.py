@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import copy
 import gc
-import itertools
 import math
 import queue
 import random
@@ -100,36 +99,7 @@ def reference_episode(policy: Policy, task: Task, execute, sampling: Sampling, c
             return ids, sampled, "tokens", turns if len(ids) <= start else [*turns, None]
 
 
-@torch.no_grad()
-def naive_greedy(policy: Policy, task: Task, execute, sampling: Sampling) -> tuple:
-    """The greedy episode by a full forward, without a cache, for each token."""
-
-    def choose(ids: list[int]) -> int:
-        return int(policy.model(torch.tensor([ids]), use_cache=False).logits[0, -1].argmax())
-
-    return reference_episode(policy, task, execute, sampling, choose)
-
-
-# --- Against the references -------------------------------------------------------------------------------------------
-
-
-def test_greedy_episodes_equal_a_naive_loop_without_cache_token_for_token(babbling):
-    sampling = Sampling(temperature=0.0, max_tokens=36, max_turns=4, slots=5)
-    requests = mixed_requests(14)
-    episodes = rollout(babbling, requests, ENV.execute, sampling)
-    assert tokens_of(episodes) == [naive_greedy(babbling, r.task, ENV.execute, sampling) for r in requests]
-    assert any(not all(episode.sampled) for episode in episodes)
-
-
-def test_greedy_episodes_of_the_embedded_policy_equal_a_naive_loop_and_use_tools(embedded):
-    sampling = Sampling(temperature=0.0, max_tokens=48, slots=3)
-    requests = mixed_requests(8)
-    episodes = rollout(embedded, requests, ENV.execute, sampling)
-    assert tokens_of(episodes) == [naive_greedy(embedded, r.task, ENV.execute, sampling) for r in requests]
-    assert sum(episode.tool_calls for episode in episodes) >= len(episodes)
-
-
-@pytest.mark.parametrize("temperature", [1.0, 0.7, 1.5])
+@pytest.mark.parametrize("temperature", [1.0, 1.5])
 def test_sampled_logprobs_are_those_of_a_full_forward_at_the_sampling_temperature(babbling, temperature):
     sampling = Sampling(temperature=temperature, max_tokens=48, slots=6)
     episodes = rollout(babbling, mixed_requests(24), ENV.execute, sampling)
@@ -184,10 +154,7 @@ def test_other_architectures_also_those_that_scale_or_cap_their_logits_record_ri
     assert max(logprob_gap(policy, episode) for episode in episodes) < 1e-4
 
 
-# --- What an episode depends on ---------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("slots", [4, 16, 64])
+@pytest.mark.parametrize("slots", [4, 64])
 @pytest.mark.parametrize("architecture", ["qwen2", "llama"])
 def test_an_episode_does_not_depend_on_what_it_was_batched_with(tokenizer, architecture, slots):
     policy = babbler(tokenizer, architecture, torch.float64)
@@ -210,9 +177,6 @@ def test_episodes_come_back_in_the_order_of_their_requests_with_their_task_seed_
     assert all(turn.version == 7 for e in episodes for turn in e.turns)
     assert sorted(map(id, done)) == sorted(map(id, episodes))
     assert [id(e) for e in done] != [id(e) for e in episodes]
-
-
-def test_no_requests_give_no_episodes(babbling):
     assert rollout(babbling, [], ENV.execute) == []
 
 
@@ -253,9 +217,6 @@ def test_the_globals_of_random_and_torch_are_neither_read_nor_moved(babbling):
     assert tokens_of(first) == tokens_of(rollout(babbling, requests, ENV.execute, sampling))
 
 
-# --- What an episode records ------------------------------------------------------------------------------------------
-
-
 def test_injected_tokens_are_the_tools_result_masked_and_without_logprob(babbling):
     episodes = rollout(babbling, mixed_requests(40), ENV.execute, Sampling(max_tokens=64, slots=8))
     checked = 0
@@ -272,16 +233,6 @@ def test_injected_tokens_are_the_tools_result_masked_and_without_logprob(babblin
                 assert turn.result == format_result(ENV.execute(episode.task, find_call(turn.call)))
                 checked += 1
     assert checked > 10
-
-
-def test_the_token_limit_counts_injected_tokens_and_the_transcript_says_what_the_ids_say(babbling):
-    cut_off = 0
-    for limit in range(1, 16):
-        for episode in rollout(babbling, mixed_requests(8), ENV.execute, Sampling(max_tokens=limit, slots=8)):
-            assert len(episode.token_ids) == limit or (episode.finish != "tokens" and len(episode.token_ids) < limit)
-            assert episode.text == babbling.tokenizer.decode(episode.token_ids, skip_special_tokens=True)
-            cut_off += episode.finish == "tokens" and not episode.sampled[-1]
-    assert cut_off > 0
 
 
 def test_every_finish_is_reached_and_is_what_the_tokens_say(babbling):
@@ -301,9 +252,6 @@ def test_every_finish_is_reached_and_is_what_the_tokens_say(babbling):
             assert episode.turns[-1].result is None
         else:
             assert len(episode.token_ids) == sampling.max_tokens
-
-
-# --- Scripted texts ---------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -378,9 +326,6 @@ def test_a_call_or_an_answer_means_the_same_however_it_is_cut_into_tokens(byte_t
     assert (got, sum(call is not None for call in turns)) == (finish, calls)
 
 
-# --- The distribution that is sampled from ----------------------------------------------------------------------------
-
-
 def chi_square_p(counts: torch.Tensor, probabilities: torch.Tensor) -> float:
     """P-value of ``counts`` under ``probabilities``; rare outcomes are pooled."""
     expected = probabilities.double() * counts.sum()
@@ -391,9 +336,8 @@ def chi_square_p(counts: torch.Tensor, probabilities: torch.Tensor) -> float:
     return torch.special.gammaincc(torch.tensor((len(expected) - 1) / 2.0), statistic.float() / 2).item()
 
 
-@pytest.mark.parametrize("temperature", [1.0, 2.0])
-def test_sampling_frequencies_follow_the_softmax_at_the_temperature(tokenizer, temperature):
-    policy = babbler(tokenizer)
+def test_sampling_frequencies_follow_the_softmax_at_the_temperature(tokenizer):
+    policy, temperature = babbler(tokenizer), 2.0
     task, count = ENV.task(0), 4000
     episodes = rollout(
         policy,
@@ -417,9 +361,6 @@ def test_a_draw_that_rounds_up_to_one_still_samples_a_token_that_has_probability
     assert torch.tensor(uniform, dtype=torch.float32) == 1.0
     logits = torch.tensor([[0.0, 60.0, 0.0], [60.0, 0.0, -math.inf]])
     assert draw(logits, 1.0, [uniform, uniform])[0] == [1, 0]
-
-
-# --- Slow tools -------------------------------------------------------------------------------------------------------
 
 
 class ToolDesk:
@@ -518,9 +459,6 @@ def test_a_tool_that_fails_is_not_swallowed(tokenizer):
         rollout(policy, mixed_requests(20), lambda task, call: failed, Sampling(max_tokens=48))
 
 
-# --- What is computed -------------------------------------------------------------------------------------------------
-
-
 def test_the_samples_of_a_group_share_one_prefill_and_nothing_is_prefilled_twice(tokenizer):
     policy, widths = babbler(tokenizer), []
     policy.model.model.register_forward_pre_hook(
@@ -553,27 +491,7 @@ def test_what_all_prompts_begin_with_is_run_once_and_gives_what_each_prompt_give
             torch.testing.assert_close(logits, alone_logits, atol=1e-4, rtol=1e-4)
 
 
-def test_an_episode_states_the_versions_of_its_first_and_its_last_token(tokenizer):
-    policy = babbler(tokenizer)
-    engine = RolloutEngine(policy, ENV.execute, Sampling(max_tokens=32, slots=2))
-    tickets, episodes, ended = engine.submit(mixed_requests(8)), {}, {}
-    while not engine.idle:
-        engine.version += 1
-        for ticket, episode in engine.step():
-            episodes[ticket], ended[ticket] = episode, engine.version
-    for ticket in tickets:
-        episode = episodes[ticket]
-        # A step draws one token for each row, from the logits of the step before; a tool's result
-        # takes no step of its own. The prompt is run in the step that draws the first token.
-        steps = list(itertools.accumulate(episode.sampled))
-        began = ended[ticket] - steps[-1] + 1
-        made = [began + max(0, step - 2) for step in steps]
-        assert episode.first_version == episode.policy_version == began
-        assert [turn.version for turn in episode.turns] == [made[turn.end - 1] for turn in episode.turns]
-        assert episode.last_version == made[-1] if episode.sampled[-1] else episode.turns[-1].version
-
-
-@pytest.mark.parametrize("switch", range(1, 17, 4))
+@pytest.mark.parametrize("switch", [1, 9])
 def test_a_version_is_that_of_the_weights_which_made_the_logits_not_of_those_there_when_a_token_is_drawn(
     tokenizer, switch
 ):
@@ -613,9 +531,6 @@ def test_an_episode_that_starts_after_new_weights_came_is_sampled_from_them_alon
     (_, before), (_, after) = episodes
     assert (before.first_version, after.first_version) == (0, 1)
     assert logprob_gap(policy, after) < 1e-4
-
-
-# --- The lean decoding step --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -682,14 +597,13 @@ def test_an_answer_that_goes_beyond_what_the_model_can_read_is_refused(embedded)
         rollout(embedded, [request], ENV.execute, Sampling(max_tokens=room + 1))
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize(("temperature", "value"), [(0.0, float("nan")), (1.0, float("inf"))])
 def test_weights_that_are_not_finite_are_said_to_be_so_and_sample_nothing(embedded, temperature, value):
     policy = replace(embedded, model=copy.deepcopy(embedded.model))
     with torch.no_grad():
         policy.model.model.norm.weight.fill_(value)
     requests = [RolloutRequest(task) for task in Zorplex(0).tasks(("simple",), 3)]
-    with pytest.raises(TrainingDiverged, match="the weights of version 7 give logits that are not finite"):
+    with pytest.raises(TrainingDiverged, match="version 7"):
         rollout(policy, requests, Zorplex(0).execute, Sampling(temperature), version=7)
 
 

@@ -7,9 +7,10 @@ import pickle
 import threading
 
 import pytest
+from echo import in_flight, service_of
 
 from zorplex_rl.errors import TaskError
-from zorplex_rl.services.replica import ServiceOptions, replicas_of, spawn
+from zorplex_rl.services.replica import spawn
 from zorplex_rl.services.runtime import (
     Actor,
     ActorError,
@@ -18,7 +19,6 @@ from zorplex_rl.services.runtime import (
     concurrent_endpoint,
     reason_of,
 )
-from zorplex_rl.services.service import Service
 
 pytestmark = pytest.mark.slow
 
@@ -64,47 +64,38 @@ class Troubled(Actor):
         await asyncio.sleep(60)
 
 
-def test_whatever_an_endpoint_raises_is_an_answer_and_leaves_its_process_alone():
-    async def scenario():
-        options = ServiceOptions(idempotent=("fail",), start_timeout=60, max_in_flight=1)
-        async with Service("troubled", replicas_of(Troubled), options) as service, asyncio.timeout(PATIENCE):
-            (before,) = service.replicas
-            for number, error in enumerate(RAISED):
-                with pytest.raises(EndpointError) as found:
-                    await service.fail.route(number)
-                assert (found.value.kind, found.value.message) == (type(error).__name__, str(error))
-                assert "in fail" in found.value.trace
-            with pytest.raises(EndpointError, match="it holds a lock"):
-                await service.fail_with_a_lock.route()
-            with pytest.raises(ActorError, match="lock"):
-                await service.give_a_lock.route()
-            assert [type(answer) for answer in await service.fail.fanout(0)] == [EndpointError]
-            assert service.replicas == [before] and service.router.in_flight == 0
-            counts = service.router.counts
-            assert (counts["raised"], counts["failed"], counts["retries"]) == (len(RAISED) + 2, 0, 0)
-
-    asyncio.run(scenario())
+async def test_whatever_an_endpoint_raises_is_an_answer_and_leaves_its_process_alone():
+    options = {"idempotent": ("fail",), "max_in_flight": 1}
+    async with service_of(Troubled, **options) as service, asyncio.timeout(PATIENCE):
+        (before,) = service.replicas
+        for number, error in enumerate(RAISED):
+            with pytest.raises(EndpointError) as found:
+                await service.fail.route(number)
+            assert (found.value.kind, found.value.message) == (type(error).__name__, str(error))
+            assert "in fail" in found.value.trace
+        with pytest.raises(EndpointError, match="it holds a lock"):
+            await service.fail_with_a_lock.route()
+        with pytest.raises(ActorError, match="lock"):
+            await service.give_a_lock.route()
+        assert [type(answer) for answer in await service.fail.fanout(0)] == [EndpointError]
+        assert service.replicas == [before] and in_flight(service) == 0
+        counts = service.router.counts
+        assert (counts["raised"], counts["failed"], counts["retries"]) == (len(RAISED) + 2, 0, 0)
 
 
-def test_an_error_of_this_package_arrives_as_itself():
-    async def scenario():
-        async with Service("troubled", replicas_of(Troubled), ServiceOptions(start_timeout=60)) as service:
-            with pytest.raises(TaskError, match="^its file is empty$"):
-                await service.refuse_the_task.route()
-
-    asyncio.run(scenario())
+async def test_an_error_of_this_package_arrives_as_itself():
+    async with service_of(Troubled) as service:
+        with pytest.raises(TaskError, match="^its file is empty$"):
+            await service.refuse_the_task.route()
 
 
-def test_a_call_whose_actor_is_stopped_ends_as_if_its_process_had_died():
-    async def scenario():
-        replica = await spawn("troubled", Troubled)
-        call = replica.method("nap")().as_asyncio()
-        await asyncio.sleep(0.2)
-        await replica.stop()
-        with pytest.raises(ReplicaDied):
-            await asyncio.wait_for(call, PATIENCE)
-
-    asyncio.run(scenario())
+async def test_a_call_whose_actor_is_stopped_ends_as_if_its_process_had_died():
+    replica = await spawn("troubled", Troubled)
+    call = replica.method("nap")().as_asyncio()
+    await asyncio.sleep(0.2)
+    await replica.stop()
+    with pytest.raises(ReplicaDied):
+        await asyncio.wait_for(call, PATIENCE)
 
 
 def test_a_report_survives_the_way_and_its_reason_is_one_line():

@@ -4,153 +4,85 @@ from __future__ import annotations
 
 import asyncio
 import os
-import pickle
 import signal
 
 import pytest
-from echo import Echo
+from echo import echoes, in_flight
 
-from zorplex_rl.services.replica import Overloaded, ReplicaFailed, ServiceError, ServiceOptions, State, replicas_of
-from zorplex_rl.services.service import Service
+from zorplex_rl.services.replica import ReplicaFailed, State
 
 pytestmark = pytest.mark.slow
 
 
-def echoes(*args, **options):
-    return Service("echo", replicas_of(Echo, *args), ServiceOptions(**({"start_timeout": 60} | options)))
+async def test_requests_are_answered_in_the_order_in_which_they_came():
+    async with echoes(max_in_flight=1) as service:
+        order = []
+
+        async def request(number):
+            await service.nap.route(0.01)
+            order.append(number)
+
+        await asyncio.gather(*map(request, range(30)))
+        assert order == list(range(30))
 
 
-def test_requests_are_answered_in_the_order_in_which_they_came():
-    async def scenario():
-        async with echoes(max_in_flight=1) as service:
-            order = []
-
-            async def request(number):
-                await service.nap.route(0.01)
-                order.append(number)
-
-            await asyncio.gather(*map(request, range(30)))
-            assert order == list(range(30))
-
-    asyncio.run(scenario())
-
-
-def test_who_came_first_is_not_starved_by_callers_who_come_again_at_once():
-    async def scenario():
-        async with echoes(max_in_flight=1, wait_timeout=5.0) as service:
-            later, patient_is_waiting = 0, True
-
-            async def busy():
-                nonlocal later
-                while patient_is_waiting:
-                    await service.nap.route(0.005)
-                    later += 1
-
-            callers = [asyncio.create_task(busy()) for _ in range(2)]
-            await asyncio.sleep(0.1)
-            before = later
-            await service.nap.route(0.005)
-            patient_is_waiting = False
-            # One was being served and one waited already.
-            assert later - before <= 2
-            await asyncio.gather(*callers)
-
-    asyncio.run(scenario())
-
-
-def test_a_session_keeps_its_order_among_requests_that_compete_for_its_replica():
-    async def scenario():
-        async with echoes(max_in_flight=2) as service, service.session() as session:
-            requests = []
-            for number in range(40):
-                requests.append(asyncio.create_task(session.remember.route(number)))
-                requests.append(asyncio.create_task(service.nap.route(0.001 * (number % 5))))
-                if number % 7 == 0:
-                    await asyncio.sleep(0.003)
-            await asyncio.gather(*requests)
-            assert (await session.remember.route(40))[:40] == list(range(40))
-
-    asyncio.run(scenario())
+async def test_a_session_keeps_its_order_among_requests_that_compete_for_its_replica():
+    async with echoes(max_in_flight=2) as service, service.session() as session:
+        requests = []
+        for number in range(40):
+            requests.append(asyncio.create_task(session.remember.route(number)))
+            requests.append(asyncio.create_task(service.nap.route(0.001 * (number % 5))))
+            if number % 7 == 0:
+                await asyncio.sleep(0.003)
+        await asyncio.gather(*requests)
+        assert (await session.remember.route(40))[:40] == list(range(40))
 
 
 @pytest.mark.parametrize("departure", ["drained", "killed"])
-def test_a_session_whose_replica_leaves_keeps_its_order_on_the_next_one(departure):
-    async def scenario():
-        async with (
-            echoes(replicas=2, max_in_flight=4, idempotent={"remember"}) as service,
-            service.session() as session,
-        ):
-            await session.remember.route(0)
-            home = session.replica
-            requests = [asyncio.create_task(session.remember.route(number)) for number in range(1, 60)]
-            await asyncio.sleep(0)
-            if departure == "killed":
-                os.kill(home.pid, signal.SIGKILL)
-            else:
-                home.move_to(State.DRAINING)
-            await asyncio.gather(*requests)
-            assert session.replica is not home
-            moved = await session.remember.route(60)
-            assert moved == sorted(moved) and moved[-1] == 60
-
-    asyncio.run(scenario())
+async def test_a_session_whose_replica_leaves_keeps_its_order_on_the_next_one(departure):
+    async with (
+        echoes(replicas=2, max_in_flight=4, idempotent={"remember"}) as service,
+        service.session() as session,
+    ):
+        await session.remember.route(0)
+        home = session.replica
+        requests = [asyncio.create_task(session.remember.route(number)) for number in range(1, 60)]
+        await asyncio.sleep(0)
+        if departure == "killed":
+            os.kill(home.pid, signal.SIGKILL)
+        else:
+            home.move_to(State.DRAINING)
+        await asyncio.gather(*requests)
+        assert session.replica is not home
+        moved = await session.remember.route(60)
+        assert moved == sorted(moved) and moved[-1] == 60
 
 
-def test_a_caller_that_gives_up_in_the_moment_of_its_turn_hands_it_on():
-    async def scenario():
-        async with echoes(max_in_flight=1, wait_timeout=3.0) as service:
-            first, second, third = (asyncio.create_task(service.nap.route(0.1)) for _ in range(3))
-            first.add_done_callback(lambda _: second.cancel())
-            assert await third == service.replicas[0].pid
-            assert second.cancelled()
-            assert (service.router.in_flight, service.router.queue) == (0, [])
-
-    asyncio.run(scenario())
+async def test_a_caller_that_gives_up_in_the_moment_of_its_turn_hands_it_on():
+    async with echoes(max_in_flight=1, wait_timeout=3.0) as service:
+        first, second, third = (asyncio.create_task(service.nap.route(0.1)) for _ in range(3))
+        first.add_done_callback(lambda _: second.cancel())
+        assert await third == service.replicas[0].pid
+        assert second.cancelled()
+        assert (in_flight(service), service.router.queue) == (0, [])
 
 
-def test_who_gives_up_does_not_free_a_slot_that_the_replica_still_works_on():
-    async def scenario():
-        async with echoes(max_in_flight=1) as service:
-            given_up = asyncio.create_task(service.nap.route(0.5))
-            await asyncio.sleep(0.05)
-            given_up.cancel()
-            began = asyncio.get_running_loop().time()
-            await service.who.route()
-            assert asyncio.get_running_loop().time() - began > 0.3
-
-    asyncio.run(scenario())
+async def test_who_gives_up_does_not_free_a_slot_that_the_replica_still_works_on():
+    async with echoes(max_in_flight=1) as service:
+        given_up = asyncio.create_task(service.nap.route(0.5))
+        await asyncio.sleep(0.05)
+        given_up.cancel()
+        began = asyncio.get_running_loop().time()
+        await service.who.route()
+        assert asyncio.get_running_loop().time() - began > 0.3
 
 
-def test_nothing_is_sent_to_a_replica_that_has_been_declared_failed(tmp_path):
-    async def scenario():
-        async with echoes(str(tmp_path / "done"), replicas=2) as service:
-            suspect = service.replicas[0]
-            suspect.move_to(State.FAILED, "somebody says so")
-            with pytest.raises(ReplicaFailed, match=r"has failed, and 'do' was not sent to it"):
-                await suspect.call("do", 1)
-            assert await asyncio.gather(*(service.do.route(number) for number in range(2, 12))) == list(range(2, 12))
-        done = {path.suffix: path.read_text().split() for path in tmp_path.iterdir()}
-        assert f".{suspect.pid}" not in done
-
-    asyncio.run(scenario())
-
-
-def test_who_needs_a_replica_waits_as_long_as_its_start_takes():
-    async def scenario():
-        async with echoes("", 1.5, wait_timeout=0.2, idempotent={"who"}) as service:
-            os.kill(service.replicas[0].pid, signal.SIGKILL)
-            await service.who.route()
-            os.kill(service.replicas[0].pid, signal.SIGKILL)
-            assert (await service.replica_at(0)).state is State.READY
-
-    asyncio.run(scenario())
-
-
-@pytest.mark.parametrize(
-    "error", [ServiceError("closed"), Overloaded("full"), ReplicaFailed("echo_1 failed while it ran 'do'")]
-)
-def test_the_error_of_a_request_can_be_passed_on_to_another_process(error):
-    arrived = pickle.loads(pickle.dumps(error))
-    assert type(arrived) is type(error)
-    assert str(arrived) == str(error)
-    assert vars(arrived) == vars(error)
+async def test_nothing_is_sent_to_a_replica_that_has_been_declared_failed(tmp_path):
+    async with echoes(str(tmp_path / "done"), replicas=2) as service:
+        suspect = service.replicas[0]
+        suspect.move_to(State.FAILED, "somebody says so")
+        with pytest.raises(ReplicaFailed, match=r"has failed, and 'do' was not sent to it"):
+            await suspect.call("do", 1)
+        assert await asyncio.gather(*(service.do.route(number) for number in range(2, 12))) == list(range(2, 12))
+    done = {path.suffix: path.read_text().split() for path in tmp_path.iterdir()}
+    assert f".{suspect.pid}" not in done

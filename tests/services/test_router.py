@@ -72,15 +72,12 @@ def test_round_robin_is_fair_whoever_comes_and_goes(events, first):
     asyncio.run(scenario())
 
 
-def test_a_newcomer_is_not_flooded_to_make_up_for_what_it_has_missed():
-    async def scenario():
-        router = router_of([0, 0])
-        for _ in range(100):
-            await send(router)
-        router.join(silent("r2"))
-        assert Counter([await send(router) for _ in range(30)]) == {"r0": 10, "r1": 10, "r2": 10}
-
-    asyncio.run(scenario())
+async def test_a_newcomer_is_not_flooded_to_make_up_for_what_it_has_missed():
+    router = router_of([0, 0])
+    for _ in range(100):
+        await send(router)
+    router.join(silent("r2"))
+    assert Counter([await send(router) for _ in range(30)]) == {"r0": 10, "r1": 10, "r2": 10}
 
 
 def test_the_least_loaded_is_chosen_and_equals_take_turns():
@@ -101,14 +98,11 @@ def test_only_a_ready_replica_is_chosen(state):
     assert router.choose() is None
 
 
-def test_a_session_stays_and_moves_only_when_nothing_of_it_is_under_way():
-    async def scenario():
-        router = router_of([0, 0])
-        session, home = Session(router), router.replicas[0]
-        assert {await send(router, session) for _ in range(5)} == {"r0"}
-        home.move_to(State.DRAINING)
-        assert router.choose(session) is None
-        session.under_way = 0
-        assert router.choose(session).name == "r1"
-
-    asyncio.run(scenario())
+async def test_a_session_stays_and_moves_only_when_nothing_of_it_is_under_way():
+    router = router_of([0, 0])
+    session, home = Session(router), router.replicas[0]
+    assert {await send(router, session) for _ in range(5)} == {"r0"}
+    home.move_to(State.DRAINING)
+    assert router.choose(session) is None
+    session.under_way = 0
+    assert router.choose(session).name == "r1"

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import platform
 import signal
 import sys
 import threading
@@ -13,9 +12,8 @@ import time
 from contextlib import suppress
 
 import pytest
-from echo import Echo, Finder, Misled, Mortal
-from runs import SMALL, final_weights, rows, same_weights, train_here
-from test_service import children, until
+from echo import Echo, Finder, Misled, Mortal, children, service_of, until
+from runs import SMALL, final_weights, same_weights, train_here
 
 from zorplex_rl.errors import ConfigError
 from zorplex_rl.services.registry import register_service
@@ -23,13 +21,7 @@ from zorplex_rl.services.replica import GivenUp, ReplicaFailed, ServiceOptions, 
 from zorplex_rl.services.service import Service
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="only Linux has pidfds")]
-LINUX = tuple(int(part) for part in platform.release().split("-")[0].split(".")[:2] if part.isdigit())
 NOTICED_SECONDS = 2.0
-IDEMPOTENT = ("who", "ask")
-
-
-def service_of(actor_class, *args, name="watched", **options):
-    return Service(name, replicas_of(actor_class, *args), ServiceOptions(**({"start_timeout": 60} | options)))
 
 
 def strike(pid, number):
@@ -46,136 +38,100 @@ async def killed_after_a_stop(pid):
     return time.monotonic()
 
 
-def test_stillness_is_judged_by_the_services_own_limit_alone():
-    async def scenario():
-        async with (
-            service_of(Echo, name="patient", probe_timeout=10.0) as patient,
-            service_of(Echo, name="strict", probe_timeout=2.0) as strict,
-        ):
-            given_up, still = strict.replicas[0], (patient.replicas[0].pid, strict.replicas[0].pid)
-            for pid in still:
-                os.kill(pid, signal.SIGSTOP)
-            asking = asyncio.create_task(patient.who.route())
-            await asyncio.sleep(6.0)
-            assert given_up.reason == "it did not answer a probe within 2 s"
-            os.kill(still[0], signal.SIGCONT)
-            assert await asking == still[0]
-            assert patient.replica_set.restarts == 0
-
-    asyncio.run(scenario())
+async def test_stillness_is_judged_by_the_services_own_limit_alone():
+    async with (
+        service_of(Echo, name="patient", probe_timeout=10.0) as patient,
+        service_of(Echo, name="strict", probe_timeout=2.0) as strict,
+    ):
+        given_up, still = strict.replicas[0], (patient.replicas[0].pid, strict.replicas[0].pid)
+        for pid in still:
+            os.kill(pid, signal.SIGSTOP)
+        asking = asyncio.create_task(patient.who.route())
+        await asyncio.sleep(6.0)
+        assert given_up.reason == "it did not answer a probe within 2 s"
+        os.kill(still[0], signal.SIGCONT)
+        assert await asking == still[0]
+        assert patient.replicas[0].pid == still[0]
 
 
-def test_a_death_is_noticed_at_once_also_by_callers_elsewhere_who_were_waiting_for_an_answer():
+async def test_a_death_is_noticed_at_once_also_by_callers_elsewhere_who_were_waiting_for_an_answer():
     """Monarch, whose question was under way when the process died, would have said so an hour
     later."""
 
-    async def scenario():
-        async with service_of(Echo, replicas=2, idempotent=IDEMPOTENT, probe_timeout=30.0, name="asked") as service:
-            await register_service(service)
-            finder = await spawn("finder", Finder)
-            asking = asyncio.ensure_future(finder.actor.send.call_one("asked", "ask", list(range(8)), 3.0).as_asyncio())
-            await until(lambda: all(replica.load >= 4 for replica in service.replicas))
-            victim = service.replicas[0]
-            died = await killed_after_a_stop(victim.pid)
-            await victim.ended.wait()
-            assert time.monotonic() - died < NOTICED_SECONDS
-            # Sent again to the other one, which takes three seconds.
-            assert await asyncio.wait_for(asking, 20) == list(range(8))
-            await finder.stop()
-
-    asyncio.run(scenario())
+    async with service_of(Echo, replicas=2, probe_timeout=30.0, name="asked") as service:
+        await register_service(service)
+        finder = await spawn("finder", Finder)
+        asking = asyncio.ensure_future(finder.actor.send.call_one("asked", "ask", list(range(8)), 3.0).as_asyncio())
+        await until(lambda: all(replica.load >= 4 for replica in service.replicas))
+        victim = service.replicas[0]
+        died = await killed_after_a_stop(victim.pid)
+        await victim.ended.wait()
+        assert time.monotonic() - died < NOTICED_SECONDS
+        # Sent again to the other one, which takes three seconds.
+        assert await asyncio.wait_for(asking, 20) == list(range(8))
+        await finder.stop()
 
 
-def test_the_death_of_one_process_of_several_is_that_of_their_replica():
-    async def scenario():
-        async with Service("wide", replicas_of(Echo, procs=2), ServiceOptions(probe_timeout=30.0)) as service:
-            victim = service.replicas[0]
-            died = await killed_after_a_stop(victim.pids[1])
-            await victim.ended.wait()
-            assert time.monotonic() - died < NOTICED_SECONDS
-            with pytest.raises(ReplicaFailed):
-                await victim.unless_lost(asyncio.sleep(5))
-            assert len(set(await service.who.route()) - set(victim.pids)) == 2
-
-    asyncio.run(scenario())
+async def test_the_death_of_one_process_of_several_is_that_of_their_replica():
+    async with Service("wide", replicas_of(Echo, procs=2), ServiceOptions(probe_timeout=30.0)) as service:
+        victim = service.replicas[0]
+        died = await killed_after_a_stop(victim.pids[1])
+        await victim.ended.wait()
+        assert time.monotonic() - died < NOTICED_SECONDS
+        with pytest.raises(ReplicaFailed):
+            await victim.unless_lost(asyncio.sleep(5))
+        assert len(set(await service.who.route()) - set(victim.pids)) == 2
 
 
 @pytest.mark.parametrize("spares", [0, 2])
-def test_processes_that_are_killed_while_they_start_are_started_again(spares):
-    async def scenario():
-        service, before, struck = service_of(Echo, "", 1.0, replicas=2, spares=spares), children(), set()
-        opening = asyncio.create_task(service.open())
-        # As soon as it is there, while it imports, during its set-up.
-        for delay in (0.0, 0.2, 1.0):
-            await until(lambda: children() - before - struck or opening.done())
-            await asyncio.sleep(delay)
-            for pid in children() - before - struck:
-                strike(pid, signal.SIGKILL)
-                struck.add(pid)
-        await opening
-        assert len(struck) >= 3
-        if spares:
-            await until(lambda: children() - before - struck - {replica.pid for replica in service.replicas})
-            strike(
-                next(iter(children() - before - struck - {replica.pid for replica in service.replicas})), signal.SIGKILL
-            )
-        await service.spares_ready()
-        assert {await service.who.route() for _ in range(2)} == {replica.pid for replica in service.replicas}
-        await service.close()
-        await until(lambda: children() <= before)
-
-    asyncio.run(scenario())
+async def test_processes_that_are_killed_while_they_start_are_started_again(spares):
+    service, before, struck = service_of(Echo, "", 1.0, replicas=2, spares=spares), children(), set()
+    opening = asyncio.create_task(service.open())
+    # As soon as it is there, while it imports, during its set-up.
+    for delay in (0.0, 0.2, 1.0):
+        await until(lambda: children() - before - struck or opening.done())
+        await asyncio.sleep(delay)
+        for pid in children() - before - struck:
+            strike(pid, signal.SIGKILL)
+            struck.add(pid)
+    await opening
+    assert len(struck) >= 3
+    if spares:
+        await until(lambda: children() - before - struck - {replica.pid for replica in service.replicas})
+        strike(next(iter(children() - before - struck - {replica.pid for replica in service.replicas})), signal.SIGKILL)
+    await service.spares_ready()
+    assert {await service.who.route() for _ in range(2)} == {replica.pid for replica in service.replicas}
+    await service.close()
+    await until(lambda: children() <= before)
 
 
-def test_a_role_that_dies_of_every_request_is_given_up_with_one_error_for_everybody():
-    async def scenario():
-        options = {"replicas": 1, "idempotent": ("die",), "max_failures": 2}
-        async with service_of(Mortal, **options) as service:
-            given_up = []
-            service.on_give_up = given_up.append
-            why = "watched has failed 3 times in a row.* while it ran die: "
-            for error in await asyncio.gather(*(service.die.route() for _ in range(3)), return_exceptions=True):
-                assert isinstance(error, GivenUp)
-            with pytest.raises(GivenUp, match=why):
-                await service.who.route()
-            with pytest.raises(GivenUp, match=why):
-                await service.replica_at(0)
-            assert service.replica_set.restarts == 2 and len(given_up) == 1
-
-    asyncio.run(scenario())
+async def test_a_role_that_dies_of_every_request_is_given_up_with_one_error_for_everybody():
+    options = {"replicas": 1, "idempotent": ("die",), "max_failures": 2}
+    async with service_of(Mortal, **options) as service:
+        given_up = []
+        service.on_give_up = given_up.append
+        why = "echo has failed 3 times in a row.* while it ran die: "
+        for error in await asyncio.gather(*(service.die.route() for _ in range(3)), return_exceptions=True):
+            assert isinstance(error, GivenUp)
+        with pytest.raises(GivenUp, match=why):
+            await service.who.route()
+        with pytest.raises(GivenUp, match=why):
+            await service.replica_at(0)
+        assert len(service.replica_set.lost) == 3 and len(given_up) == 1
 
 
-def test_a_role_that_answers_between_its_deaths_is_never_given_up():
-    async def scenario():
-        async with service_of(Mortal, max_failures=1) as service:
-            for _ in range(4):
-                assert await service.who.route() == service.replicas[0].pid
-                with pytest.raises(ReplicaFailed):
-                    await service.die.route()
-
-    asyncio.run(scenario())
+async def test_a_role_that_answers_between_its_deaths_is_never_given_up():
+    async with service_of(Mortal, max_failures=1) as service:
+        for _ in range(4):
+            assert await service.who.route() == service.replicas[0].pid
+            with pytest.raises(ReplicaFailed):
+                await service.die.route()
 
 
-def test_a_setting_that_cannot_work_is_not_tried_again(tmp_path):
-    async def scenario():
-        with pytest.raises(ConfigError, match="nowhere"):
-            await service_of(Misled, str(tmp_path / "starts")).open()
-        assert (tmp_path / "starts").read_text() == "x"
-
-    asyncio.run(scenario())
-
-
-def test_a_run_of_which_every_process_stands_still_for_a_while_replaces_none(tmp_path, sync_run):
-    def show(row):
-        if row["event"] == "step" and row["step"] == 1:
-            pids = children()
-            for pid in pids:
-                strike(pid, signal.SIGSTOP)
-            threading.Timer(4.5, lambda: [strike(pid, signal.SIGCONT) for pid in pids]).start()
-
-    train_here(SMALL, tmp_path / "run", show=show)
-    assert not rows(tmp_path / "run", "restart")
-    assert same_weights(final_weights(tmp_path / "run"), final_weights(sync_run.path))
+async def test_a_setting_that_cannot_work_is_not_tried_again(tmp_path):
+    with pytest.raises(ConfigError, match="nowhere"):
+        await service_of(Misled, str(tmp_path / "starts")).open()
+    assert (tmp_path / "starts").read_text() == "x"
 
 
 def test_the_loss_of_a_role_that_alone_knows_something_ends_the_run_at_once_with_one_sentence(tmp_path):
@@ -192,6 +148,7 @@ def test_the_loss_of_a_role_that_alone_knows_something_ends_the_run_at_once_with
     assert time.monotonic() - killed[0] < 15
 
 
+@pytest.mark.long
 def test_a_run_of_which_each_role_is_killed_while_it_starts_is_the_run_that_nothing_disturbed(tmp_path, sync_run):
     """At once, and so its successor, after two seconds."""
     before, struck, done = children(), set(), threading.Event()

@@ -12,7 +12,7 @@ from runs import SMALL, train_here
 
 from zorplex_rl.config import Config
 from zorplex_rl.run.timeline import Span, Timeline, group_latencies
-from zorplex_rl.simulation.recorded import group_variation, latencies_of, predict, read_run, read_timeline
+from zorplex_rl.simulation.recorded import latencies_of, predict, read_run, read_timeline
 from zorplex_rl.simulation.setting import Setting
 from zorplex_rl.simulation.simulate import simulate_async, simulate_sync
 from zorplex_rl.training.controller import Controller
@@ -143,13 +143,6 @@ def test_a_group_is_as_slow_as_its_slowest_episode_and_as_old_as_its_oldest():
         SimpleNamespace(group=7, policy_version=3, seconds=3.0, tool_seconds=0.25),
     ]
     assert group_latencies(episodes) == [(3, 4, 2.0, 0.0), (7, 3, 3.0, 0.25)]
-
-
-def test_the_variation_of_groups_is_not_lost_in_the_times_of_whole_batches():
-    """Every batch takes 3 s, and in every batch one group takes three times as long as the
-    other."""
-    batches = [[(2 * step, step, 1.0, 0.0), (2 * step + 1, step, 3.0, 0.0)] for step in range(5)]
-    assert group_variation(batches) == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize(("prompts", "generators"), [(8, 1), (8, 2), (7, 2), (8, 3), (4, 3)])

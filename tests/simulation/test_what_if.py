@@ -44,7 +44,7 @@ def write_journal(path, rows):
 
 def versions_of(recording):
     """(step, versions that sampled it) of every episode."""
-    for sitting in recording.journal.sittings:
+    for sitting in recording.sittings:
         for step, batch in sitting.batches.items():
             for episode in batch.episodes:
                 yield step, [episode.first_version, *(version for _, _, version in episode.turns)]

@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from zorplex_rl.config import Config
 from zorplex_rl.course.nb10 import make_model
 from zorplex_rl.learning.batches import split_by_tokens
 from zorplex_rl.sizing import measured, memory
@@ -60,10 +59,6 @@ def test_a_token_by_hand():
     assert memory.logit_bytes(shape, batch) == 4 * 4 * 5 * 10
 
 
-def test_the_cache_of_a_published_model_by_hand():
-    assert memory.cache_bytes(QWEN, rows=64, length=1024, dtype="bfloat16") == 2 * 24 * 2 * 128 * 64 * 1024
-
-
 @pytest.mark.parametrize(
     ("prompt", "response", "budget"), [(100, 96, 8192), (300, 20, 1000), (50, 400, 300), (1, 1, 1)]
 )
@@ -72,21 +67,6 @@ def test_the_micro_batches_are_those_of_the_trainer(prompt, response, budget):
     assert [batch.rows for batch, count in found for _ in range(count)] == [
         len(part) for part in split_by_tokens([response] * 32, budget, prompt)
     ]
-
-
-@pytest.mark.parametrize("shape", [SMALL, QWEN])
-@pytest.mark.parametrize("change", [{"slots": 16}, {"token_budget": 1024}, {"max_tokens": 64}])
-def test_a_setting_that_is_smaller_never_needs_more(shape, change):
-    config = Config(policy="x").changed(slots=64, token_budget=8192, max_tokens=256)
-    work, less = Workload.of(config, 200), Workload.of(config.changed(**change), 200)
-    assert trainer_memory(shape, less).total <= trainer_memory(shape, work).total
-    assert generator_memory(shape, less).total <= generator_memory(shape, work).total
-
-
-@pytest.mark.parametrize("memory_of", [trainer_memory, generator_memory])
-def test_bfloat16_needs_less_for_a_model_of_some_size(memory_of):
-    low, full = (memory_of(QWEN, Workload(dtype=dtype, transfer=dtype)).total for dtype in ("bfloat16", "float32"))
-    assert low < 0.85 * full
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

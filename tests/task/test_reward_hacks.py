@@ -7,9 +7,9 @@ from statistics import fmean
 
 import pytest
 
-from zorplex_rl.task.episode import Episode, Task, Turn
+from zorplex_rl.task.episode import Task
 from zorplex_rl.task.parser import TOOL_NAMES, find_call
-from zorplex_rl.task.rewards import score, score_turns
+from zorplex_rl.task.rewards import score_turns
 from zorplex_rl.task.specs import TASK_SPECS, VALUES, get_spec
 
 SPLITS = ("train", "held_out")
@@ -66,39 +66,12 @@ def test_two_numbers_behind_one_tag_earn_nothing(hedge):
         assert reward(task, f"[ANSWER] {text}") == 0.0
 
 
-@pytest.mark.parametrize("kind", TASK_SPECS)
-def test_the_cheapest_text_for_the_format_reward_earns_a_fifth(kind):
-    for task in tasks_of(kind, count=50):
-        assert reward(task, "[ANSWER]0") == pytest.approx(1.2 if task.answer == 0 else 0.2)
-        assert reward(task, "[ANSWER]") == 0.0
-
-
 @pytest.mark.parametrize("form", ["LOOKUP[{}]", "[ANSWER] LOOKUP[{}]", "GETKEY[{}]"])
 def test_a_call_with_the_answer_inside_earns_nothing_and_calls_beyond_the_needed_cost(form):
     for task in tasks_of("simple", count=20):
         call = form.format(task.answer)
         assert reward(task, call, "") == 0.0
         assert reward(task, *[call] * 5, "", finish="turns") == pytest.approx(-0.4)
-
-
-def test_a_tag_inside_a_call_makes_it_an_answer_that_earns_what_any_answer_does():
-    for task in tasks_of("simple", count=20):
-        # The tag opens a bracket of its own, so this is no call.
-        for answer, earned in ((task.answer, 1.2), (task.answer + 1, 0.2)):
-            text = f"LOOKUP[[ANSWER] {answer}]"
-            assert find_call(text) is None
-            assert reward(task, text) == pytest.approx(earned)
-
-
-def test_a_tool_that_says_answer_earns_the_policy_nothing():
-    (task,) = tasks_of("simple", count=1)
-    turns = [
-        Turn("LOOKUP[x]", 0, 1, "LOOKUP[x]", f" -> [ANSWER] {task.answer}\n"),
-        Turn("so it is", 2, 3),
-    ]
-    episode = Episode(task, [1], [2], [True], [-1.0], turns, "eos")
-    assert score(episode).reward == 0.0
-    assert score(episode).outcome == "wrong_format"
 
 
 @pytest.mark.parametrize("kind", TASK_SPECS)
@@ -109,10 +82,3 @@ def test_no_tool_says_anything_that_could_be_read_as_an_answer_or_a_call(kind):
             said = spec.run(task, f"{name}[{argument}]")
             assert "[ANSWER]" not in said.removeprefix("ERROR: '") or said.endswith("is not a tool call")
             assert find_call(said) is None or said.endswith("is not a tool call")
-
-
-def test_a_perfect_solver_earns_more_than_any_of_these():
-    for kind in TASK_SPECS:
-        spec = get_spec(kind)
-        for task in tasks_of(kind, count=50):
-            assert reward(task, *spec.calls_needed(task), f"[ANSWER] {task.answer}") == pytest.approx(1.2)

@@ -88,10 +88,6 @@ def test_the_guide_names_sections_as_the_notebooks_do():
     assert wrong == []
 
 
-def test_a_section_that_a_notebook_does_not_have_is_found():
-    assert sections("## 05 RL\n\n### A\n- x\n### B\n## 06 S\n") == {"05": ["A", "B"], "06": []}
-
-
 def test_the_guide_the_plans_and_the_handout_are_about_the_notebooks_that_there_are():
     course = set(NOTEBOOKS)
     assert set(sections(GUIDE)) == course
@@ -135,27 +131,6 @@ def test_the_numbers_are_those_of_the_lab_log():
             assert any(round(value, digits) == float(number) for value in logged), (row[1], number)
 
 
-def test_a_machine_that_was_measured_gets_a_row_and_one_that_was_there_gets_new_numbers():
-    sys.path.insert(0, str(WORKSHOP))
-    try:
-        import add_machine
-    finally:
-        sys.path.remove(str(WORKSHOP))
-    page = f"before\n\n{add_machine.HEAD}\n## Next\n\n| other | table |\n"
-    once = add_machine.with_row(page, "2 cores, A", ["1", "2"])
-    two = add_machine.with_row(once, "8 cores, B", ["3", "4"])
-    again = add_machine.with_row(two, "2 cores, A", ["5", "6"])
-    assert (
-        again
-        == f"before\n\n{add_machine.HEAD}| 8 cores, B | 3 | 4 |\n| 2 cores, A | 5 | 6 |\n\n## Next\n\n| other | table |\n"
-    )
-    with pytest.raises(ValueError, match="no table of machines"):
-        add_machine.with_row("nothing here", "2 cores, A", ["1"])
-    rows = (WORKSHOP / "numbers.md").read_text().partition(add_machine.HEAD)[2].partition("\n\n")[0].splitlines()
-    assert rows and all(row.count(" | ") == 4 for row in rows), "at least one machine was measured"
-    assert 0.5 < add_machine.copy_gb_per_second(8_000_000) < 500
-
-
 @pytest.mark.parametrize("notebook", NOTEBOOKS.values(), ids=lambda path: path.stem)
 def test_whoever_is_behind_gets_a_copy_in_which_the_exercises_are_solved(notebook, tmp_path):
     source, names = catch_up().solve(notebook)
@@ -184,12 +159,6 @@ def test_catching_up_never_writes_over_somebodys_work(tmp_path, capsys):
     assert copy.read_text() == "mine"
 
 
-def test_a_notebook_that_is_not_there_is_refused_with_those_that_are(capsys):
-    with pytest.raises(SystemExit, match="2"):
-        catch_up().main(["77"])
-    assert "no notebook '77'; expected one of" in capsys.readouterr().err
-
-
 def test_the_progress_sheet_says_which_exercises_of_whom_pass(tmp_path):
     notebook, here = NOTEBOOKS["06"], tmp_path / "class"
     solved, names = catch_up().solve(notebook)
@@ -204,22 +173,13 @@ def test_the_progress_sheet_says_which_exercises_of_whom_pass(tmp_path):
         folder = here / learner / ("notebooks" if learner != "ben" else "")
         folder.mkdir(parents=True)
         (folder / notebook.name).write_text(text)
-    rows = [line.strip("| ").split(" | ") for line in catch_up().report(here, seconds=20).splitlines()[2:]]
+    rows = [line.strip("| ").split(" | ") for line in catch_up().report(here, seconds=12).splitlines()[2:]]
     ada, ben, eve, kim = rows
     assert ada[:4] == ["ada", "06", "4 of 4", ", ".join(names)]
     assert ben[:4] == ["ben", "06", "1 of 4", "keep_one"]
     assert "retry_delay: `retry_delay(" in ben[4] and ben[4].endswith("; route; charge_once")
-    assert eve == ["eve", "06", "0 of 1", "", "06_services: not done within 20 s"]
+    assert eve == ["eve", "06", "0 of 1", "", "06_services: not done within 12 s"]
     assert kim[:3] == ["kim", "06", "0 of 1"] and "SyntaxError" in kim[4]
-    assert (
-        catch_up().report(here / "ada", seconds=20).splitlines()[2] == f"| ada | 06 | 4 of 4 | {', '.join(names)} |  |"
-    )
-
-
-def test_a_report_on_a_folder_without_notebooks_says_what_was_expected(tmp_path, capsys):
-    with pytest.raises(SystemExit, match="2"):
-        catch_up().main(["--report", str(tmp_path)])
-    assert "no notebook of the course below" in capsys.readouterr().err
 
 
 def test_the_handout_is_one_sheet():
@@ -250,8 +210,7 @@ def build_editable(folder, config_settings=None, metadata_directory=None): retur
 """
 
 
-@pytest.mark.parametrize(("tag", "fits"), [("py3-none-any", True), ("cp311-cp311-win_arm64", False)])
-def test_pip_chooses_the_wheels_of_an_archive_and_says_what_is_missing(tag, fits, tmp_path):
+def test_the_archive_is_installed_from_its_wheels_alone(tmp_path):
     course, wheels = tmp_path / "course", tmp_path / "wheels"
     course.mkdir(), wheels.mkdir()
     (course / "backend.py").write_text(BACKEND)
@@ -259,34 +218,12 @@ def test_pip_chooses_the_wheels_of_an_archive_and_says_what_is_missing(tag, fits
         '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n[project]\nname = "toy"\n'
     )
     exec(BACKEND, namespace := {})
-    namespace["write"](wheels, "part", tag)
+    namespace["write"](wheels, "part", "py3-none-any")
     shutil.copy(WORKSHOP / "install.sh", tmp_path)
     done = run("bash", str(tmp_path / "install.sh"), sys.executable)
-    if fits:
-        assert "Installed." in done.stdout, done.stderr
-        listed = run(str(course / ".venv/bin/python"), "-m", "pip", "list").stdout
-        assert "part" in listed and "toy" in listed
-    else:
-        assert done.returncode == 1
-        assert (
-            "no Python here can install the course" in done.stderr
-            and "No matching distribution found for part" in done.stderr
-        )
-
-
-def test_install_needs_an_archive_or_a_clone_and_a_python_that_fits(tmp_path):
-    installer = tmp_path / "install.sh"
-    shutil.copy(WORKSHOP / "install.sh", installer)
-    lonely = run("bash", str(installer))
-    assert lonely.returncode == 1
-    assert "there are no wheels beside this file" in lonely.stderr
-    (tmp_path / "wheels").mkdir()
-    old = tmp_path / "old_python"
-    old.write_text("#!/bin/sh\nexit 1\n")
-    old.chmod(0o755)
-    other = run("bash", str(installer), str(old))
-    assert other.returncode == 1
-    assert "it is not Python 3.11 to 3.13" in other.stderr
+    assert "Installed." in done.stdout, done.stderr
+    listed = run(str(course / ".venv/bin/python"), "-m", "pip", "list").stdout
+    assert "part" in listed and "toy" in listed
 
 
 def steps(containerfile: str) -> list[tuple[str, str]]:
@@ -363,40 +300,3 @@ def status(address: str) -> int:
             return answer.status
     except urllib.error.HTTPError as error:
         return error.code
-
-
-@pytest.mark.long
-def test_the_container_is_built_and_runs():
-    engine = next(
-        (name for name in ("podman", "docker") if shutil.which(name) and run(name, "info").returncode == 0), None
-    )
-    if not engine:
-        pytest.skip("neither podman nor docker runs here; the test above runs the same steps without them")
-    build = [engine, "build", "-f", str(WORKSHOP / "Containerfile"), "-t", "zorplex-course-test", str(ROOT)]
-    built = subprocess.run(build, capture_output=True, text=True, timeout=1800)
-    assert built.returncode == 0, built.stderr[-2000:]
-    check = [
-        engine,
-        "run",
-        "--rm",
-        "--shm-size",
-        "2g",
-        "--entrypoint",
-        ".venv/bin/zorplex-rl",
-        "zorplex-course-test",
-        "check",
-    ]
-    said = subprocess.run(check, capture_output=True, text=True, timeout=300)
-    assert said.stdout.rstrip().endswith("Ready."), said.stdout + said.stderr
-
-
-def test_the_bundle_is_made_from_an_installed_course_only(tmp_path):
-    made = run(
-        "bash",
-        str(WORKSHOP / "bundle.sh"),
-        str(tmp_path / "course.tar"),
-        env={"PATH": "/usr/bin:/bin", "PYTHON": "/bin/false"},
-    )
-    assert made.returncode == 1
-    assert "does not have the course installed" in made.stderr
-    assert list(tmp_path.iterdir()) == []

@@ -1,17 +1,9 @@
-"""Say whether this machine is ready for the course, and how fast it is: ``zorplex-rl check``.
-
-    ok     cores          2
-    note   browser        none found here; open the address that marimo prints in a browser of another machine
-    no     processes      Monarch started none: …; what to do
-
-A *note* changes how you begin or what you see. A *no*, exit code 1, means failing notebooks.
-"""
+"""Say whether this machine is ready for the course, and how fast it is: ``zorplex-rl check``."""
 
 import asyncio
 import json
 import os
 import platform
-import sys
 import tempfile
 import time
 import webbrowser
@@ -24,8 +16,6 @@ import psutil
 
 from zorplex_rl.course.notebook_seconds import RECORDED, seconds_per_step
 
-PYTHONS = ((3, 11), (3, 13))
-"""The lowest and the highest Python that pyproject.toml allows."""
 MEMORY_GB, DISK_GB = 4.0, 1.0
 PROCESS_SECONDS = 90.0
 
@@ -46,17 +36,12 @@ class Check:
 
 
 def findings() -> Iterator[tuple[str, str, str]]:
-    """Yield (ok, note or no; what was looked at; what was found)."""
-    (low, high), here = PYTHONS, f"{platform.python_version()} on {platform.system()} {platform.machine()}"
-    fits = low <= sys.version_info[:2] <= high and platform.system() in ("Linux", "Darwin")
-    needed = "; the course needs 3.11 to 3.13 on Linux or macOS (Windows: in WSL)"
-    yield "ok" if fits else "no", "Python", here + ("" if fits else needed)
+    """Yield (state, about, found). A *note* changes how you begin, a *no* means failing notebooks."""
+    yield "ok", "Python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"
     free = psutil.virtual_memory().available / 1e9
-    closing = "" if free >= MEMORY_GB else f"; close other programs until {MEMORY_GB:.0f} GB are free"
-    yield "no" if closing else "ok", "memory", f"{free:.1f} GB free{closing}"
+    yield "ok" if free >= MEMORY_GB else "no", "memory", f"{free:.1f} GB free; the course needs {MEMORY_GB:.0f}"
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    turns = "" if cores > 1 else "; what should run side by side takes turns"
-    yield "note" if turns else "ok", "cores", f"{cores}{turns}"
+    yield "ok" if cores > 1 else "note", "cores", f"{cores}; with one, what should run side by side takes turns"
     room = min(disk_usage(folder).free / 1e9 for folder in (Path.cwd(), Path(tempfile.gettempdir())))
     yield "ok" if room >= DISK_GB else "no", "disk", f"{room:.0f} GB free; the course needs {DISK_GB:.0f}"
     yield shared_memory()
@@ -74,14 +59,11 @@ def findings() -> Iterator[tuple[str, str, str]]:
 
 def shared_memory() -> tuple[str, str, str]:
     """Look whether weights can be handed over through memory."""
-    from zorplex_rl.weights.shared_memory import allocate, open_shared
+    from zorplex_rl.weights.shared_memory import allocate
 
     try:
-        written, handle = allocate(1 << 20)
-        if written is not None and handle is not None:
-            written.fill_(7)
-            if int(open_shared(handle).min()) == 7:
-                return "ok", "shared memory", "what one process writes another one reads, without a copy"
+        if allocate(1 << 20)[0] is not None:
+            return "ok", "shared memory", "what one process writes another one reads, without a copy"
         reason = "this system has no memfd"
     except OSError as error:
         reason = str(error)
@@ -106,10 +88,8 @@ def notebook_times() -> Iterator[str]:
     """Yield each notebook's time here: its recorded seconds times the ratio of two calibrations."""
     known = json.loads(RECORDED.read_text(encoding="utf-8"))
     here = seconds_per_step()
-    yield (
-        f"\nA training step took {here:.2f} s here, and {known['calibration']:.2f} s where the notebooks were recorded "
-        f"({known['measured']}, {known['machine'].rstrip('.')})."
-    )
+    there = f"{known['calibration']:.2f} s where the notebooks were recorded ({known['measured']}, {known['machine']})"
+    yield f"\nA training step took {here:.2f} s here, and {there}"
     yield "All cells of a notebook, without your reading and your exercises, will take about"
     for name, seconds in known["seconds"].items():
         yield f"    {name:<22} {seconds * here / known['calibration']:4.0f} s"

@@ -1,8 +1,4 @@
-"""``zorplex-rl env check``: test a user's task for what a run relies on, a line a check.
-
-ok     splits         none of 200 held-out tasks is among 200 training tasks
-no     policy         'embedded' finds no reward: none of 64 episodes called a tool; …
-"""
+"""``zorplex-rl env check``: test a user's task for what a run relies on, a line a check."""
 
 from collections import defaultdict
 from dataclasses import dataclass
@@ -12,8 +8,8 @@ from typing import Annotated, Literal
 import tyro
 
 from zorplex_rl.config import Config
-from zorplex_rl.errors import ConfigError
-from zorplex_rl.task.checks import CHECKS, Broken, Sample
+from zorplex_rl.errors import ConfigError, TaskError
+from zorplex_rl.task.checks import CHECKS, Sample
 from zorplex_rl.task.own_task import EnvironmentSource
 
 TRIED = 8
@@ -25,7 +21,6 @@ class Env:
     """Check your own task before training: zorplex-rl env check FILE.py:CLASS. Exit code 1: no."""
 
     action: Annotated[Literal["check"], tyro.conf.Positional]
-    """What to do; there is only check."""
     task: Annotated[str, tyro.conf.Positional]
     """FILE.py:CLASS, or FILE.py if it has one such class."""
     task_data: str | None = None
@@ -48,9 +43,7 @@ class Env:
                 state, said = "no", str(error)
                 wrong.append(about)
             print(f"{state:<5}  {about:<14}  {said}", flush=True)
-        flags = [f"--task {self.task}"] + [f"--task-data {self.task_data}"] * bool(self.task_data)
-        flags += [f"--policy {self.policy}"] * (self.policy != Env.policy)
-        print(f"\nNot ready: {', '.join(wrong)}." if wrong else f"\nReady: zorplex-rl train {' '.join(flags)}")
+        print(f"\nNot ready: {', '.join(wrong)}." if wrong else f"\nReady: zorplex-rl train --task {self.task} …")
         return 1 if wrong else 0
 
 
@@ -69,7 +62,7 @@ def try_policy(sample: Sample, name: str) -> str:
         rewards[episode.group].add(episode.score.reward)
     varied = sum(len(found) > 1 for found in rewards.values())
     if not varied:
-        raise Broken(f"{name!r} finds no reward: {why_no_reward_varies(episodes)}; try another one with --policy")
+        raise TaskError(f"{name!r} finds no reward: {why_no_reward_varies(episodes)}; try another one with --policy")
     calling = sum(episode.tool_calls > 0 for episode in episodes)
     right = sum(episode.scored.outcome == "success" for episode in episodes)
     found = f"{name!r} calls a tool in {calling} of {len(episodes)} episodes and is right in {right}"

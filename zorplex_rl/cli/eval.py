@@ -1,13 +1,31 @@
-"""Measure a policy on held-out tasks: ``zorplex-rl eval`` and ``zorplex-rl policy show``."""
+"""Measure a policy on held-out tasks: ``zorplex-rl eval``."""
 
 import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from zorplex_rl.config import Config, Device, Difficulty, Dtype, TaskName
-from zorplex_rl.errors import ConfigError
+
+if TYPE_CHECKING:
+    from zorplex_rl.policy.evaluate import Report
+
+ROWS: dict[str, Callable[["Report"], str]] = {
+    "accuracy": lambda r: f"{r.accuracy:.1%}",
+    "95 % interval": lambda r: f"{r.interval[0]:.0%}–{r.interval[1]:.0%}",
+    "wrong answer": lambda r: f"{r.outcomes['wrong_answer']:.1%}",
+    "wrong format": lambda r: f"{r.outcomes['wrong_format']:.1%}",
+    "tool spam": lambda r: f"{r.outcomes['tool_spam']:.1%}",
+    "truncated": lambda r: f"{r.outcomes['truncated']:.1%}",
+    "mean reward": lambda r: f"{r.reward:.2f}",
+    "turns": lambda r: f"{r.turns:.1f}",
+    "tool calls": lambda r: f"{r.tool_calls:.1f}",
+    "tokens": lambda r: f"{r.tokens:.0f}",
+    "latency p50": lambda r: f"{1e3 * r.seconds_median:.0f} ms",
+    "latency p95": lambda r: f"{1e3 * r.seconds_p95:.0f} ms",
+}
+"""What the table shows of each kind of task: a column each, so that it fits a narrow terminal."""
 
 
 @dataclass(frozen=True)
@@ -22,8 +40,6 @@ class Eval:
     """Kind of task; mix is each of them. Or a task of your own, as in train."""
     task_data: str | None = None
     """A text file for a task of your own."""
-    tool_timeout: float = Config.tool_timeout
-    """Seconds after which a tool of it has answered that it timed out, as in train."""
     temperature: float = 0.0
     """0 is greedy."""
     difficulty: Difficulty = "easy"
@@ -45,7 +61,9 @@ class Eval:
 
     def run(self) -> int:
         from rich.console import Console
+        from rich.table import Table
 
+        from zorplex_rl.policy.evaluate import evaluate
         from zorplex_rl.policy.load import load_policy
         from zorplex_rl.policy.tool_loop import Sampling
         from zorplex_rl.task.own_task import EnvironmentSource
@@ -53,63 +71,25 @@ class Eval:
 
         # The settings that a run has as well are bounded alike; temperature 0 is one of an evaluation.
         config = Config(
-            task=self.task, task_data=self.task_data, tool_timeout=self.tool_timeout, difficulty=self.difficulty, hints=self.hints,
-            temperature=self.temperature or 1.0, max_tokens=self.max_tokens, max_turns=self.max_turns, eval_tasks=self.tasks,
-            seed=self.seed, device=self.device, dtype=self.dtype,
+            task=self.task, task_data=self.task_data, difficulty=self.difficulty, hints=self.hints, temperature=self.temperature or 1,
+            max_tokens=self.max_tokens, max_turns=self.max_turns, eval_tasks=self.tasks, seed=self.seed, device=self.device,
         )  # fmt: skip
         config.check()
-        if self.json and (not self.json.parent.is_dir() or self.json.is_dir()):
-            raise ConfigError(f"--json {str(self.json)!r} cannot be written; give a file in a folder that exists")
         source = EnvironmentSource.of(config)
         environments = {kind: replace(source, kinds=(kind,)).make() for kind in source.kinds}
         policy = load_policy(self.policy, assign_devices(self.device, ["policy"])["policy"], self.dtype)
         sampling = Sampling(self.temperature, self.max_tokens, self.max_turns)
-        reports = accuracy_of(policy, environments, self.tasks, sampling, self.seed)
+        console, reports = Console(highlight=False), []
+        for name, environment in environments.items():
+            with console.status(f"{name} …"):
+                tasks = [environment.task(index, "held_out") for index in range(self.tasks)]
+                reports.append(evaluate(policy, name, tasks, environment.execute, sampling, self.seed, environment)[0])
         title = f"{self.policy}, temperature {self.temperature:g}, {self.tasks} held-out tasks each"
-        Console(highlight=False).print(accuracy_table(title, reports))
+        table = Table("", *(r.name.removesuffix(":easy") for r in reports), title=title, title_justify="left")
+        for name, show in ROWS.items():
+            table.add_row(name, *map(show, reports))
+        console.print(table)
         if self.json:
             found = {"settings": vars(self), "tasks": [asdict(report) for report in reports]}
             self.json.write_text(json.dumps(found, indent=2, default=str) + "\n")
         return 0
-
-
-def accuracy_of(policy: Any, environments: dict[str, Any], tasks: int, sampling: Any, seed: int = 0) -> list[Any]:
-    """Return a report on ``tasks`` held-out tasks of each of ``environments``."""
-    from rich.console import Console
-
-    from zorplex_rl.policy.evaluate import evaluate
-
-    reports = []
-    for name, environment in environments.items():
-        with Console().status(f"{name} …"):
-            held_out = [environment.task(index, "held_out") for index in range(tasks)]
-            report, _ = evaluate(policy, name, held_out, environment.execute, sampling, seed, environment)
-            reports.append(report)
-    return reports
-
-
-def accuracy_table(title: str, reports: list[Any]) -> Any:
-    """Return a table with one column for each kind of task, so that it fits a narrow terminal."""
-    from rich.table import Table
-
-    table = Table(title=title, title_justify="left")
-    table.add_column()
-    for report in reports:
-        table.add_column(report.name.removesuffix(":easy"), justify="right")
-    rows: dict[str, Callable[[Any], str]] = {
-        "accuracy": lambda r: f"{r.accuracy:.1%}",
-        "95 % interval": lambda r: f"{r.interval[0]:.0%}–{r.interval[1]:.0%}",
-        "wrong answer": lambda r: f"{r.outcomes['wrong_answer']:.1%}",
-        "wrong format": lambda r: f"{r.outcomes['wrong_format']:.1%}",
-        "tool spam": lambda r: f"{r.outcomes['tool_spam']:.1%}",
-        "truncated": lambda r: f"{r.outcomes['truncated']:.1%}",
-        "mean reward": lambda r: f"{r.reward:.2f}",
-        "turns": lambda r: f"{r.turns:.1f}",
-        "tool calls": lambda r: f"{r.tool_calls:.1f}",
-        "tokens": lambda r: f"{r.tokens:.0f}",
-        "latency p50": lambda r: f"{1e3 * r.seconds_median:.0f} ms",
-        "latency p95": lambda r: f"{1e3 * r.seconds_p95:.0f} ms",
-    }
-    for name, show in rows.items():
-        table.add_row(name, *map(show, reports))
-    return table

@@ -1,9 +1,5 @@
 """``zorplex-rl export``: write a run's policy as a folder for plain transformers.
 
-    model.safetensors, config.json       as in the run, in its number type
-    tokenizer*, chat_template.jinja      as in the run
-    generation_config.json               made anew: what ends a text, and nothing else
-
 Many models come with sampling settings, such as a penalty for repeated words, which ``generate``
 applies even when greedy. The run sampled without any, so they are left out. The tools are not part
 of the model: whoever generates has to stop at a call, run the tool and add its result.
@@ -39,18 +35,16 @@ class Export:
 
         if self.to.exists():
             raise ConfigError(f"--to {str(self.to)!r} exists already; choose another folder")
-        policy = _policy_of(self.folder, self.step)
+        policy = policy_of(self.folder, self.step)
         save_model(policy.model, policy.tokenizer, self.to)
         ends, pad = policy.eos_ids, policy.tokenizer.pad_token_id
         settings = {"eos_token_id": list(ends), "pad_token_id": ends[0] if pad is None else pad, "do_sample": False}
         (self.to / "generation_config.json").write_text(json.dumps(settings, indent=2) + "\n")
-        print(
-            f"wrote {self.to}: {policy.model.num_parameters():,} parameters, for AutoModelForCausalLM.from_pretrained"
-        )
+        print(f"wrote {self.to}; load it with AutoModelForCausalLM.from_pretrained")
         return 0
 
 
-def _policy_of(run: Path, step: int | None) -> "Policy":
+def policy_of(run: Path, step: int | None) -> "Policy":
     """Return the run's policy, or that of the checkpoint of ``step``, in its number type."""
     from zorplex_rl.learning.checkpoint import load_learner
     from zorplex_rl.learning.learner import Learner
@@ -61,9 +55,8 @@ def _policy_of(run: Path, step: int | None) -> "Policy":
     if step is None and folder.policy.is_dir():
         return load_policy(str(folder.policy), dtype=json.loads((folder.policy / "config.json").read_text())["dtype"])
     if step not in checkpoints:
-        what = "no finished policy" if step is None else f"no checkpoint of step {step}"
-        steps = ", ".join(map(str, checkpoints)) or "none"
-        raise ConfigError(f"the run in {str(run)!r} has {what}; give the --step of a checkpoint: {steps}")
+        what = "finished policy" if step is None else f"checkpoint of step {step}"
+        raise ConfigError(f"the run in {str(run)!r} has no {what}; its checkpoints are of step {list(checkpoints)}")
     verify(checkpoints[step])
     learner = Learner(load_policy(config.policy, dtype=config.dtype), config.learner, config.steps)
     load_learner(learner, checkpoints[step] / "trainer")

@@ -1,9 +1,9 @@
 """Show a training run as it goes: a view that redraws itself in a terminal, else one line a row.
 
     step 12/100  ━━━━━━╸━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━  0:00:14, 0:01:43 left
-    reward 0.53   accuracy 41%   lag 0.4   231 episodes/s      held out, at step 10: greedy 62%   sampled 55%
-    generator_0  ━━━━━━━━━━━━━━━━━╸━━━━━━  72%
-    trainer      ━━━━━━━━━╸━━━━━━━━━━━━━━  41%
+    reward 0.53  accuracy 41%  lag 0.4  231 episodes/s
+    held out, at step 10: greedy 62%  sampled 55%
+    busy: generator_0 72%  trainer 41%
 
 Both take the rows of ``metrics.jsonl``.
 """
@@ -18,8 +18,6 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-MOST_BARS = 8
-"""Most actors with their own bar, for a small terminal."""
 FORMATS = {
     "reward": "reward {:.2f}",
     "accuracy": "accuracy {:.0%}",
@@ -42,7 +40,8 @@ class LiveView:
         self._received = time.monotonic()
         # Twice a second, so that the clock shows life between steps that take minutes.
         redraws = self._console.is_terminal and not self._console.is_dumb_terminal
-        self._live = Live(get_renderable=self.render, console=self._console, refresh_per_second=2) if redraws else None
+        live = Live(get_renderable=self.render, console=self._console, refresh_per_second=2, redirect_stdout=False)
+        self._live = live if redraws else None
 
     def __enter__(self) -> Self:
         if self._live:
@@ -72,20 +71,16 @@ class LiveView:
         """Return the current view."""
         step = self._step.get("step", 0)
         progress = Table.grid(padding=(0, 2), expand=True)
-        progress.add_column(no_wrap=True)
-        progress.add_column(ratio=1)
-        progress.add_column(no_wrap=True)
+        for ratio in (None, 1, None):
+            progress.add_column(no_wrap=True, ratio=ratio)
         bar = ProgressBar(total=max(self.total_steps, 1), completed=step)
-        progress.add_row(Text(f"step {step}/{self.total_steps}", style="bold"), bar, Text(self._times()))
-        lines = Text("   ".join(fields_of(self._step)))
+        progress.add_row(f"step {step}/{self.total_steps}", bar, self._times())
+        lines = [fields_of(self._step)]
         if self._evaluation:
-            lines.append(f"\nheld out, at step {self._evaluation['step']}: {'   '.join(fields_of(self._evaluation))}")
-        busy = Table.grid(padding=(0, 2))
-        busy.add_column(no_wrap=True)
-        busy.add_column(min_width=6, max_width=24)
-        for actor, share in list(self._step.get("busy", {}).items())[:MOST_BARS]:
-            busy.add_row(Text(actor, style="dim"), ProgressBar(total=1.0, completed=share), f"{share:.0%}")
-        return Group(progress, lines, busy)
+            lines.append(f"held out, at step {self._evaluation['step']}: {fields_of(self._evaluation)}")
+        if busy := self._step.get("busy"):
+            lines.append("busy: " + "  ".join(f"{actor} {share:.0%}" for actor, share in busy.items()))
+        return Group(progress, Text("\n".join(lines)))
 
     def _times(self) -> str:
         """Return the time since training began, and that for the rest at the pace seen here."""
@@ -101,13 +96,9 @@ class LiveView:
         return f"{shown}, {timedelta(seconds=int(max(left, 0.0)))} left"
 
 
-def fields_of(row: dict[str, Any]) -> list[str]:
-    """Return what is shown of a row's numbers.
-
-    >>> fields_of({"event": "eval", "step": 10, "greedy_accuracy": 0.62, "sampled_accuracy": 0.55})
-    ['greedy 62%', 'sampled 55%']
-    """
-    return [form.format(row[name]) for name, form in FORMATS.items() if name in row]
+def fields_of(row: dict[str, Any]) -> str:
+    """Return what is shown of a row's numbers."""
+    return "  ".join(form.format(row[name]) for name, form in FORMATS.items() if name in row)
 
 
 def row_line(row: dict[str, Any], total_steps: int) -> str:
@@ -116,5 +107,4 @@ def row_line(row: dict[str, Any], total_steps: int) -> str:
     >>> row_line({"event": "step", "step": 12, "reward": 0.53, "accuracy": 0.41, "lag_mean": 0.0}, total_steps=100)
     'step  12/100  reward 0.53  accuracy 41%  lag 0.0'
     """
-    at = f"{row['step']:>{len(str(total_steps))}}/{total_steps}"
-    return "  ".join([f"{row['event']} {at}", *fields_of(row)])
+    return f"{row['event']} {row['step']:>{len(str(total_steps))}}/{total_steps}  {fields_of(row)}"

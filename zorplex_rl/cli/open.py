@@ -37,20 +37,18 @@ class Open:
     """Open a browser; else marimo prints the address."""
 
     def run(self) -> int:
-        there = sorted((FILES / "notebooks").glob("[0-9]*.py"))
-        found = [path.name for path in there if self.notebook in (path.name, path.stem, path.name.partition("_")[0])]
-        if not found:
-            numbers = ", ".join(path.name.partition("_")[0] for path in there)
-            raise ConfigError(f"no notebook {self.notebook!r}; expected one of {numbers}")
+        there = {path.name.partition("_")[0]: path.name for path in sorted((FILES / "notebooks").glob("[0-9]*.py"))}
+        if self.notebook not in there:
+            raise ConfigError(f"no notebook {self.notebook!r}; expected one of {', '.join(there)}")
+        notebook = f"notebooks/{there[self.notebook]}"
         folder = FILES
         if self.to or not IN_CLONE:
             folder = (self.to or Path("~/zorplex-course")).expanduser().resolve()
             copy_course(folder)
-        print(f"{folder / 'notebooks' / found[0]}; marimo saves there what you write.", flush=True)
-        flags = [] if self.port is None else ["--port", str(self.port)]
-        flags += [] if self.browser else ["--headless"]
+        print(f"{folder / notebook}; marimo saves there what you write.", flush=True)
+        flags = ["--port", str(self.port)] * (self.port is not None) + ["--headless"] * (not self.browser)
         os.chdir(folder)
-        os.execv(sys.executable, [sys.executable, "-m", "marimo", "edit", f"notebooks/{found[0]}", *flags])
+        os.execv(sys.executable, [sys.executable, "-m", "marimo", "edit", notebook, *flags])
 
 
 def copy_course(folder: Path) -> None:

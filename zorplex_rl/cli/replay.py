@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Replay:
     """Execute a run again from its journal, in this process alone. Unchanged, it is compared with
-    the run bit for bit. With a setting changed, both are executed on the same random draws. What is
-    left out is as in the run."""
+    the run bit for bit. With a setting changed, both are executed on the same random draws."""
 
     folder: Annotated[Path, tyro.conf.Positional]
     """The run's folder."""
@@ -44,10 +43,9 @@ class Replay:
 
     def defaults(self) -> "Replay":
         """Return the command with the settings of its run."""
-        config = read_config(self.folder)
-        return replace(
-            self, learner=config.learner, max_lag=config.max_lag, temperature=config.temperature, device=config.device
-        )
+        of_run = read_config(self.folder)
+        same = {name: getattr(of_run, name) for name in ("learner", "max_lag", "temperature", "device")}
+        return replace(self, **same)
 
     def run(self) -> int:
         from rich.progress import Progress
@@ -63,9 +61,8 @@ class Replay:
         config = earlier.changed(max_lag=self.max_lag, temperature=self.temperature, **vars(self.learner))
         if config.learner.loss != earlier.learner.loss:
             # Each loss has its own bounds.
-            config = config.changed(
-                **{knob: None for knob in KNOBS if config.settings()[knob] == earlier.settings()[knob]}
-            )
+            kept = [knob for knob in KNOBS if config.settings()[knob] == earlier.settings()[knob]]
+            config = config.changed(**dict.fromkeys(kept))
         is_changed = config != earlier or self.without_fault
         with Progress(transient=True) as bar:
             bar_of_steps = bar.add_task("steps", total=len(recording.batches) * (2 * self.seeds if is_changed else 1))
@@ -73,11 +70,11 @@ class Replay:
             def on_step(step: int) -> None:
                 bar.advance(bar_of_steps)
 
-            if not is_changed:
-                same = what_if.replay(recording, on_step)
+            if is_changed:
+                pairs = what_if.what_if(recording, config, self.without_fault, self.seeds, on_step)
             else:
-                found = what_if.what_if(recording, config, self.without_fault, self.seeds, on_step)
-        return print_pairs(found) if is_changed else print_whether_same(same)
+                same = what_if.replay(recording, on_step)
+        return print_pairs(pairs) if is_changed else print_whether_same(same)
 
 
 def print_whether_same(found: "Replayed") -> int:

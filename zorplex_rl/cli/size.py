@@ -54,22 +54,18 @@ class Size:
         table = Table("process", "when", "part", "bytes", title=title, title_justify="left")
         table.columns[-1].justify = "right"
         for role, count, memory in found:
-            cells = [f"{role} × {count}" if count > 1 else role, memory.highest]
+            table.add_row(f"{role} × {count}", memory.highest, "all of it", gigabytes(memory.total))
             for part, bytes_of in sorted(memory.parts.items(), key=lambda item: -item[1]):
-                table.add_row(*cells, part, gigabytes(bytes_of))
-                cells = ["", ""]
-            table.add_row(*cells, "all of it", gigabytes(memory.total), end_section=True)
+                table.add_row("", "", part, gigabytes(bytes_of))
+            table.add_section()
         Console(highlight=False).print(table)
         if shape.unknown:
             print(f"not known: {shape.unknown}")
-        print(
-            f"all processes on one machine without a GPU: {gigabytes(run_bytes(found, config))}, for prompts of {work.prompt} and "
-            f"answers of {work.response} tokens"
-        )
+        said = f"for prompts of {work.prompt} and answers of {work.response} tokens"
+        print(f"all processes on one machine without a GPU: {gigabytes(run_bytes(found, config))}, {said}")
         if self.measure:
-            roles = ("trainer", "generator")
-            cases = [(role, replace(work, evaluated=0)) for role in roles]
-            for role, taken in zip(roles, measure(cases, folder), strict=True):
+            cases = [(role, replace(work, evaluated=0)) for role in ("trainer", "generator")]
+            for (role, _), taken in zip(cases, measure(cases, folder), strict=True):
                 print(f"measured: {role} {gigabytes(taken.peak)}, {taken.seconds:.2g} s")
         return 0
 
@@ -78,13 +74,10 @@ def workload_of(config: Config, folder: Path, environment: Environment) -> Workl
     """Return the workload of ``config``, with the prompts of some tasks of ``environment``."""
     from zorplex_rl.policy.load import token_counter
 
-    count = token_counter(folder)
+    # About four characters are a token.
+    count = token_counter(folder) or (lambda text: len(text) // 4)
     tasks = [environment.task(index, "train") for index in range(PROMPTS_TRIED)]
-    lengths = [
-        # About four characters are a token.
-        [count(text) if count else len(text) // 4 for text in (task.system, task.question)]
-        for task in tasks
-    ]
+    lengths = [[count(task.system), count(task.question)] for task in tasks]
     shared = lengths[0][0] if len({task.system for task in tasks}) == 1 else 0
     return Workload.of(config, max(map(sum, lengths)) + TEMPLATE_TOKENS, shared)
 
@@ -113,9 +106,8 @@ def run_bytes(found: Sequence[Process], config: Config) -> int:
 def warn_of_memory(config: Config, folder: Path, environment: Environment) -> None:
     """Print a warning if a run of ``config`` without a GPU may outgrow the memory that is there: the
     kernel would kill its processes without a word. On a GPU torch says what it lacks."""
-    work = workload_of(config, folder, environment)
+    work, there = workload_of(config, folder, environment), available_memory()
     needed = run_bytes(processes(shape_of(folder), work, config), config)
-    there = available_memory()
     if there is not None and needed > there:
         print(
             f"zorplex-rl: warning: with answers of {config.max_tokens} tokens this run needs about {gigabytes(needed)} of memory, and "
@@ -125,9 +117,5 @@ def warn_of_memory(config: Config, folder: Path, environment: Environment) -> No
 
 
 def gigabytes(size: float) -> str:
-    """Return ``size`` bytes for people.
-
-    >>> gigabytes(2_340_000_000), gigabytes(45_600_000)
-    ('2.3 GB', '46 MB')
-    """
+    """Return ``size`` bytes for people: 2.3 GB, 46 MB."""
     return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"

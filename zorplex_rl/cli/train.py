@@ -1,31 +1,35 @@
 """Train a policy: ``zorplex-rl train``, in a new folder, or further in an old one.
 
 Ctrl-C, SIGTERM, SIGHUP             a checkpoint after this step, and a stop
-the same again                      a stop at once
-a full disk, a role that is lost    the run ends; its last checkpoint is what it can be continued from
+the same again, a second later      a stop at once
 """
 
 import asyncio
 import contextlib
+import io
 import logging
+import math
 import signal
+import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from zorplex_rl.cli.live import LiveView
 from zorplex_rl.cli.presets import PresetName, preset_config
 from zorplex_rl.config import Config
-from zorplex_rl.errors import ConfigError, ZorplexError
+from zorplex_rl.errors import ConfigError, TrainingDiverged, ZorplexError
 from zorplex_rl.run.folder import RunFolder, step_of
-
-if TYPE_CHECKING:
-    from zorplex_rl.training.controller import Controller
 
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 DONE, FAILED, INTERRUPTED = 0, 1, 130
+FREE = ("steps", "trainer_processes", "hosts", "insecure", "task_data")
+"""Settings in which a continued run may differ."""
+SAME_WISH_SECONDS = 1.0
+"""Two signals within this time are one wish: ``timeout`` sends two."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +38,7 @@ class Train:
 
     config: Config = field(default_factory=Config)
     preset: PresetName | None = None
-    """Settings that were tuned; explicit flags win."""
+    """Tuned settings; explicit flags win."""
     out: Path | None = None
     """The run's folder; runs/<date>-<time> if left out."""
     resume: Path | None = None
@@ -49,7 +53,7 @@ class Train:
         if not self.resume:
             return None
         _, earlier = RunFolder.reopen(self.resume)
-        # Another machine, and the code of a task, are named by who continues the run.
+        # A folder does not decide what code runs, and where: these flags are given again.
         hosts = "this" if earlier.hosts.startswith(("attach", "job")) else earlier.hosts
         task = Config.task if earlier.is_own_task else earlier.task
         return Train(replace(earlier, hosts=hosts, insecure=False, task=task, task_data=None))
@@ -58,19 +62,12 @@ class Train:
         config = self.config
         config.check()
         if not self.resume:
-            bytes_needed = check_needs(config)
-            path = Path("runs") / datetime.now().strftime("%Y%m%d-%H%M%S")
-            folder = (
-                RunFolder.create(self.out, config, bytes_needed)
-                if self.out
-                else RunFolder.create_beside(path, config, bytes_needed)
-            )
-            return train(config, folder)
+            # Several runs may begin in one second.
+            path = self.out or Path("runs") / datetime.now().strftime("%Y%m%d-%H%M%S-%f")
+            return train(config, RunFolder.create(path, config, check_needs(config)))
         folder, earlier = RunFolder.reopen(self.resume)
         # A run may be made longer, and go on with other processes and machines.
-        free = {
-            name: config.settings()[name] for name in ("steps", "trainer_processes", "hosts", "insecure", "task_data")
-        }
+        free = {name: config.settings()[name] for name in FREE}
         if difference := earlier.changed(**free).difference(config):
             raise ConfigError(f"--resume {str(self.resume)!r} was begun with another configuration: {difference}")
         if folder.is_finished(config.steps):
@@ -94,6 +91,11 @@ def check_needs(config: Config) -> int:
     from zorplex_rl.task.own_task import EnvironmentSource
     from zorplex_rl.training.devices import devices_of
 
+    if {config.learner.clip_low, config.learner.clip_high, config.learner.truncation} != {None}:
+        # Only then: it loads torch, which takes a second.
+        from zorplex_rl.learning.learner import loss_of
+
+        loss_of(config.learner)
     kind, addresses = parse_hosts(config.hosts)
     if kind == "attach":
         check_encryption(addresses, config.insecure)
@@ -111,18 +113,27 @@ def train(config: Config, folder: RunFolder, checkpoint: Path | None = None) -> 
     with logged_to(folder.log, view.log), folder.locked(), view:
         try:
             return asyncio.run(_train(config, folder, checkpoint, view))
-        except ConfigError:
-            raise
         except Exception as error:
             logging.getLogger("zorplex_rl.cli").debug("the run has failed", exc_info=error)
-            said = str(error) if isinstance(error, ZorplexError) else f"{type(error).__name__}: {error}".splitlines()[0]
-            view.log(f"zorplex-rl: {said}; {folder.how_to_go_on}; the traceback is in {folder.log}")
+            view.log(f"zorplex-rl: {in_a_sentence(error, folder)}; the traceback is in {folder.log}")
             return FAILED
+
+
+def in_a_sentence(error: Exception, folder: RunFolder) -> str:
+    """Say what has ended a run, and how to go on."""
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    said = str(error) if isinstance(error, ZorplexError) else f"{type(error).__name__}: {error}".splitlines()[0]
+    if isinstance(error, TrainingDiverged):
+        return f"{said}; start again with a lower --learning-rate"
+    if any(words in said for words in ("OutOfMemoryError", "MemoryError", "allocate memory")):
+        return f"{said}; start again with a lower --token-budget, --slots or --max-tokens"
+    return f"{said}; {folder.how_to_go_on}"
 
 
 async def _train(config: Config, folder: RunFolder, checkpoint: Path | None, view: LiveView) -> int:
     from zorplex_rl.run.plots import learning_curve
-    from zorplex_rl.training.controller import StopRequest
+    from zorplex_rl.training.controller import Controller, StopRequest
     from zorplex_rl.training.loop import run_training
 
     controllers: list[Controller] = []
@@ -130,21 +141,27 @@ async def _train(config: Config, folder: RunFolder, checkpoint: Path | None, vie
     def draw() -> None:
         folder.save_curve(learning_curve(folder.metrics()))
 
-    training = asyncio.ensure_future(
-        run_training(config, folder, checkpoint, view.update, view.log, draw, controllers.append)
-    )
+    run = run_training(config, folder, checkpoint, view.update, view.log, draw, controllers.append)
+    training, asked = asyncio.ensure_future(run), -math.inf
 
     def stop() -> None:
+        nonlocal asked
         if controllers and controllers[0].under_way and not controllers[0].stop_requested:
             controllers[0].stop_requested = True
+            asked = time.monotonic()
             view.log("stopping after this step; press Ctrl-C again to stop without a checkpoint")
-        else:
+        elif time.monotonic() - asked > SAME_WISH_SECONDS:
             training.cancel()
+
+    def hang_up() -> None:
+        # The terminal is gone: what is written to it would fail.
+        sys.stdout = io.StringIO()
+        stop()
 
     for number in STOPS:
         # One that the program was started to ignore (nohup) stays ignored.
         if signal.getsignal(number) != signal.SIG_IGN:
-            asyncio.get_running_loop().add_signal_handler(number, stop)
+            asyncio.get_running_loop().add_signal_handler(number, hang_up if number == signal.SIGHUP else stop)
     try:
         before, after = await training
     except (StopRequest, asyncio.CancelledError) as stopped:
@@ -159,11 +176,7 @@ async def _train(config: Config, folder: RunFolder, checkpoint: Path | None, vie
 
 
 def what_changed(before: dict[str, float], after: dict[str, float]) -> str:
-    """Say which shares of outcomes there were before and after training, zeros left out.
-
-    >>> what_changed({"success": 0.25, "wrong_format": 0.75, "truncated": 0.0}, {"success": 1.0, "wrong_format": 0.0, "truncated": 0.0})
-    'success 25 → 100 %, wrong format 75 → 0 %'
-    """
+    """Return the shares of outcomes before and after: ``success 25 → 100 %, wrong format 75 → 0 %``."""
     there = [outcome for outcome in before if before[outcome] or after[outcome]]
     return ", ".join(f"{o.replace('_', ' ')} {100 * before[o]:.0f} → {100 * after[o]:.0f} %" for o in there)
 
@@ -175,6 +188,8 @@ def logged_to(file: Path, say: Callable[[str], Any]) -> Iterator[None]:
     kept, told = logging.FileHandler(file, encoding="utf-8", delay=True), logging.Handler(logging.WARNING)
     kept.setFormatter(logging.Formatter("%(asctime)s %(name)s: %(message)s"))
     told.emit = lambda record: say(record.getMessage())  # type: ignore[method-assign]
+    # On a full disk there is no log; what has ended the run is said on the terminal.
+    kept.handleError = lambda record: None  # type: ignore[method-assign]
     root.addHandler(kept)
     own.addHandler(told)
     own.setLevel(logging.DEBUG)
@@ -185,4 +200,5 @@ def logged_to(file: Path, say: Callable[[str], Any]) -> Iterator[None]:
         logging.captureWarnings(False)
         root.removeHandler(kept)
         own.removeHandler(told)
-        kept.close()
+        with contextlib.suppress(OSError):
+            kept.close()

@@ -55,7 +55,9 @@ class Mailbox:
         assert len(kinds) < 2, (
             f"`{name}` has endpoints with `async def` and with `def`: Monarch wants one kind in a class"
         )
-        self._class, self._place, self._lock = actor_class, (rank, size), asyncio.Lock()
+        self._class = actor_class
+        self._place = (rank, size)
+        self._lock = asyncio.Lock()
         self._self = actor_class()
 
     def __getattr__(self, name: str) -> SimpleNamespace:
@@ -83,7 +85,7 @@ class Mailbox:
     async def _answer(self, found: Any, place: tuple[int, int], sent: tuple[Any, ...]) -> Any:
         rank, size = place
         point = monarch.actor.Point(rank, monarch.actor.Extent(["actors"], [size]))
-        # Each task has a context of its own, so nobody else sees this rank.
+        # Each task has its own context, so no other one sees this rank.
         actor_mesh._context.set(SimpleNamespace(message_rank=point))
         method = inspect.unwrap(found._method)
         if type(found) is _SIDE_BY_SIDE:
@@ -106,7 +108,9 @@ def expect_a_summer(actor_class: type) -> None:
 async def _expect_a_summer(actor_class: type) -> None:
     for seed in range(30):
         draw = random.Random(seed)
-        actor, total, before = Mailbox(actor_class), 0, ""
+        actor = Mailbox(actor_class)
+        total = 0
+        before = ""
         for _ in range(8):
             size = draw.randint(1, 5)
             rank = draw.randrange(size)

@@ -147,7 +147,7 @@ class Puller(Actor):
 
 @asynccontextmanager
 async def processes(**wanted: tuple[Any, ...]) -> AsyncIterator[list[Any]]:
-    """Start an actor for each name, in a process of its own, until the block ends."""
+    """Start an actor for each name, in its own process, until the block ends."""
     started: list[Any] = []
     try:
         for name, (actor_class, *args) in wanted.items():

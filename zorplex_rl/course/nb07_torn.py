@@ -42,9 +42,13 @@ class PlayedRing:
 
     def __init__(self, draw: random.Random, slots: int, version_first: bool) -> None:
         self.headers = [[0, 0] for _ in range(slots)]
-        self.slots, self.version_first, self.looks = [[0] * 4 for _ in range(slots)], version_first, 0
+        self.slots = [[0] * 4 for _ in range(slots)]
+        self.version_first = version_first
+        self.looks = 0
         self.log: list[str] = []
-        self.writing, self.draw, self.busy_looks = self._write(), draw, draw.randint(0, 12)
+        self.writing = self._write()
+        self.draw = draw
+        self.busy_looks = draw.randint(0, 12)
         for _ in range(draw.choice((0, 1, 4, 8, 9, 12, 17))):
             next(self.writing)
         self.newest = max((v for s, v in self.headers if s % 2 == 0), default=0)

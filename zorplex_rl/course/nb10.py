@@ -1,6 +1,6 @@
 """Serve notebook 10: processes that are measured, its slider, and the checks.
 
-measured_cases(shape, cases)               real trainers and generators, each in a process of its own
+measured_cases(shape, cases)               real trainers and generators, each in its own process
 roofline()                                 operations and bytes of one core, as a folded text
 allocation(best_split, …)                  seconds of every split of some GPUs, for the slider
 check_…(attempt, solution)                 the checks of the page's exercises
@@ -31,7 +31,7 @@ MOST_BYTES = 2**30
 
 
 def measured_cases(shape: ModelShape, cases: Sequence[tuple[str, Workload]]) -> list[Measured]:
-    """Measure a model of ``shape`` in each of ``cases``, in a process of its own."""
+    """Measure a model of ``shape`` in each of ``cases``, in its own process."""
     with tempfile.TemporaryDirectory() as folder:
         make_model(shape, Path(folder))
         return measure(cases, folder)
@@ -88,7 +88,9 @@ def roofline(rows: Sequence[int] = (1, 4, 16, 64)) -> str:
     bandwidth = matrix.nbytes / median_seconds(matrix.sum)
     taken = {count: median_seconds(partial(torch.matmul, states[:count], matrix)) for count in rows}
     reading, computing = matrix.nbytes / bandwidth, 2 * side**2 / peak
-    balance, few, many = reading / computing, rows[0], rows[2]
+    balance = reading / computing
+    few = rows[0]
+    many = rows[2]
     expected = max(reading, many * computing) / max(reading, few * computing)
     table = "\n".join(
         f"| {count} | {1e3 * seconds:.0f} | {1e3 * reading:.0f} | {1e3 * count * computing:.0f} |"

@@ -19,7 +19,7 @@ RECORDED = FILES / "workshop" / "notebook_seconds.json"
 
 
 def record(file: Path, machine: str, calibration: float, seconds: Mapping[str, float]) -> None:
-    """Write the ``seconds`` of each notebook, and those of a step where they were measured."""
+    """Write the ``seconds`` of each notebook, and the seconds of a step on this machine as ``calibration``."""
     found = {"measured": date.today().isoformat(), "machine": machine, "calibration": round(calibration, 4)}
     file.write_text(
         json.dumps(found | {"seconds": dict(seconds)}, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"

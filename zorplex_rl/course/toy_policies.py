@@ -28,7 +28,9 @@ Sampler = Callable[..., tuple[list[int], list[bool]]]
 class ScriptedPolicy:
     """A policy, model and tokenizer that means to write ``script``, a character a token."""
 
-    eos_ids, device, signs = (0,), torch.device("cpu"), ["", *map(chr, range(32, 127)), "\n", "▸"]
+    eos_ids = (0,)
+    device = torch.device("cpu")
+    signs = ("", *map(chr, range(32, 127)), "\n", "▸")
 
     def __init__(self, script: str) -> None:
         self.script, self.model, self.tokenizer = script, self, self
@@ -62,7 +64,9 @@ def check_sampler(attempt: Sampler, solution: Sampler, times: int = 60) -> None:
     """Compare samplers on drawn policies, tasks, tools, limits, seeds."""
     for number in range(times):
         rng = random.Random(number)
-        one, other, value = rng.choice("abcd"), rng.choice("efgh"), rng.randint(-99, 99)
+        one = rng.choice("abcd")
+        other = rng.choice("efgh")
+        value = rng.randint(-99, 99)
         scripts = (
             f"LOOKUP[{one}]LOOKUP[{other}]so\n[ANSWER] {value}\nand more",
             f"GETKEY[{one}]FETCH[{other}]\n[ANSWER] {value}",
@@ -70,7 +74,9 @@ def check_sampler(attempt: Sampler, solution: Sampler, times: int = 60) -> None:
             f"LOOKUP[{one}]LOOKUP[{one}]LOOKUP[{other}]",
             f"hm, LOOKUP[{one}] and\nno [ANSWER] here",
         )
-        policy, temperature, most = ScriptedPolicy(scripts[number % 5]), rng.choice((0.5, 1.0, 1.4)), rng.randint(4, 60)
+        policy = ScriptedPolicy(scripts[number % 5])
+        temperature = rng.choice((0.5, 1.0, 1.4))
+        most = rng.randint(4, 60)
         table = {one: str(rng.randint(-99, 99)), other: f"SEE: {rng.choice('wxyz')}"}
         task, seed = Task("toy", f"What is {one}{other}?", value, 1, "Look it up.", table=table), rng.randrange(99)
         limits = SimpleNamespace(temperature=temperature, max_tokens=most)

@@ -183,12 +183,18 @@ class Hosts:
         says. ``devices`` are those of this machine; a host has its own."""
 
         async def start(name: str) -> Any:
-            if not (host := self.place(name)):
-                return await start_on(self.config, devices, THIS_MACHINE)(name)
             number = int(name.rpartition("_")[2]) if name.startswith("generator") else 0
-            there = host.devices(self.config, number, len(devices))
-            config = await host.unless_lost(host.config(self.config))
-            return await host.unless_lost(start_on(config, there, host)(name))
+            while host := self.place(name):
+                there = host.devices(self.config, number, len(devices))
+                try:
+                    config = await host.unless_lost(host.config(self.config))
+                    return await host.unless_lost(start_on(config, there, host)(name))
+                except HostError:
+                    # A probe can notice sooner than the lease that a host is gone, and the new replica was
+                    # to start there, too.
+                    if not host.lost.is_set():
+                        raise
+            return await start_on(self.config, devices, THIS_MACHINE)(name)
 
         return start
 

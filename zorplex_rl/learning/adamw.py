@@ -52,8 +52,7 @@ class AdamW:
 
     @torch.no_grad()
     def step(self, learning_rate: float) -> None:
-        """Change the weights by their gradients, of which none may be missing, and let these go.
-        On a GPU in one kernel, not a dozen a tensor, and without temporaries; on a CPU in a loop."""
+        """Change the weights by their gradients, of which none may be missing, and let these go."""
         of_step, means, squares = (
             [self.state[master][name] for master in self.masters] for name in ("step", "exp_avg", "exp_avg_sq")
         )

@@ -45,10 +45,9 @@ def mean_relative(rewards: Sequence[Sequence[float]]) -> list[list[float]]:
     """Return each reward minus its group's mean, divided by that mean (MaxRL, Tajwar et al. 2026,
     algorithm 1).
 
-    The gradient of a prompt then is that of log p, where p is the share of right answers, and not
-    that of p: one success among eight weighs seven times as much as one failure among eight. The
-    paper's rewards are 0 and 1. Here the lowest of the group is 0, so that a penalty may make a
-    reward negative.
+    The gradient of a prompt then is that of log p, where p is the share of right answers, not of p:
+    one success among eight weighs seven times as much as one failure among eight. The paper's
+    rewards are 0 and 1. Here the lowest of a group counts as 0: a penalty may make one negative.
 
     >>> mean_relative([[1.0, 0.0, 0.0, 0.0], [1.0, 1.0, 0.0, 0.0], [0.0, 0.0]])
     [[3.0, -1.0, -1.0, -1.0], [1.0, 1.0, -1.0, -1.0], [0.0, 0.0]]

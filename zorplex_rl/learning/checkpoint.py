@@ -2,7 +2,7 @@
 
     learner.safetensors    8 bytes: length of the header │ header, JSON: {name: dtype, shape, place} │ the numbers
 
-Nothing in such a file can run. ``run_folder.py`` puts a checkpoint in its place when it is whole.
+Nothing in such a file can run. ``run/folder.py`` puts a checkpoint in its place when it is whole.
 """
 
 import json

@@ -31,9 +31,8 @@ from zorplex_rl.policy.decoder import even_length, plant, project, states_of
 from zorplex_rl.policy.load import Policy
 from zorplex_rl.task.episode import Episode
 
-Forward = Callable[[MicroBatch], tuple[Tensor, Tensor]]  # Returns log π and entropy [B, T] of its tokens.
-KNOBS = ("clip_low", "clip_high", "truncation")
-"""Settings of a loss."""
+Forward = Callable[[MicroBatch], tuple[Tensor, Tensor]]  # returns log π and entropy [B, T] of its tokens
+KNOBS = ("clip_low", "clip_high", "truncation")  # the settings of a loss
 MAX_GRAD_NORM = 1.0
 
 
@@ -192,9 +191,7 @@ def expect_finite(what: str, value: float, step: int) -> None:
 
 def largest_magnitude(tensors: Iterable[Tensor]) -> float:
     """Return the largest |value| in ``tensors``: NaN if there is one, 0.0 if empty. Reads once."""
-    # Torch cannot compare floating-point numbers of eight bits.
-    comparable = (t.float() if t.is_floating_point() and t.itemsize == 1 else t.detach() for t in tensors if t.numel())
-    found = [bound.float() for values in comparable for bound in torch.aminmax(values)]
+    found = [bound.float() for t in tensors if t.numel() for bound in torch.aminmax(t.detach())]
     # Python's max loses a NaN that is not the first value; torch's does not.
     return torch.stack(found).abs().max().item() if found else 0.0
 

@@ -39,8 +39,7 @@ from torch import Tensor
 
 from zorplex_rl.learning.ratios import Diagnostics, to_tokens, token_mean
 
-MASKS = ("mask", "probability", "second moment")
-"""Bounds beyond which a token counts nothing."""
+MASKS = ("mask", "probability", "second moment")  # bounds beyond which a token counts nothing
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,9 +80,8 @@ class ReplayBuffer(Generic[Group]):
 
     @property
     def left_of_step(self) -> int:
-        """How many of the next groups belong to the same training step: those to be generated
-        again, else the rest of the step. A generator that asks for more and returns them together
-        keeps one step waiting for groups of the next."""
+        """How many of the next groups belong to one training step: those to be generated again,
+        else the rest of the step. A generator that asks for more keeps that step waiting."""
         return len(self._again) or self.groups_per_step - self._next_group % self.groups_per_step
 
     def admit(self, version: int, count: int) -> list[int]:

@@ -5,8 +5,6 @@
 Black becomes the colour of the surrounding text, so a figure is readable on light and dark pages. A
 separate file follows the light or dark mode of the reader's system instead: the only style rules
 select ``svg:root``, which matches in a file but never inside a page. Equal data give equal bytes.
-
-The functions import matplotlib when they need it, so that importing this file is cheap.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ from __future__ import annotations
 import io
 import logging
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 from xml.sax.saxutils import escape, quoteattr
 
@@ -27,34 +25,19 @@ if TYPE_CHECKING:
 BLUE, VERMILION, GREEN, PURPLE, ORANGE = "#2484CE", "#D55E00", "#009E73", "#CC79A7", "#E69F00"
 SKY, DEEP_BLUE, OLIVE, GREY = "#56B4E9", "#0072B2", "#B5A81C", "#808080"
 SERIES = (BLUE, VERMILION, GREEN, PURPLE)
-
 ROLES = {
-    "dataset": GREY,
-    "generator": BLUE,
-    "tools": PURPLE,
-    "reward": GREEN,
-    "replay buffer": SKY,
-    "trainer": VERMILION,
+    "dataset": GREY, "generator": BLUE, "tools": PURPLE, "reward": GREEN, "replay buffer": SKY, "trainer": VERMILION,
     "weights": ORANGE,
-}
+}  # fmt: skip
 """The colour of every role, the same in all drawings and widgets of the course."""
-
 # ``render`` turns black into the text's colour. Text on a coloured bar is almost black.
 TEXT, TEXT_ON_COLOUR = "#000000", "#000001"
-
 WIDTH = 720
 """Default width of a figure in px."""
-
 _STYLE = {
-    "svg.fonttype": "none",
-    "svg.hashsalt": "zorplex_rl",
-    "font.family": "DejaVu Sans",
-    "font.size": 12,
-    "figure.dpi": 72,
-    "savefig.dpi": 72,
-    "axes.linewidth": 0.8,
-    "text.parse_math": False,
-}
+    "svg.fonttype": "none", "svg.hashsalt": "zorplex_rl", "font.family": "DejaVu Sans", "font.size": 12,
+    "figure.dpi": 72, "savefig.dpi": 72, "axes.linewidth": 0.8, "text.parse_math": False,
+}  # fmt: skip
 _ROOT_RULES = (
     "svg:root{color-scheme:light dark;color:#1f2328}@media (prefers-color-scheme:dark){svg:root{color:#e6edf3}}"
 )
@@ -70,9 +53,7 @@ def render(draw: Callable[[Figure], None], height: int, title: str, description:
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     # From the defaults, not the notebook's settings: marimo changes styles in dark mode.
-    defaults: dict[Any, Any] = {
-        name: value for name, value in matplotlib.rcParamsDefault.items() if not name.startswith("backend")
-    }
+    defaults: dict[Any, Any] = {k: v for k, v in matplotlib.rcParamsDefault.items() if not k.startswith("backend")}
     with matplotlib.rc_context(defaults | _STYLE):
         layout = ConstrainedLayoutEngine(w_pad=6 / 72, h_pad=6 / 72)
         figure = Figure(figsize=(width / 72, height / 72), layout=layout)
@@ -121,12 +102,6 @@ def bare_axes(axes: Axes, grid: Literal["x", "y", "both"] | None = None, keep: C
         axes.set_axisbelow(True)
 
 
-def height_of(number: int, row: float) -> float:
-    """Return where dot ``number`` of ``row`` stands. The golden ratio spreads neighbours evenly
-    over the height of the row."""
-    return row - 0.32 + 0.64 * (0.618 * number % 1)
-
-
 def name_rows(axes: Axes, names: Sequence[str], margin: float = 0.5) -> None:
     """Put rows 0, 1, … from the top, ``names`` at the left, ``margin`` rows above and below."""
     axes.set(yticks=range(len(names)), yticklabels=names, ylim=(max(len(names), 1) - 1 + margin, -margin))
@@ -138,25 +113,3 @@ def show_percent(axis: Axis) -> None:
     from matplotlib.ticker import PercentFormatter
 
     axis.set_major_formatter(PercentFormatter(xmax=1, decimals=0))
-
-
-def write_in_bar(axes: Axes, x: float, row: int, text: str) -> None:
-    """Centre ``text`` at ``x`` in the bar of a ``row``."""
-    axes.text(x, row, text, ha="center", va="center", color=TEXT_ON_COLOUR)
-
-
-def write_after_bar(axes: Axes, end: float, row: float, text: str) -> None:
-    """Write ``text`` a little to the right of a bar that ends at ``end``."""
-    # Not by a space in front: SVG drops it.
-    axes.annotate(text, (end, row), xytext=(5, 0), textcoords="offset points", va="center", annotation_clip=False)
-
-
-def draw_legend(figure: Figure, colours: Mapping[str, str], columns: int) -> None:
-    """Draw a legend above: a patch for each name in ``colours``, up to ``columns`` abreast."""
-    from matplotlib.patches import Patch
-
-    patches = [Patch(facecolor=colour, label=name) for name, colour in colours.items()]
-    columns = min(columns, len(patches)) or 1
-    # Matplotlib fills by column, a legend is read by line: so in columns, the longer ones first.
-    by_column = [patch for column in range(columns) for patch in patches[column::columns]]
-    figure.legend(handles=by_column, loc="outside upper left", ncols=columns, frameon=False)

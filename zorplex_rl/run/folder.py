@@ -11,9 +11,9 @@
     log.txt            what is too long for the terminal: warnings, Monarch's reports, the traceback of what ended the run
     .lock              held by the process that writes here
 
-A checkpoint is written beside its place, sealed with its manifest and renamed, so that one that
-stands in its place is whole. It also says how long metrics and episodes were. A run that continues
-from it cuts them back to that length, and so writes every row once.
+A checkpoint is written beside its place, sealed with its manifest and renamed: what stands in its
+place is whole. It says how long metrics and episodes were. A run that continues from it cuts them
+back to that length, and so writes every row once.
 """
 
 import contextlib
@@ -23,7 +23,6 @@ import os
 import shlex
 import shutil
 from collections.abc import Iterator
-from itertools import count
 from pathlib import Path
 from typing import Any, Self
 
@@ -39,8 +38,7 @@ CONTROLLER, MANIFEST = "controller.json", "manifest.json"
 
 
 class RunFolder:
-    """One run's files. ``create`` and ``reopen`` raise ConfigError before anything is changed.
-    Later, whatever writes raises StorageError when it cannot."""
+    """One run's files. ``create`` and ``reopen`` raise ConfigError; what writes, StorageError."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -53,31 +51,18 @@ class RunFolder:
     @classmethod
     def create(cls, path: Path, config: Config, bytes_needed: int = 0) -> Self:
         """Make a new folder for ``config``, on a disk with at least ``bytes_needed`` bytes free."""
-        if path.exists():
-            raise ConfigError(
-                f"the run folder {str(path)!r} exists already; choose another --out, or continue the run in it with "
-                f"--resume {shlex.quote(str(path))}"
-            )
         parent = next(folder for folder in path.absolute().parents if folder.exists())
         if (free := shutil.disk_usage(parent).free) < bytes_needed:
             raise ConfigError(
-                f"there is no room for the run folder {str(path)!r}: {free / 1e6:.0f} MB are free and about "
-                f"{bytes_needed / 1e6:.0f} MB are needed; free some space or choose another --out"
+                f"a run in {str(path)!r} needs about {bytes_needed / 1e6:.0f} MB, and {free / 1e6:.0f} are free; choose another --out"
             )
         try:
             path.mkdir(parents=True)
             (path / "config.json").write_text(config.to_json())
         except OSError as error:
-            raise ConfigError(
-                f"the run folder {str(path)!r} cannot be written ({error.strerror}); choose another --out"
-            ) from error
+            advice = "choose another --out, or continue the run in it with --resume"
+            raise ConfigError(f"the run folder {str(path)!r} cannot be made ({error.strerror}); {advice}") from error
         return cls(path)
-
-    @classmethod
-    def create_beside(cls, path: Path, config: Config, bytes_needed: int = 0) -> Self:
-        """Make the folder ``path``, or ``path``-2, -3, … if that is taken."""
-        names = (path.with_name(f"{path.name}-{number}") if number > 1 else path for number in count(1))
-        return cls.create(next(name for name in names if not name.exists()), config, bytes_needed)
 
     @classmethod
     def reopen(cls, path: Path) -> tuple[Self, Config]:
@@ -97,7 +82,7 @@ class RunFolder:
             self._lock.acquire()
         except Timeout as error:
             raise ConfigError(
-                f"the run in {str(self.path)!r} is under way in another process; wait for its end, or stop it first"
+                f"the run in {str(self.path)!r} is under way in another process; stop it first"
             ) from error
         try:
             yield
@@ -108,13 +93,17 @@ class RunFolder:
     def how_to_go_on(self) -> str:
         """What to do after a run has ended early, in words."""
         if not (found := self.checkpoints()):
-            return "there is no checkpoint to continue from, so start again"
-        hosts = read_config(self.path).hosts
-        named = f" --hosts {hosts}" if hosts.startswith("attach") else ""
-        command = f"zorplex-rl train --resume {shlex.quote(str(self.path))}{named}"
-        return f"continue from the checkpoint of step {step_of(found[-1])} with: {command}"
+            return "there is no checkpoint to continue from, so start again with another --out"
+        config, words = read_config(self.path), ["zorplex-rl", "train", "--resume", str(self.path)]
+        # A folder does not decide what code runs, and where: these flags are given again.
+        words += ["--task", config.task] * config.is_own_task
+        words += ["--task-data", str(config.task_data)] * bool(config.task_data)
+        if config.hosts.startswith("attach"):
+            words += ["--hosts", config.hosts] + ["--insecure"] * config.insecure
+        return f"continue from the checkpoint of step {step_of(found[-1])} with: {shlex.join(words)}"
 
     def save_config(self, config: Config) -> None:
+        """Write the settings with which the run goes on."""
         with self._writing():
             write_whole(self.path / "config.json", config.to_json())
 
@@ -157,7 +146,7 @@ class RunFolder:
             timeline.save(self.timeline)
 
     def begin_policy(self) -> Path:
-        """Return an empty folder to write the trained policy into."""
+        """Return an empty folder for the trained policy."""
         return self._empty(self.policy.with_name(".policy"))
 
     def finish_policy(self, folder: Path) -> None:
@@ -171,9 +160,9 @@ class RunFolder:
         sizes = {}
         with self._writing():
             for file in (self._metrics, self._episodes):
-                if file.exists():
-                    sync(file)
-                sizes[file.name] = file.stat().st_size if file.exists() else 0
+                file.touch()
+                sync(file)
+                sizes[file.name] = file.stat().st_size
         return sizes
 
     def rewind(self, checkpoint: Path, written: dict[str, int]) -> None:
@@ -181,7 +170,7 @@ class RunFolder:
         with self._writing():
             for file in (self._metrics, self._episodes, self.journal):
                 if file.exists():
-                    # Of the journal its reader passes over what came after the checkpoint.
+                    # The reader of the journal passes over what came after the checkpoint.
                     _cut(file, written.get(file.name, file.stat().st_size))
             for newer in self.checkpoints():
                 if step_of(newer) > step_of(checkpoint):
@@ -211,14 +200,13 @@ class RunFolder:
         return sorted(self._checkpoints.glob("step_*"), key=step_of)
 
     def newest_checkpoint(self) -> Path:
-        """Return the newest checkpoint, after reading it all. Raises CheckpointError if it is broken."""
+        """Return the newest checkpoint. Raises CheckpointError if it is broken: all of it is read."""
         newest = self.checkpoints()[-1]
         try:
             verify(newest)
         except CheckpointError as error:
-            raise CheckpointError(
-                f"the checkpoint {str(newest)!r} is broken: {error}; remove it to continue from the one before, if there is one"
-            ) from error
+            advice = "remove it to continue from the one before"
+            raise CheckpointError(f"the checkpoint {str(newest)!r} is broken: {error}; {advice}") from error
         return newest
 
     @staticmethod
@@ -245,20 +233,15 @@ def read_config(path: Path) -> Config:
 
 def read_rows(file: Path) -> list[dict[str, Any]]:
     """Return the rows of a JSON-lines file; a last line that a crash has cut off is left out."""
-    lines = file.read_text().splitlines() if file.is_file() else []
     rows = []
-    for line in lines:
+    for line in file.read_text().splitlines() if file.is_file() else []:
         with contextlib.suppress(ValueError):
             rows.append(json.loads(line))
     return rows
 
 
 def step_of(checkpoint: Path) -> int:
-    """Return the step after which ``checkpoint`` was made.
-
-    >>> step_of(Path("checkpoints/step_000020"))
-    20
-    """
+    """Return the step after which ``checkpoint`` (``step_000020``) was made."""
     return int(checkpoint.name.removeprefix("step_"))
 
 

@@ -6,7 +6,7 @@
                                                              └─► save: a trace for ui.perfetto.dev
 
 Times are seconds of ``now``: the time of day when the process began, and from there on a clock that
-only goes forward. So spans of different hosts can be compared as well as their clocks agree.
+only goes forward. Spans of different hosts can be compared as well as their clocks agree.
 
 >>> timeline = Timeline()
 >>> timeline.add([Span("generator 0", "generate", 10.0, 16.0), Span("generator 0", "pull", 15.0, 17.0)])
@@ -22,21 +22,18 @@ Span(actor='trainer', kind='train', start=18.0, end=19.0, args={'step': 1})
 import json
 import math
 import os
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 from zorplex_rl.task.episode import Episode
 
-Kind = Literal["generate", "train", "publish", "pull", "tool", "evaluate", "reward", "restart", "idle"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
+KINDS = ("generate", "train", "publish", "pull", "tool", "evaluate", "reward", "restart", "idle")
 """The kinds of work. Every kind except ``idle`` counts as busy."""
-
 Window = tuple[float, float]
 """(start, end) in seconds on the clock of the spans."""
 _OFFSET = time.time() - time.monotonic()
@@ -59,9 +56,8 @@ class Span:
 
 
 class SpanRecorder:
-    """Record the spans of one actor, from any of its threads, until they are drained.
-
-    Holds at most ``capacity`` spans. Beyond that it drops the oldest one.
+    """Record the spans of one actor, from any of its threads, until they are drained. Holds at most
+    ``capacity`` spans, and beyond that drops the oldest one.
 
     >>> seconds = iter([1.0, 1.5])
     >>> recorder = SpanRecorder("trainer", clock=lambda: next(seconds))
@@ -76,7 +72,6 @@ class SpanRecorder:
     def __init__(self, actor: str, clock: Callable[[], float] = now, capacity: int = 100_000) -> None:
         self.actor, self._clock = actor, clock
         self._spans: deque[Span] = deque(maxlen=capacity)
-        self._lock = threading.Lock()
 
     @contextmanager
     def span(self, kind: str, /, **args: Any) -> Iterator[dict[str, Any]]:
@@ -85,19 +80,12 @@ class SpanRecorder:
         try:
             yield args
         finally:
-            self.record(Span(self.actor, kind, start, self._clock(), args))
-
-    def record(self, span: Span) -> None:
-        """Record a span that the caller has timed."""
-        with self._lock:
-            self._spans.append(span)
+            self._spans.append(Span(self.actor, kind, start, self._clock(), args))
 
     def drain(self) -> list[Span]:
         """Remove and return the spans that ended since the last drain, in that order."""
-        with self._lock:
-            spans = list(self._spans)
-            self._spans.clear()
-            return spans
+        # One at a time: other threads may append meanwhile.
+        return [self._spans.popleft() for _ in range(len(self._spans))]
 
 
 def group_latencies(episodes: Iterable[Episode]) -> list[tuple[int, int, float, float]]:
@@ -118,33 +106,27 @@ class Timeline:
     spans: list[Span] = field(default_factory=list)
 
     def add(self, spans: Iterable[Span]) -> None:
-        """Append ``spans``."""
         self.spans.extend(spans)
 
     @property
     def actors(self) -> list[str]:
-        """Return the names of the actors, in the order in which they were first added."""
+        """The names of the actors, in the order in which they were first added."""
         return list(dict.fromkeys(span.actor for span in self.spans))
 
     @property
     def start(self) -> float:
-        """Return the time at which the first span starts; 0.0 without spans."""
+        """The time at which the first span starts; 0.0 without spans."""
         return min((span.start for span in self.spans), default=0.0)
 
     @property
     def end(self) -> float:
-        """Return the time at which the last span ends; 0.0 without spans."""
+        """The time at which the last span ends; 0.0 without spans."""
         return max((span.end for span in self.spans), default=0.0)
 
     def between(self, start: float, end: float) -> "Timeline":
         """Return the timeline from ``start`` to ``end``; spans that cross a limit are cut there."""
-
-        def cut(span: Span) -> Span:
-            if start <= span.start and span.end <= end:
-                return span
-            return replace(span, start=max(span.start, start), end=min(span.end, end))
-
-        return Timeline([cut(span) for span in self.spans if span.start < end and span.end > start])
+        inside = [span for span in self.spans if span.start < end and span.end > start]
+        return Timeline([replace(s, start=max(s.start, start), end=min(s.end, end)) for s in inside])
 
     def shifted(self, seconds: float) -> "Timeline":
         """Return the timeline ``seconds`` later, for the clock of another machine or boot."""
@@ -165,33 +147,29 @@ class Timeline:
         for span in self.between(start, end).spans:
             if span.kind != "idle":
                 by_kind[span.actor].setdefault(span.kind, []).append(span)
-        return {
-            actor: {kind: _covered(spans) / seconds for kind, spans in kinds.items()}
-            | {"idle": 1.0 - self.busy_share(actor, (start, end))}
-            for actor, kinds in by_kind.items()
-        }
+        shares = {}
+        for actor, kinds in by_kind.items():
+            shares[actor] = {kind: _covered(spans) / seconds for kind, spans in kinds.items()}
+            shares[actor]["idle"] = 1.0 - self.busy_share(actor, (start, end))
+        return shares
 
     def to_chrome_trace(self) -> dict[str, Any]:
         """Return the timeline in Chrome's trace format, for ui.perfetto.dev, chrome://tracing.
 
         Each actor becomes a process of the trace. Times are whole microseconds from the start.
-        Overlapping spans of an actor get lanes of their own (threads): viewers read overlap as
-        nesting.
+        Overlapping spans of an actor get different lanes (threads): viewers read overlap as nesting.
         """
         pids = {actor: pid for pid, actor in enumerate(self.actors, start=1)}
-        lanes = _lanes(self.spans)
         origin = round(self.start * 1e6)
-        metadata = [_metadata("process_name", pid, name=actor) for actor, pid in pids.items()]
-        metadata += [_metadata("process_sort_index", pid, sort_index=pid) for pid in pids.values()]
-        for actor, lane in sorted({(span.actor, lane) for span, lane in zip(self.spans, lanes, strict=True)}):
-            name = f"{actor} ({lane + 1})" if lane else actor
-            metadata.append(_metadata("thread_name", pids[actor], lane, name=name))
-        events = []
-        for span, lane in zip(self.spans, lanes, strict=True):
+        events: list[dict[str, Any]] = []
+        for actor, pid in pids.items():
+            named = {"process_name": {"name": actor}, "process_sort_index": {"sort_index": pid}}
+            events += [{"ph": "M", "name": name, "pid": pid, "args": args} for name, args in named.items()]
+        for span, lane in zip(self.spans, _lanes(self.spans), strict=True):
             start, end = round(span.start * 1e6), round(span.end * 1e6)
             place = {"ph": "X", "name": span.kind, "pid": pids[span.actor], "tid": lane}
             events.append({**place, "ts": start - origin, "dur": end - start, "args": span.args})
-        return {"traceEvents": metadata + events, "displayTimeUnit": "ms", "otherData": {"origin_microseconds": origin}}
+        return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"origin_microseconds": origin}}
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the Chrome trace to ``path``."""
@@ -230,7 +208,3 @@ def _lanes(spans: list[Span]) -> list[int]:
         busy_until[lane : lane + 1] = [span.end]
         lanes[index] = lane
     return lanes
-
-
-def _metadata(name: str, pid: int, tid: int = 0, /, **args: Any) -> dict[str, Any]:
-    return {"ph": "M", "name": name, "pid": pid, "tid": tid, "args": args}

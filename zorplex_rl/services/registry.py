@@ -56,9 +56,8 @@ async def register_service(service: Service) -> None:
 
     async def put() -> bool:
         ready = tuple((r.id, r.name, r.actor, r.width) for r in service.replicas if r.state is State.READY)
-        return await registry.put.call_one(
-            Entry(service.name, service.options, ready, tuple(replica_set.lost), service.id)
-        )
+        entry = Entry(service.name, service.options, ready, tuple(replica_set.lost), service.id)
+        return await registry.put.call_one(entry)
 
     async def follow() -> None:
         while not replica_set.closed:

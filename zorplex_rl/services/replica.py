@@ -28,7 +28,6 @@ from zorplex_rl.services.runtime import (
     ReplicaDied,
     Result,
     done_before,
-    is_made,
     load_of_this_process,
     reason_of,
     start_monarch,
@@ -308,7 +307,6 @@ async def spawn(
         modules = (actor_class.__module__, *getattr(actor_class, "imports", ()))
         await replica.unless_lost(replica.probe.prepare.call(modules).as_asyncio())
         replica.actor = mesh.spawn(name, actor_class, *args)
-        await replica.unless_lost(is_made(replica.actor).call().as_asyncio())
         if hasattr(actor_class, "setup"):
             await replica.unless_lost(replica.actor.setup.call().as_asyncio())
         await replica.unless_lost(replica.probe.begin.call().as_asyncio())

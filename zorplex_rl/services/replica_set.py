@@ -59,7 +59,6 @@ class ReplicaSet:
         self.draining: set[Replica] = set()
         self.lost: deque[tuple[str, str]] = deque(maxlen=64)  # ids of the last failed replicas, and why
         self.given_up: dict[int, Exception] = {}  # places that get no replica any more, and why
-        self.restarts = 0
         self.closed = False
         self.change = asyncio.Event()  # set, and replaced, whenever a replica changes its state
         self._names, self._places = (f"{name}_{number}" for number in count()), count()
@@ -138,12 +137,8 @@ class ReplicaSet:
         try:
             await asyncio.gather(*starting.values())
         except BaseException:
-            left = [place for place, up in starting.items() if not up.done() or up.cancelled() or up.exception()]
-            for place in left:
-                self._keeping[place].cancel()
-            await asyncio.gather(*(self._keeping.pop(place) for place in left), return_exceptions=True)
-            for place in left:
-                self.replicas.pop(place, None)
+            not_up = [r for r in self.replicas.values() if r.place in starting and r.state is State.STARTING]
+            await asyncio.gather(*map(self._take_out, not_up))
             raise
 
     async def _take_out(self, replica: Replica) -> None:
@@ -155,6 +150,7 @@ class ReplicaSet:
             await replica.drain()
             self.draining.remove(replica)
         keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
         if replica.state is State.DRAINING:
             await replica.stop()
         self._changed()
@@ -181,7 +177,6 @@ class ReplicaSet:
                 replica.move_to(State.READY)
                 self._on_ready(replica)
                 if dead:
-                    self.restarts += 1
                     seconds = time.monotonic() - noticed
                     self._on_restart(Restart(dead.name, replica.name, seconds, dead.reason, replica.pid))
                 elif not is_up.done():

@@ -101,10 +101,6 @@ class Router:
     def ready(self) -> list[Replica]:
         return [replica for replica in self.replicas if replica.state is State.READY]
 
-    @property
-    def in_flight(self) -> int:
-        return sum(len(replica.in_flight) for replica in self.replicas)
-
     async def route(self, method: str, args: Any, kwargs: Any, session: Session | None = None) -> Any:
         """Return the answer to a request; see ``Method.route``."""
         answer = asyncio.get_running_loop().create_future()
@@ -157,9 +153,10 @@ class Router:
 
     def _arrived(self, request: Request, replica: Replica, future: asyncio.Future[Any]) -> None:
         """See to the answer of ``replica``."""
+        # Asked first: asyncio complains of a future whose exception is never looked at.
+        error = ReplicaDied("its call was cancelled") if future.cancelled() else future.exception()
         if request not in replica.in_flight:
             return  # It was seen to when the replica failed.
-        error = ReplicaDied("its call was cancelled") if future.cancelled() else future.exception()
         if isinstance(error, ReplicaDied):
             replica.fail(reason_of(error))  # That sees to all its requests.
             return

@@ -28,7 +28,6 @@ with mock.patch.dict(os.environ, SETTINGS):
     import monarch
     import monarch.actor
     import monarch.config
-from monarch._rust_bindings.monarch_hyperactor.actor import MethodSpecifier
 from monarch._rust_bindings.monarch_hyperactor.channel import BindSpec, ChannelTransport
 from monarch._rust_bindings.monarch_hyperactor.supervision import SupervisionError
 from monarch.actor import Actor as Actor
@@ -39,8 +38,7 @@ from zorplex_rl import errors
 
 current_rank, this_host = monarch.actor.current_rank, monarch.actor.this_host
 get_or_spawn_controller = monarch.actor.get_or_spawn_controller
-uncounted_endpoint = monarch.actor.concurrent_endpoint
-"""Mark an async method as an endpoint that is no load."""
+uncounted_endpoint = monarch.actor.concurrent_endpoint  # marks an async endpoint that is no load
 ReplicaDied = SupervisionError
 """What a call raises if its process is gone. What an endpoint raises is an ActorError instead."""
 Result = TypeVar("Result")
@@ -116,8 +114,11 @@ class EndpointError(ActorError):
     @property
     def original(self) -> Exception:
         """The error itself if it is one of this package's (``errors.py``), else this report."""
-        kind = getattr(errors, self.kind, None)
-        return kind(self.message) if kind else self
+        if not (kind := getattr(errors, self.kind, None)):
+            return self
+        error: Exception = kind(self.message)
+        error.add_note(self.trace)
+        return error
 
 
 def reason_of(error: BaseException) -> str:
@@ -179,12 +180,6 @@ def concurrent_endpoint(method: Callable[..., Any]) -> Any:
     port = inspect.Parameter("reply", inspect.Parameter.POSITIONAL_OR_KEYWORD)
     answering.__signature__ = own.replace(parameters=[actor, port, *rest])  # type: ignore[attr-defined]
     return monarch.actor.concurrent_endpoint(explicit_response_port=True)(answering)
-
-
-def is_made(mesh: Any) -> Any:
-    """Return an endpoint of the actors ``mesh`` that answers once ``__init__`` has returned: every
-    class has this method. Monarch says nothing of an ``__init__`` that raises until it is asked."""
-    return mesh._endpoint(MethodSpecifier.ReturnsResponse("__sizeof__"), lambda actor: None, None)
 
 
 async def run_together(*coroutines: Coroutine[Any, Any, Any]) -> None:

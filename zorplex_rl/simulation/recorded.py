@@ -48,7 +48,7 @@ class MeasuredRun:
 def group_variation(batches: Iterable[Sequence[tuple[int, int, float, float]]]) -> float:
     """Return the groups' coefficient of variation, over all ``batches`` of ``group_latencies``.
 
-    >>> group_variation([[(0, 0, 1.0, 0.0), (1, 0, 3.0, 0.0)], [(2, 1, 1.0, 0.0), (3, 1, 3.0, 0.0)]])
+    >>> group_variation([[(0, 0, 1.0, 0.0), (1, 0, 3.0, 0.0)]])
     0.5
     """
     seconds = [seconds for batch in batches for _, _, seconds, _ in batch]
@@ -57,8 +57,7 @@ def group_variation(batches: Iterable[Sequence[tuple[int, int, float, float]]]) 
 
 def read_run(folder: str | Path) -> MeasuredRun:
     """Read the run in ``folder``. Raises ValueError if it was resumed or an actor replaced."""
-    config = read_config(Path(folder))
-    return read_timeline(Timeline.load(Path(folder) / "timeline.json"), config)
+    return read_timeline(Timeline.load(Path(folder) / "timeline.json"), read_config(Path(folder)))
 
 
 def read_timeline(timeline: Timeline, config: Config) -> MeasuredRun:

@@ -69,8 +69,7 @@ class Setting:
     """In which one generator samples one group."""
     variation: float = 0.5
     """Coefficient of variation of that time; its distribution is log-normal."""
-    training_seconds: float = 2.0
-    """Of one training step, publishing included."""
+    training_seconds: float = 2.0  # of one training step, publishing included
     sync_seconds: float = 0.25
     """From published weights to generators that hold them."""
     straggler: float = 1.0

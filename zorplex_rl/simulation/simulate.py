@@ -33,10 +33,8 @@ class SimulatedRun:
     """What came of a simulated run."""
 
     timeline: Timeline
-    seconds: float
-    """Wall time from the start until the last step is trained."""
-    staleness: dict[int, int]
-    """Lag in versions → number of groups trained on at that lag."""
+    seconds: float  # wall time from the start until the last step is trained
+    staleness: dict[int, int]  # lag in versions → number of groups trained on at that lag
 
     def utilisation(self) -> dict[str, float]:
         """Return for each actor the share of the wall time, 0 to 1, in which it was busy."""
@@ -183,9 +181,7 @@ class _Async:
                 generator.began = generator.ready = now
             if generator.admitted:
                 self.sample(generator, now)
-        takers = [
-            generator for generator in self.generators if self.latencies.ahead and generator.version == self.newest
-        ]
+        takers = [taker for taker in self.generators if self.latencies.ahead and taker.version == self.newest]
         while shares := [(taker, share) for taker in takers if (share := self.admit(taker))]:
             for taker, share in shares:
                 taker.queue.append(share)

@@ -12,7 +12,7 @@ from dataclasses import asdict, replace
 from itertools import product
 from typing import get_args
 
-from zorplex_rl.errors import ConfigError
+from zorplex_rl.errors import TaskError
 from zorplex_rl.task.episode import Task
 from zorplex_rl.task.own_task import MODULE, EnvironmentSource
 from zorplex_rl.task.parser import ToolCall
@@ -24,10 +24,6 @@ CONSTANT_LIMIT = 0.25
 """Largest share of held-out tasks for which one constant answer may be right."""
 ODD_ARGUMENTS = ("", "no such thing", "-1", "1e999", "9" * 5000, "1/0", "'", "⁷", "a,b")
 """What a learning policy writes between the brackets."""
-
-
-class Broken(ConfigError):
-    """What is wrong, with an example."""
 
 
 class Sample:
@@ -48,9 +44,9 @@ def draw_again(sample: Sample) -> str:
         task, again, name = sample.tasks[split][index], fresh.task(index, split), f"task({index}, {split!r})"
         if task != again:
             said = f"{name} is {task.question!r:.40}, and {again.question!r:.40} when others come first"
-            raise Broken(f"{said}; draw it from seed, split and index alone")
+            raise TaskError(f"{said}; draw it from seed, split and index alone")
         if MODULE.encode() in pickle.dumps(task):
-            raise Broken(f"{name} holds an object of a class in the file; use numbers, texts, lists and dicts")
+            raise TaskError(f"{name} holds an object of a class in the file; use numbers, texts, lists and dicts")
     return "the same from a new environment, in the reverse order"
 
 
@@ -58,7 +54,7 @@ def compare_splits(sample: Sample) -> str:
     """Look for held-out tasks that are in training, too."""
     training, held_out = ([repr(asdict(replace(t, split=""))) for t in tasks] for tasks in sample.tasks.values())
     if both := {*training} & {*held_out}:
-        raise Broken(f"{len(both)} of {SAMPLE} held-out tasks are in training, such as {both.pop():.200}")
+        raise TaskError(f"{len(both)} of {SAMPLE} held-out tasks are in training, such as {both.pop():.200}")
     return f"none of {SAMPLE} held-out tasks is among {SAMPLE} training tasks"
 
 
@@ -67,7 +63,7 @@ def answer_constantly(sample: Sample) -> str:
     ((answer, count),) = Counter(task.answer for task in sample.tasks["held_out"]).most_common(1)
     said = f"the best constant answer, {answer!r:.40}, is right in {count / SAMPLE:.1%}"
     if count > CONSTANT_LIMIT * SAMPLE:
-        raise Broken(f"{said} of the held-out tasks; at most {CONSTANT_LIMIT:.0%} are allowed")
+        raise TaskError(f"{said} of the held-out tasks; at most {CONSTANT_LIMIT:.0%} are allowed")
     return said
 
 
@@ -80,13 +76,13 @@ def call_tools(sample: Sample) -> str:
             said, elsewhere = sample.environment.execute(task, call), fresh.execute(task, call)
             shown = f"{name}[{argument!r:.30}] answers {said!r:.60}"
             if not isinstance(said, str) or said.startswith("ERROR: timed out"):
-                raise Broken(f"{shown}; expected text, at once")
+                raise TaskError(f"{shown}; expected text, at once")
             if said != elsewhere:
-                raise Broken(f"{shown}, and {elsewhere!r:.60} where no task was drawn; put what it needs into the task")
+                raise TaskError(f"{shown}, and {elsewhere!r:.60} where no task was drawn; put all into the task")
             answers.append(said)
     raised = [said for said in answers if re.match(r"ERROR: \w+: ", said)]
     if answers and len(raised) == len(answers):
-        raise Broken(f"every call raises an exception, such as {raised[0]!r:.100}")
+        raise TaskError(f"every call raises an exception, such as {raised[0]!r:.100}")
     return f"text for each of {len(answers)} calls; {len(raised)} raise an exception"
 
 
@@ -103,7 +99,7 @@ def score_answers(sample: Sample) -> str:
             found = sample.environment.score(task, turns, task.min_tool_calls, "eos")
             if (found.outcome == "success", found.correct >= 1) != (is_right, is_right):
                 said = f"{text!r:.60} is {'right' if is_right else 'no answer'} for {task.question!r:.40}"
-                raise Broken(f"{said}, but scores {found.outcome}, {found.correct:g}")
+                raise TaskError(f"{said}, but scores {found.outcome}, {found.correct:g}")
     return f"{right!r:.40} is right, and wrong and meaningless texts are not"
 
 
@@ -114,4 +110,4 @@ CHECKS: dict[str, Callable[[Sample], str]] = {
     "tools": call_tools,
     "answers": score_answers,
 }
-"""Each returns what it has found. Raises Broken, or TaskError."""
+"""Each returns what it has found. Raises TaskError."""

@@ -27,9 +27,8 @@ Event = tuple[int | None, str, Any]
     version   of the weights that the model has from now on
     answers   tickets of the rows whose slow tool has answered
 
-With these another engine does the same, bit for bit: the last bit of a log-probability depends on
-which rows were in the batch, and that on when requests, weights and answers came. Steps None stands
-for: until the engine is idle.
+Steps None stands for: until the engine is idle. With these another engine does the same, bit for bit:
+the last bit of a log-probability depends on which rows were in the batch.
 """
 
 
@@ -46,8 +45,7 @@ class Task:
     question: str
     answer: Answer
     min_tool_calls: int
-    system: str
-    """The system prompt."""
+    system: str  # prompt
     words: tuple[str, ...] = ()
     difficulty: str = "easy"
     split: str = "train"
@@ -111,8 +109,7 @@ class Episode:
     last_version: int = 0
     seconds: float = 0.0
     tool_seconds: float = 0.0
-    generator: str = ""
-    """The name of the actor that sampled it, if one did."""
+    generator: str = ""  # the name of the actor that sampled it, if one did
     score: Score | None = None
 
     @property

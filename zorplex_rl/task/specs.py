@@ -25,10 +25,8 @@ ZORPLEX_WORDS: tuple[str, ...] = tuple(
     "norf plek prub quon rilk skob snib trun ulf vom wub yim zam zil zork zorp".split()
 )
 TRAINING_WORDS, HELD_OUT_WORDS = ZORPLEX_WORDS[::2], ZORPLEX_WORDS[1::2]
-EXAMPLE_WORDS = tuple("wug dax fep toma blick modi gazz tulver".split())
-"""In the tasks of worked examples alone."""
-VALUES = range(10, 50)
-"""The values that a word can have: two digits, so sums have up to three and a sign."""
+EXAMPLE_WORDS = tuple("wug dax fep toma blick modi gazz tulver".split())  # in worked examples alone
+VALUES = range(10, 50)  # of a word: two digits, so sums have up to three and a sign
 DIFFICULTIES: dict[str, int] = {"easy": 2, "medium": 3, "hard": 4}
 """How many words a ``compositional`` task adds and subtracts."""
 MAX_REDIRECTS = 3
@@ -64,8 +62,7 @@ class TaskSpec:
     kind: str
     instructions: str
     tools: tuple[str, ...] = ("LOOKUP",)
-    is_sum = False
-    """Whether it asks for a sum of as many words as the difficulty says, and not for one word."""
+    is_sum = False  # of as many words as the difficulty says
     has_redirects = False
     phrasings: tuple[str, ...] = ("What is {}?", "Tell the value of {}.", "{} = ?")
     example = "What is blip?\nLOOKUP[blip] -> {0}\n[ANSWER] {0}"

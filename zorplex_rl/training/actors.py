@@ -7,21 +7,17 @@
     AdvantageActor      ADVANTAGES        how much better than expected
     ReferenceActor      Policy            log-probs of the starting policy, for the KL penalty
 
-The large ones have files of their own: ``GeneratorActor`` (``generator.py``), ``TrainerActor``.
-
 An actor holds one object from the folders below and exposes it. All endpoints are concurrent, so
 that an actor which waits or computes can still be asked something else; compute goes to a thread.
-``setup`` does the heavy work, once.
 
 The controller imports these files too, but uses no model, and torch takes a second to load. So
-imports that need it stand where they are used, and each actor's process begins with those that
-``imports`` names.
+imports that need it stand where they are used; a process begins with those that ``imports`` names.
 """
 
 import asyncio
 import os
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -42,8 +38,7 @@ if TYPE_CHECKING:
 
 Group = list[Episode]
 Result = TypeVar("Result")
-VARIATION = 1.5
-"""Coefficient of variation of a tool's latency."""
+VARIATION = 1.5  # coefficient of variation of a tool's latency
 
 
 class TimedActor(Actor):
@@ -77,6 +72,7 @@ class ModelActor(TimedActor):
     def __init__(self, name: str, config: Config, device: str) -> None:
         super().__init__(name)
         self.config, self.device = config, device
+        self.dtype: str = config.dtype
         self._one_at_a_time = asyncio.Lock()
 
     @concurrent_endpoint
@@ -88,11 +84,6 @@ class ModelActor(TimedActor):
         """Return ``function(*args)``, run in a thread once no other compute runs."""
         async with self._one_at_a_time:
             return await asyncio.to_thread(function, *args)
-
-    @property
-    def dtype(self) -> str:
-        """The number type of the model."""
-        return self.config.dtype
 
     def _load(self) -> None:
         from zorplex_rl.policy.load import load_policy
@@ -108,21 +99,13 @@ class DatasetActor(Actor):
         self._environment = source.make()
 
     @concurrent_endpoint
-    async def tasks(self, numbers: list[int]) -> list[Task]:
-        """Return the training task of each group number."""
-        return await self._draw(numbers, "train")
-
-    @concurrent_endpoint
-    async def held_out(self, count: int) -> list[Task]:
-        """Return the first ``count`` held-out tasks."""
-        return await self._draw(range(count), "held_out")
-
-    async def _draw(self, indices: Iterable[int], split: Split) -> list[Task]:
-        return await asyncio.to_thread(lambda: [self._environment.task(index, split) for index in indices])
+    async def tasks(self, numbers: Sequence[int], split: Split = "train") -> list[Task]:
+        """Return the task of each number: a group's, or one of those held out."""
+        return await asyncio.to_thread(lambda: [self._environment.task(number, split) for number in numbers])
 
 
 class ToolActor(TimedActor):
-    """Runs tools, each call after a log-normal latency drawn for that call alone."""
+    """Runs tools, each call after a latency that is drawn for it."""
 
     def __init__(self, name: str, config: Config, source: EnvironmentSource | None = None) -> None:
         super().__init__(name)
@@ -137,7 +120,6 @@ class ToolActor(TimedActor):
             with self.recorder.span("tool"):
                 await asyncio.sleep(lognormal(self._rng, self._mean, VARIATION))
         if isinstance(self._environment, OwnTask):
-            # It may take as long as --tool-timeout.
             return await asyncio.to_thread(self._environment.execute, task, call)
         return self._environment.execute(task, call)
 
@@ -158,12 +140,8 @@ class RewardActor(TimedActor):
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """What a generator may do next.
-
-    start   sample these group numbers
-    pull    newer weights were published: pull them, then ask again
-    over    training is over: stop
-    """
+    """What a generator may do next: start these groups; pull newer weights and ask again; or stop,
+    because training is over."""
 
     case: Literal["start", "pull", "over"]
     numbers: tuple[int, ...] = ()
@@ -254,7 +232,7 @@ class ReplayBufferActor(Actor):
 
 class AdvantageActor(Actor):
     """Turns the rewards of a batch into advantages. A system would call the function; here every
-    stage of the batch is a role that can be seen, killed and replaced, and this is the smallest."""
+    stage is a role that can be seen, and this is the smallest."""
 
     def __init__(self, config: Config) -> None:
         self._estimate = ADVANTAGES[config.learner.loss]

@@ -8,26 +8,25 @@
     next_batch                      replay buffer → advantages
     train_step                      train → publish → write down → checkpoint, if one is due
 
-docs/ARCHITECTURE.md follows an episode through the files, from sampling to loss. Only this file
-comes up twice on the way. A whole episode is sent four times: generator → controller → replay
-buffer → controller → trainer. The controller keeps the batches since the last checkpoint, from
-which a trainer that died takes its steps again, and gives a group back whose generator died: one
-place knows what became of each group. The reward service gets texts; advantages come from rewards.
+A whole episode is sent four times: generator → controller → replay buffer → controller → trainer.
+So one place knows what became of each group: it is given back if its generator dies, and kept until
+a checkpoint, so that a trainer that died can take its steps again. docs/ARCHITECTURE.md has the way
+of an episode through the files.
 """
 
 import asyncio
 import contextlib
 import shutil
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from zorplex_rl.config import Config
-from zorplex_rl.errors import CheckpointError
 from zorplex_rl.hosts.hosts import Hosts, open_hosts
+from zorplex_rl.learning import journal
 from zorplex_rl.learning.advantages import LearningSignal, zero_variance_share
 from zorplex_rl.run.folder import MetricsRow
 from zorplex_rl.run.timeline import Span
@@ -46,10 +45,9 @@ from zorplex_rl.training.trainer import TrainerHandle
 from zorplex_rl.training.trainer_group import trainer_of
 
 Result = TypeVar("Result")
-PROBE_SECONDS = 10.0
-"""Time for a replica that computes to answer a probe: torch can hold up all else in it."""
+PROBE_SECONDS = 10.0  # torch can hold up all else in a replica that computes
+# Options of a service whose requests only wait: a replica can have thousands.
 MANY: dict[str, Any] = {"max_in_flight": 4096, "max_queue": 65536, "wait_timeout": 120.0}
-"""Options of a service whose requests only wait: a replica can have thousands."""
 SECONDS_BETWEEN_SPANS = 1.0
 
 
@@ -72,8 +70,12 @@ class Batch:
 
 
 class Controller:
-    """The roles of one run, brought up together and stopped together. ``published``: version of the
-    newest weights for generators; ``step``: steps done and written."""
+    """The roles of one run, brought up together and stopped together.
+
+    ``published`` is the version of the newest weights, ``step`` counts the steps done and written.
+    Set ``stop_requested`` to have the run stop after the next step, with a checkpoint; it is
+    ``under_way`` while there is one to come.
+    """
 
     def __init__(self, config: Config, log: RunLog, hosts: Hosts) -> None:
         self.config, self.log = config, log
@@ -89,18 +91,14 @@ class Controller:
         self.generators = [GeneratorHandle(self.services["generator"], index) for index in generators]
         self.published = -1
         self.step = self.episodes = 0
-        self.stop_requested = False
-        """Set it to have the run stop after the next step, with a checkpoint."""
-        self.under_way = False
-        """Whether a step is to come, after which a checkpoint is written and the run can stop."""
+        self.stop_requested = self.under_way = False
         self._given_up: asyncio.Queue[Exception] = asyncio.Queue()
-        """Why the run cannot go on."""
         self._next_evaluation = 0
         self._signal = LearningSignal()
+        # An evaluation is written down as a whole before a checkpoint, or after it.
         self._state_lock = asyncio.Lock()
-        """Held while an evaluation is written down, and while a checkpoint is gathered."""
-        self._timed = {**self.services, "trainer": self.trainer.service}
-        self._all = [*self._timed.values(), self.dataset, self.replay_buffer, self.advantage]
+        self._timed = [*self.services.values(), self.trainer.service]
+        self._all = [*self._timed, self.dataset, self.replay_buffer, self.advantage]
         for service in self._all:
             service.on_restart = partial(self._restarted, service.name)
             service.on_give_up = self._given_up.put_nowait
@@ -137,7 +135,7 @@ class Controller:
         """Publish and evaluate the first weights, if due, and start the clock; from ``checkpoint``."""
         if checkpoint:
             await self._restore(checkpoint)
-        self.log.sitting(self.step, self.config.steps)
+        self.log.folder.append_journal(journal.sitting_row(self.step, self.config.steps))
         processes = {replica.name: replica.pid for service in self._all for replica in service.replicas}
         self.log.write("started", self.step, processes=processes)
         await self._publish()
@@ -151,7 +149,7 @@ class Controller:
         self.under_way = False
         folder = self.log.folder
         unfinished = folder.begin_policy()
-        await self.trainer.write("export", unfinished)
+        await self.trainer.transfer("export", unfinished)
         folder.finish_policy(unfinished)
         return await self._evaluate_newest(final=True)
 
@@ -186,19 +184,16 @@ class Controller:
             with contextlib.suppress(ReplicaFailed):
                 return await generator.pull(self.trainer)
 
-    async def trainer_is_up(self) -> None:
-        """Wait until there is a trainer with the newest weights."""
-        await self.trainer.actor()
-
     async def sample(self, generator: GeneratorHandle, numbers: Sequence[int]) -> list[tuple[int, actors.Group]]:
         """Return the groups ``numbers``; none if the generator dies: others make them again."""
         try:
             tasks = await self.dataset.tasks.route(numbers)
-            groups, history = await generator.generate(list(zip(numbers, tasks, strict=True)))
+            groups, history = await generator.call("generate", list(zip(numbers, tasks, strict=True)))
         except ReplicaFailed:
             await self.replay_buffer.abandon.route(numbers)
             return []
-        self.log.told(*history)
+        if history[-1]:
+            self.log.folder.append_journal(journal.history_row(*history))
         return groups
 
     async def score_and_store(self, sampled: Awaitable[list[tuple[int, actors.Group]]]) -> None:
@@ -219,8 +214,7 @@ class Controller:
         return batch
 
     async def train_step(self, batch: Batch) -> None:
-        """Train on ``batch``, publish the weights, write the step and, if due, a checkpoint. Raises
-        StopRequest after the checkpoint if a stop was asked for."""
+        """Train on ``batch``, publish, write the step and, if due, a checkpoint. Raises StopRequest."""
         metrics = await self.trainer.step(batch.episodes, batch.advantages, batch.reference_logprobs)
         await self._publish()
         self.step += 1
@@ -229,7 +223,7 @@ class Controller:
         if is_due or self.stop_requested or self.log.seconds_since_spans >= SECONDS_BETWEEN_SPANS:
             self.log.add_spans(await self._drain_spans())
         metrics = metrics | {"zero_variance_share": batch.zero_variance_share}
-        self.log.batch(self.step, batch.groups)
+        self.log.folder.append_journal(journal.batch_row(self.step, batch.groups))
         self.log.step(self.step, metrics, self.episodes, batch.groups[0][1][0])
         if warning := self._signal.note(batch.episodes, batch.advantages):
             self.log.warn(self.step, warning)
@@ -258,12 +252,11 @@ class Controller:
                 return await self._evaluate(self.generators[0], final)
 
     async def _evaluate(self, generator: GeneratorHandle, final: bool = False) -> MetricsRow:
-        """Measure ``generator`` on held-out tasks. Returns the row. Its ``seconds`` are those when
-        the evaluation began."""
+        """Measure ``generator`` on held-out tasks. Returns the row, with the seconds when it began."""
         began, seconds = time.monotonic(), self.log.seconds
-        tasks = await self.dataset.held_out.route(self.config.eval_tasks)
-        greedy = await generator.evaluate(tasks, 0.0)
-        sampled = await generator.evaluate(tasks, self.config.temperature)
+        tasks = await self.dataset.tasks.route(range(self.config.eval_tasks), "held_out")
+        greedy = await generator.call("evaluate", tasks, 0.0)
+        sampled = await generator.call("evaluate", tasks, self.config.temperature)
         await self._score(greedy + sampled)
         version = generator.version
         async with self._state_lock:
@@ -281,7 +274,7 @@ class Controller:
 
     async def _publish(self) -> None:
         """Publish the trainer's weights and tell generators that wait for them."""
-        self.published = await self.trainer.publish()
+        self.published = await self.trainer.call("publish")
         await self.replay_buffer.published.route(self.published)
 
     async def _checkpoint(self) -> None:
@@ -289,7 +282,7 @@ class Controller:
         log, folder = self.log, self.log.folder
         unfinished = folder.begin_checkpoint(self.step)
         try:
-            await self.trainer.write("save", unfinished / "trainer")
+            await self.trainer.transfer("save", unfinished / "trainer")
             async with self._state_lock:
                 replay_buffer = await self.replay_buffer.state.route()
                 own = {"step": self.step, "episodes": self.episodes, "next_evaluation": self._next_evaluation}
@@ -308,8 +301,6 @@ class Controller:
         """Set every actor, this controller and the rows on disk back to ``checkpoint``."""
         log, state = self.log, self.log.folder.controller_state(checkpoint)
         await self.trainer.load(checkpoint / "trainer")
-        if (version := await self.trainer.publish()) != state["step"]:
-            raise CheckpointError(f"its learner is of step {version}, and the checkpoint of step {state['step']}")
         await self.replay_buffer.load_state.route(state["replay_buffer"])
         self.step, self.episodes = state["step"], state["episodes"]
         self._next_evaluation = state["next_evaluation"]
@@ -320,9 +311,8 @@ class Controller:
 
     async def _drain_spans(self) -> list[Span]:
         """Return what timed actors recorded since the last call; dead ones say nothing."""
-        parts = []
-        for answers in await asyncio.gather(*(service.drain_spans.fanout() for service in self._timed.values())):
-            parts += [answer for answer in answers if not isinstance(answer, Exception)]
+        answers = await asyncio.gather(*(service.drain_spans.fanout() for service in self._timed))
+        parts = [part for of_service in answers for part in of_service if not isinstance(part, Exception)]
         # Of a trainer of several processes the first one counts.
         return [span for part in parts for span in (part[0] if part and isinstance(part[0], list) else part)]
 
@@ -340,29 +330,31 @@ def services_of(config: Config, source: EnvironmentSource, hosts: Hosts, devices
     """Return the services of ``config``, not yet open. ``source`` is of their environment."""
     counts, tools = config.services, "tools" if config.tool_latency > 0 else None
 
-    def service(role: str, start: ReplicaStart, *progress: str, **options: Any) -> Service:
-        return Service(role, start, ServiceOptions(probe_timeout=PROBE_SECONDS, progress=progress, **options))
-
-    def with_model(actor_class: type, *args: Any) -> Callable[[Config, Sequence[str], Machine], ReplicaStart]:
+    def on_hosts(actor_class: type, devices: Sequence[str], *args: Any) -> ReplicaStart:
         def start_on(config: Config, devices: Sequence[str], machine: Machine) -> ReplicaStart:
             return replicas_of(actor_class, config, *devices, *args, named=True, machine=machine)
 
-        return start_on
+        return hosts.start(start_on, devices)
 
     async def start_generator(name: str) -> Any:
         device = devices.get(name, devices["trainer rank 0"])
-        return await hosts.start(with_model(GeneratorActor, tools, source), [device])(name)
+        return await on_hosts(GeneratorActor, [device], tools, source)(name)
 
-    generate = {"replicas": counts.generators, "spares": counts.spares}
-    start_reward = replicas_of(actors.RewardActor, source, named=True)
+    def stateless(role: str, start: ReplicaStart, endpoint: str, **options: Any) -> Service:
+        only = (endpoint,)
+        options |= {"probe_timeout": PROBE_SECONDS, "progress": only, "idempotent": only}
+        return Service(role, start, ServiceOptions(**options))
+
+    of_generators = ServiceOptions(
+        counts.generators, counts.spares, probe_timeout=PROBE_SECONDS, progress=("generate", "evaluate")
+    )
     services = {
-        "generator": service("generator", start_generator, "generate", "evaluate", **generate),
-        "reward": service("reward", start_reward, "score", idempotent=("score",)),
+        "generator": Service("generator", start_generator, of_generators),
+        "reward": stateless("reward", replicas_of(actors.RewardActor, source, named=True), "score"),
     }
     if config.learner.kl_coefficient > 0:
-        start = hosts.start(with_model(actors.ReferenceActor), [devices["reference"]])
-        services["reference"] = service("reference", start, "logprobs", idempotent=("logprobs",))
+        start = on_hosts(actors.ReferenceActor, [devices["reference"]])
+        services["reference"] = stateless("reference", start, "logprobs")
     if tools:
-        start = hosts.start(with_model(actors.ToolActor, source), [])
-        services[tools] = service(tools, start, "execute", idempotent=("execute",), **MANY)
+        services[tools] = stateless(tools, on_hosts(actors.ToolActor, [], source), "execute", **MANY)
     return services

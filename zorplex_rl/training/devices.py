@@ -34,17 +34,17 @@ def devices_of(config: Config) -> dict[str, str]:
     ranks = [f"trainer rank {rank}" for rank in range(services.trainer_processes)]
     generators = [f"generator_{number}" for number in range(services.generators + services.spares)]
     devices = assign_devices(config.device, [*ranks, *generators, "reference"])
-    of_ranks = [devices[rank] for rank in ranks]
-    if "cpu" not in of_ranks and len(set(of_ranks)) < len(ranks):
+    gpus = {devices[rank] for rank in ranks}
+    if "cpu" not in gpus and len(gpus) < len(ranks):
         raise ConfigError(
-            f"--trainer-processes is {len(ranks)}, but this machine has {len(set(of_ranks))} GPU; each needs one, so use fewer, or --device cpu"
+            f"--trainer-processes is {len(ranks)}, and each needs a GPU, but this machine has {len(gpus)}; use --device cpu"
         )
     return devices
 
 
 def prepare(device: str, threads: int) -> None:
-    """Set this process up to compute on ``device``: CPU threads, and TF32 where a GPU has it. With
-    TF32 tensor cores multiply float32 with 10 bits of mantissa instead of 23, and add in float32."""
+    """Set this process up to compute on ``device``: CPU threads, or TF32, with which tensor cores
+    multiply float32 with 10 bits of mantissa instead of 23, and add in float32."""
     import torch
 
     if device == "cpu":

@@ -8,7 +8,6 @@ no weights yet.
 """
 
 import asyncio
-import logging
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -32,13 +31,10 @@ if TYPE_CHECKING:
     from zorplex_rl.training.trainer import TrainerHandle
     from zorplex_rl.training.transports import Subscriber
 
-log = logging.getLogger(__name__)
 NO_WEIGHTS = -1
-UNREADABLE_SECONDS = 30.0
-"""For so long a generator tries to read the weights of one trainer that answers."""
+UNREADABLE_SECONDS = 30.0  # so long a generator tries to read the weights of one trainer
 PAUSE_SECONDS = 0.5
-History = tuple[str, int, list[Event]]
-"""Of a generator: its name, how many events came before, and these events."""
+History = tuple[str, int, list[Event]]  # a generator's name, how many events came before, and these
 
 
 class GeneratorActor(ModelActor):
@@ -53,14 +49,11 @@ class GeneratorActor(ModelActor):
         self, name: str, config: Config, device: str, tools: str | None = None, source: EnvironmentSource | None = None
     ) -> None:
         super().__init__(name, config, device)
+        self.dtype = config.sampled_in
         self._tools = tools
         self._environment = (source or EnvironmentSource.of(config)).make()
         self._client: ServiceClient | None = None
         self._version = NO_WEIGHTS
-
-    @property
-    def dtype(self) -> str:
-        return self.config.sampled_in
 
     def _load(self) -> None:
         from zorplex_rl.policy.rollout import RolloutStream
@@ -77,8 +70,8 @@ class GeneratorActor(ModelActor):
         """Read weights from the actor ``trainer`` from now on. Raises WeightPullError."""
         from zorplex_rl.training.transports import answer_of, subscribe
 
-        model, transport, ranks = self.policy.model, self.config.transport, self.config.services.trainer_processes
-        if ranks > 1:
+        model, transport = self.policy.model, self.config.transport
+        if (ranks := self.config.services.trainer_processes) > 1:
             # It loads DTensor, which takes half a second.
             from zorplex_rl.training.shard_transports import subscribe_to_group
 
@@ -173,24 +166,14 @@ class GeneratorHandle:
                 if publisher is not unreadable:
                     unreadable, since = publisher, time.monotonic()
                 if time.monotonic() - since > UNREADABLE_SECONDS:
-                    raise WeightPullError(
-                        f"generator {self.index} cannot read the trainer's weights: {error}"
-                    ) from error
-                log.info("generator %d: %s", self.index, error)
+                    why = f"generator {self.index} cannot read the trainer's weights: {error}"
+                    raise WeightPullError(why) from error
             # If the trainer is gone, this waits until it is back.
             await trainer.call("ping")
             await asyncio.sleep(PAUSE_SECONDS)
 
-    async def generate(self, tasks: list[Any]) -> tuple[list[tuple[int, Group]], History]:
-        """Return the groups for ``tasks``; see ``GeneratorActor.generate``."""
-        return await self._call_with_weights("generate", tasks)
-
-    async def evaluate(self, tasks: list[Any], temperature: float) -> list[Episode]:
-        """Return one episode for each of ``tasks``; see ``GeneratorActor.evaluate``."""
-        return await self._call_with_weights("evaluate", tasks, temperature)
-
-    async def _call_with_weights(self, endpoint: str, *args: Any) -> Any:
+    async def call(self, endpoint: str, *args: Any) -> Any:
+        """Return what ``generate`` or ``evaluate`` of the process with the weights answers."""
         if self._replica is None or self.version == NO_WEIGHTS:
-            name = f"generator {self.index}"
-            raise ReplicaFailed(f"the process of {name} was replaced; pull first")
+            raise ReplicaFailed(f"the process of generator {self.index} was replaced; pull first")
         return await self._replica.call(endpoint, *args)

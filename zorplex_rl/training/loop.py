@@ -10,9 +10,8 @@
     trainer       the generators, every step        a complete batch
     both          —                                 at max_lag 0 exactly as in sync, and with the same result, on a CPU bit for bit
 
-``train_sync`` is the algorithm. ``train_async`` stops taking turns: while the trainer works on one
-batch, the generators already write the next. ``max_lag`` alone decides: 0 is ``train_sync``, more
-is ``train_async``.
+``max_lag`` 0 is ``train_sync``, which is the algorithm. More is ``train_async``, where the generators
+already write the next batch while the trainer works on one.
 """
 
 import asyncio
@@ -67,11 +66,7 @@ async def train(controller: Controller) -> None:
 
 async def generate(controller: Controller, generator: GeneratorHandle) -> None:
     """Run one generator: pull the newest weights and start the groups that they may sample, until
-    training is over.
-
-    Groups are sampled and handed in by tasks of their own, so that a slow group does not delay the
-    next ones.
-    """
+    training is over. A slow group does not delay the next ones: each has a task."""
     sampling: set[asyncio.Task[Any]] = set()
     async with asyncio.TaskGroup() as side:
         while True:
@@ -89,7 +84,7 @@ async def generate(controller: Controller, generator: GeneratorHandle) -> None:
                     side.create_task(controller.score_and_store(sampled))
                 case Admission("pull"):
                     # The next round pulls. If there is no trainer to pull from, this waits for it.
-                    await controller.trainer_is_up()
+                    await controller.trainer.actor()
                 case Admission("over"):
                     break
         for task in sampling:
@@ -112,12 +107,11 @@ async def run_training(
     Returns the first and the last evaluation.
 
     ``resume`` is the checkpoint of ``folder`` to continue from. ``show``, ``say`` and ``draw`` are
-    those of ``RunLog``. ``on_start`` is given the controller as soon as its actors are up. ``loop``
-    replaces the one that ``max_lag`` selects. ``meshes`` are the hosts, if a job has started them.
+    those of ``RunLog``. ``on_start`` gets the controller when its actors are up. ``loop`` replaces
+    the one that ``max_lag`` selects. ``meshes`` are the hosts, if a job has started them.
 
     Raises GivenUp when a role cannot be kept alive; StopRequest if ``controller.stop_requested``
-    was set and a checkpoint has been written; ConfigError if another process writes to ``folder``;
-    StorageError when ``folder`` can no longer be written.
+    was set, after a checkpoint; ConfigError if another process writes to ``folder``; StorageError.
     """
     loop = loop or (train_sync if config.max_lag == 0 else train_async)
     log = RunLog(folder, show, say, draw)

@@ -2,19 +2,17 @@
 
 step, evaluation, restarted, …  ──► a row      metrics.jsonl, and ``show`` (the live view)
 episode                         ──► a line     episodes.jsonl
-sitting, told, batch            ──► a row      journal.jsonl
 add_spans                       ──► timeline   timeline.json
 say                             ──► a remark for people
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from zorplex_rl.learning import journal
 from zorplex_rl.run.folder import MetricsRow, RunFolder
 from zorplex_rl.run.timeline import Span, Timeline, now
 from zorplex_rl.services.replica_set import Restart
-from zorplex_rl.task.episode import Episode, Event
+from zorplex_rl.task.episode import Episode
 from zorplex_rl.task.rewards import accuracy, outcome_shares
 
 
@@ -64,21 +62,6 @@ class RunLog:
         self.write("step", step, **metrics | {"episodes": episodes}, episodes_per_second=speed, busy=self._busy)
         self.folder.append_episode(step, example, "train")
 
-    def sitting(self, step: int, steps: int) -> None:
-        """Write into the journal that the run of ``steps`` steps begins, or goes on, after
-        ``step``."""
-        self.folder.append_journal(journal.sitting_row(step, steps))
-
-    def told(self, generator: str, before: int, events: list[Event]) -> None:
-        """Write into the journal what the engine of ``generator`` was told; ``before`` counts
-        earlier events."""
-        if events:
-            self.folder.append_journal(journal.history_row(generator, before, events))
-
-    def batch(self, step: int, groups: Sequence[tuple[int, list[Episode]]]) -> None:
-        """Write into the journal what ``step`` has trained on."""
-        self.folder.append_journal(journal.batch_row(step, groups))
-
     def evaluation(self, step: int, greedy: list[Episode], sampled: list[Episode], **values: Any) -> MetricsRow:
         """Write the held-out results of ``step``, and two episodes of it. Returns the row."""
         both = {"greedy": greedy, "sampled": sampled}
@@ -86,15 +69,9 @@ class RunLog:
             kind: {name: accuracy([e for e in found if e.task.kind == kind]) for name, found in both.items()}
             for kind in sorted({episode.task.kind for episode in greedy})
         }
-        row = self.write(
-            "eval",
-            step,
-            greedy_accuracy=accuracy(greedy),
-            sampled_accuracy=accuracy(sampled),
-            kinds=kinds,
-            outcomes={name: outcome_shares(found) for name, found in both.items()},
-            **values,
-        )
+        outcomes = {name: outcome_shares(found) for name, found in both.items()}
+        accuracies = {f"{name}_accuracy": accuracy(found) for name, found in both.items()}
+        row = self.write("eval", step, **accuracies, kinds=kinds, outcomes=outcomes, **values)
         for episode in sampled[:2]:
             self.folder.append_episode(step, episode, "eval")
             self.say(readable(episode))
@@ -111,8 +88,7 @@ class RunLog:
             "restart", step, role=role, died=restart.died, took_over=restart.took_over,
             recovery_seconds=restart.seconds, reason=restart.reason, processes={restart.took_over: restart.pid},
         )  # fmt: skip
-        end = now()
-        self.timeline.add([Span(restart.took_over, "restart", end - restart.seconds, end, {"died": restart.died})])
+        self.timeline.add([Span(restart.took_over, "restart", now() - restart.seconds, now(), {"died": restart.died})])
         self.say(f"{restart.died} died; {restart.took_over} took over after {restart.seconds:.1f} s")
 
     def add_spans(self, spans: list[Span]) -> None:

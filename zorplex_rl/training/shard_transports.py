@@ -28,8 +28,7 @@ from zorplex_rl.weights.reshard.sharded_model import ModelPlan, ShardedWeight, d
 from zorplex_rl.weights.reshard.transfer import ShardPublisher, incoming, outgoing
 from zorplex_rl.weights.ring import SLOTS
 
-EVERY_GENERATOR = 0
-"""The rank that a generator has in the plan."""
+EVERY_GENERATOR = 0  # the rank that a generator has in the plan
 
 
 def offer_all(publisher: ShardPublisher) -> dict[int, WeightSource]:

@@ -3,15 +3,13 @@
     checkpoint 20 ── step 21 ── step 22 ── step 23 ✗        the process is gone, and with it three steps
          └────► new process: load checkpoint 20 ── 21 ── 22 ── 23     the same batches again, the same weights
 
-The service replaces the process like any other. What is added here is the set-up of the new one.
-Every batch since the last checkpoint is kept, with its advantages. A step is a function of weights
-and batch, so taking the steps again gives the weights that were lost, on a CPU bit for bit: no group
-is lost, and none counts twice. Meanwhile generators go on with the weights that they have, as far
-as the age bound allows.
+The service replaces the process like any other. What is added here is the set-up of the new one:
+every batch since the last checkpoint is kept, with its advantages. A step is a function of weights
+and batch, so the same steps give the weights that were lost, on a CPU bit for bit: no group is lost,
+and none counts twice. Meanwhile generators go on with the weights that they have.
 """
 
 import asyncio
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +18,6 @@ from zorplex_rl.errors import CheckpointError, HostError
 from zorplex_rl.run.folder import storing, verify
 from zorplex_rl.run.timeline import group_latencies
 from zorplex_rl.services.replica import Replica, ReplicaFailed, ReplicaStart, ServiceOptions, State
-from zorplex_rl.services.replica_set import Restart
 from zorplex_rl.services.runtime import EndpointError, concurrent_endpoint
 from zorplex_rl.services.service import Service
 from zorplex_rl.task.episode import Episode
@@ -30,11 +27,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from zorplex_rl.learning.ratios import Diagnostics
+    from zorplex_rl.policy.load import Policy
     from zorplex_rl.training.transports import WeightSource
 
+# Saving a large model can hold up a process, and a start takes all steps since the last checkpoint.
 OPTIONS = ServiceOptions(probe_timeout=30.0, start_timeout=3600.0, progress=("step",))
-"""Saving a large model can hold up all threads of a process; a start takes again all steps since the
-last checkpoint."""
 LAST_WORDS_SECONDS = 5.0
 
 
@@ -106,27 +103,23 @@ class TrainerActor(ModelActor):
         """Write the policy as a folder that ``load_policy`` reads. Raises StorageError."""
         from zorplex_rl.policy.load import save_model
 
-        def write() -> None:
+        if policy := await self.compute(self._whole_policy):
             with storing("the trained policy"):
-                save_model(self.policy.model, self.policy.tokenizer, Path(folder))
+                await self.compute(save_model, policy.model, policy.tokenizer, Path(folder))
 
-        await self.compute(write)
+    def _whole_policy(self) -> "Policy | None":
+        """Return the policy to write, with all its weights; None if another rank writes it."""
+        return self.policy
 
 
 class TrainerHandle:
     """Calls the trainer's process, whichever it is; ``start(name)`` brings it up, loaded."""
 
-    def __init__(
-        self,
-        start: ReplicaStart,
-        on_restart: Callable[[Restart], None] = lambda restart: None,
-        options: ServiceOptions = OPTIONS,
-    ) -> None:
-        self.service = Service("trainer", self._bring_back, options, on_restart)
+    def __init__(self, start: ReplicaStart, options: ServiceOptions = OPTIONS) -> None:
+        self.service = Service("trainer", self._bring_back, options)
         self._start = start
         self._checkpoint: Path | None = None
         self._since_checkpoint: list[tuple[Any, ...]] = []
-        self._published = False
         self._last: Replica | None = None
 
     @property
@@ -144,27 +137,18 @@ class TrainerHandle:
         self._since_checkpoint.append(batch)
         return metrics
 
-    async def publish(self) -> int:
-        """Publish the present weights. Returns their version."""
-        version = await self.call("publish")
-        self._published = True
-        return version
-
     async def load(self, folder: Path) -> None:
         """Continue from what ``save`` wrote to ``folder``."""
-        while True:
-            replica = await self.service.replica_at(0)
-            with suppress(ReplicaFailed, HostError):
-                await _load(replica, folder)
-                break
+        await self.transfer("load", folder)
         self.checkpointed(folder)
 
-    async def write(self, endpoint: str, folder: Path) -> None:
-        """Have ``endpoint`` (``save``, ``export``) write into this machine's ``folder``."""
+    async def transfer(self, endpoint: str, folder: Path) -> None:
+        """Have ``endpoint`` read this machine's ``folder`` (``load``) or fill it (``save``,
+        ``export``); if the process dies, the next one. Raises StorageError."""
         while True:
             replica = await self.service.replica_at(0)
             with suppress(ReplicaFailed, HostError), storing(f"the trainer's files in {str(folder)!r}"):
-                async with replica.machine.lend(folder, is_filled=False) as there:
+                async with replica.machine.lend(folder, is_filled=endpoint == "load") as there:
                     await self._ask(replica, endpoint, there)
                 return
 
@@ -174,9 +158,8 @@ class TrainerHandle:
         self._since_checkpoint.clear()
 
     async def call(self, endpoint: str, *args: Any) -> Any:
-        """Call ``endpoint``; if the process dies, again of the next one. Returns the answer."""
+        """Call ``endpoint``; if the process dies, call the next one. Returns the answer."""
         while True:
-            # This waits for the next one.
             replica = await self.service.replica_at(0)
             with suppress(ReplicaFailed):
                 return await self._ask(replica, endpoint, *args)
@@ -205,13 +188,14 @@ class TrainerHandle:
         try:
             if checkpoint:
                 await asyncio.to_thread(verify, checkpoint.parent)
-                await _load(replica, checkpoint)
+                async with replica.machine.lend(checkpoint, is_filled=True) as there:
+                    await replica.call("load", there)
             for batch in batches:
-                await replica.unless_lost(replica.method("step")(*batch).as_asyncio())
-            if self._published:
-                await replica.unless_lost(replica.method("publish")().as_asyncio())
+                await replica.call("step", *batch)
+            await replica.call("publish")
             # These steps are part of its start, and do not show that it does its work.
             await replica.unless_lost(replica.probe.begin.call().as_asyncio())
+            replica.answered.clear()
         except CheckpointError as error:
             await replica.stop()
             raise CheckpointError(
@@ -221,8 +205,3 @@ class TrainerHandle:
             await replica.stop()
             raise
         return replica
-
-
-async def _load(replica: Replica, folder: Path) -> None:
-    async with replica.machine.lend(folder, is_filled=True) as there:
-        await replica.unless_lost(replica.method("load")(there).as_asyncio())

@@ -6,14 +6,12 @@
 To the run it is a trainer like any other (``trainer.py``): one replica, which dies as a whole and
 comes back. All ranks are on one host, and talk on its loopback address only.
 
-A generator holds the whole model and asks each rank for its part alone, so it reads every byte of a
-version once. Only a checkpoint and the trained policy are gathered, tensor by tensor, on rank 0.
-Both are what a trainer of one process writes, so a run can be continued with another number of
-processes.
+A generator asks each rank for its part alone, so it reads every byte of a version once. A checkpoint
+and the trained policy are gathered, tensor by tensor, on rank 0: as one process would write them, so
+a run can be continued with another number of processes.
 """
 
 import datetime
-import os
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -22,18 +20,17 @@ from uuid import uuid4
 
 from zorplex_rl.config import Config
 from zorplex_rl.hosts.hosts import Hosts
-from zorplex_rl.run.folder import storing
-from zorplex_rl.services.replica import Machine, Replica, ReplicaStart, replicas_of, spawn
-from zorplex_rl.services.runtime import Result, concurrent_endpoint, current_rank
+from zorplex_rl.services.replica import Machine, ReplicaStart, replicas_of
+from zorplex_rl.services.runtime import Result, current_rank
 from zorplex_rl.training.devices import prepare
 from zorplex_rl.training.trainer import TrainerActor
 
 if TYPE_CHECKING:
     from zorplex_rl.learning.sharded_learner import ShardedLearner
+    from zorplex_rl.policy.load import Policy
     from zorplex_rl.training.shard_transports import RankPublisher
 
-COLLECTIVE_SECONDS = 1800.0
-"""Seconds that a rank waits in a collective. Probes notice a hanging rank long before."""
+COLLECTIVE_SECONDS = 1800.0  # probes notice a hanging rank long before
 
 
 class TrainerRankActor(TrainerActor):
@@ -44,9 +41,10 @@ class TrainerRankActor(TrainerActor):
     _publisher: "RankPublisher"
     imports = (*TrainerActor.imports, "zorplex_rl.learning.sharded_learner", "zorplex_rl.training.shard_transports")
 
-    def __init__(self, name: str, config: Config, devices: Sequence[str], meeting: str) -> None:
-        """``meeting`` is the name of a file through which the ranks find each other."""
-        self.rank, self.ranks, self._meeting = current_rank().rank, len(devices), meeting
+    def __init__(self, name: str, config: Config, devices: Sequence[str], run: str) -> None:
+        """The ranks find each other through a file, whose name no other trainer has."""
+        self.rank, self.ranks = current_rank().rank, len(devices)
+        self._meeting = Path(tempfile.gettempdir(), f"zorplex-{run}-{name}")
         super().__init__(name, config, devices[self.rank])
 
     async def compute(self, function: Callable[..., Result], *args: object) -> Result:
@@ -73,10 +71,9 @@ class TrainerRankActor(TrainerActor):
 
         config, kind = self.config, self.device.partition(":")[0]
         prepare(self.device, config.threads)
-        meeting = Path(tempfile.gettempdir(), f"zorplex-{self._meeting}")
         dist.init_process_group(
             "gloo" if kind == "cpu" else "cpu:gloo,cuda:nccl",
-            f"file://{meeting}",
+            f"file://{self._meeting}",
             rank=self.rank,
             world_size=self.ranks,
             timeout=datetime.timedelta(seconds=COLLECTIVE_SECONDS),
@@ -89,40 +86,27 @@ class TrainerRankActor(TrainerActor):
         self._publisher = RankPublisher(self.policy.model, mesh, config)
         dist.barrier()
         if self.rank == 0:
-            os.unlink(meeting)
+            self._meeting.unlink()
 
-    @concurrent_endpoint
-    async def export(self, folder: str) -> None:
-        """Write the policy as one process would. Raises StorageError if it cannot be written."""
+    def _whole_policy(self) -> "Policy | None":
+        from zorplex_rl.policy.load import load_policy
 
-        def write() -> None:
-            from zorplex_rl.policy.load import load_policy, save_model
-
-            weights = self._learner.whole_weights()
-            if weights is None:
-                return
-            whole = load_policy(self.config.policy, "cpu", self.config.dtype)
-            whole.model.load_state_dict(weights)
-            with storing("the trained policy"):
-                save_model(whole.model, whole.tokenizer, Path(folder))
-
-        await self.compute(write)
+        if (weights := self._learner.whole_weights()) is None:
+            return None
+        whole = load_policy(self.config.policy, "cpu", self.config.dtype)
+        whole.model.load_state_dict(weights)
+        return whole
 
 
 def trainer_of(config: Config, devices: Sequence[str], hosts: Hosts) -> ReplicaStart:
     """Return a function that starts the trainer of ``config`` on ``hosts``, with a process for each
     of ``devices``."""
 
+    run = uuid4().hex
+
     def start_on(config: Config, devices: Sequence[str], machine: Machine) -> ReplicaStart:
         if len(devices) == 1:
-            return replicas_of(TrainerActor, config, devices[0], named=True, machine=machine)
-
-        async def start(name: str) -> Replica:
-            meeting = uuid4().hex
-            return await spawn(
-                name, TrainerRankActor, name, config, devices, meeting, procs=len(devices), machine=machine
-            )
-
-        return start
+            return replicas_of(TrainerActor, config, *devices, named=True, machine=machine)
+        return replicas_of(TrainerRankActor, config, devices, run, named=True, procs=len(devices), machine=machine)
 
     return hosts.start(start_on, devices)

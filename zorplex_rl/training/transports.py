@@ -10,9 +10,8 @@
     message   the bytes in the reply to a call: the baseline that needs nothing
     auto      the first of these that works
 
-All read one ring with one seqlock (``weights/ring.py``); the model changes by whole versions.
-
-A new transport is a ``Reader`` in ``READERS``, in the order in which ``auto`` tries them.
+All read one ring with one seqlock (``weights/ring.py``); the model changes by whole versions. A new
+transport is a ``Reader`` in ``READERS``, in the order in which ``auto`` tries them.
 """
 
 import asyncio
@@ -30,26 +29,20 @@ from zorplex_rl.weights.layout import Layout, Weights, check_shapes, gpu_of
 from zorplex_rl.weights.ring import NOTHING_PUBLISHED, SLOTS, Reader, WeightRing, read_rings, ring_views
 from zorplex_rl.weights.shared_memory import SharedHandle, open_shared
 
-READ_TIMEOUT_SECONDS = 10
-"""For one request; a bulk read has more, ``read_seconds``."""
-SLOWEST_BYTES_PER_SECOND = 50_000_000
-"""A gigabit network that two share."""
+READ_TIMEOUT_SECONDS = 10  # for one request; a bulk read has more, ``read_seconds``
+SLOWEST_BYTES_PER_SECOND = 50_000_000  # a gigabit network that two share
 
 
 @dataclass(frozen=True, slots=True)
 class WeightSource:
-    """All that a reader needs, in some hundred bytes: layout, number of slots, and a handle per
-    transport."""
+    """All that a reader needs, in some hundred bytes: of each transport a handle."""
 
     layout: Layout
     slots: int
     shared: SharedHandle | None
-    rdma: tuple[Any, list[Any]] | None
-    """Monarch's buffers of the headers and of each slot."""
-    owner: Any = None
-    """The actor that answers ``ring_headers`` and ``ring_slot``."""
-    description: Any = None
-    """How the publisher's weights are sharded, if they are (``shard_transports.py``)."""
+    rdma: tuple[Any, list[Any]] | None  # Monarch's buffers of the headers and of each slot
+    owner: Any = None  # the actor that answers ``ring_headers`` and ``ring_slot``
+    description: Any = None  # how the weights are sharded, if they are (``shard_transports.py``)
 
 
 class Publisher:
@@ -102,11 +95,7 @@ def _start_rdma() -> None:
 
 
 def read_seconds(size: int) -> int:
-    """Return how long a read of ``size`` bytes may take: a bit more than at the slowest rate.
-
-    >>> read_seconds(1_000_000), read_seconds(988_000_000)
-    (10, 29)
-    """
+    """Return how long a read of ``size`` bytes may take: a bit more than at the slowest rate."""
     return READ_TIMEOUT_SECONDS + size // SLOWEST_BYTES_PER_SECOND
 
 

@@ -13,8 +13,7 @@ from xml.etree import ElementTree
 
 import matplotlib
 import pytest
-from test_figures import REPORTS
-from test_plots import ROWS, TIMELINE
+from test_figures import REPORTS, ROWS, TIMELINE
 
 from zorplex_rl.course import figures
 from zorplex_rl.course.figures import drawing_of
@@ -28,13 +27,19 @@ from zorplex_rl.course.figures.lines import (
     runs_chart,
     shaped_chart,
 )
-from zorplex_rl.course.figures.spans import Lives, LostHost, fates_chart, lives_chart, lost_host_chart, paired_timelines
+from zorplex_rl.course.figures.spans import (
+    Lives,
+    LostHost,
+    fates_chart,
+    lives_chart,
+    lost_host_chart,
+    paired_timelines,
+    timeline_chart,
+)
 from zorplex_rl.course.nb05 import mass_chart
 from zorplex_rl.run import figure as style
-from zorplex_rl.run.plots import learning_curve, timeline_chart
+from zorplex_rl.run.plots import learning_curve
 from zorplex_rl.run.timeline import KINDS, Span, Timeline
-
-pytestmark = pytest.mark.slow
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -48,14 +53,6 @@ FIGURES: dict[str, tuple[Callable[[], str], int, str]] = {
         lambda: learning_curve(ROWS), 720,
         "greedy accuracy 41% at step 0, 98% at step 60; held-out sampled accuracy 22% at step 0, 93% at step 60",
     ),
-    "a run without evaluation": (
-        lambda: learning_curve(ROWS[2:-1]), 720, "training accuracy 31% at step 1, 90% at step 60",
-    ),
-    "one evaluation": (
-        lambda: learning_curve(ROWS[1:2]), 720, "greedy accuracy 41% at step 0; held-out sampled accuracy 22% at step 0",
-    ),
-    "one step": (lambda: learning_curve(ROWS[2:3]), 720, "training accuracy 31% at step 1"),
-    "two steps": (lambda: learning_curve(ROWS[2:4]), 720, "training accuracy 31% at step 1, 32% at step 2"),
     "no rows": (lambda: learning_curve([]), 720, "no step was trained yet"),
     "a timeline": (
         lambda: timeline_chart(TIMELINE), 720,
@@ -130,7 +127,6 @@ FIGURES: dict[str, tuple[Callable[[], str], int, str]] = {
         "3 steps in 6.0 s; the host was killed at 2.5 s, noticed at 3.5 s, replaced at 5.0 s; the replacement began 2 groups; "
         "the longest step took 4.0 s; greedy accuracy 30%, 90%",
     ),
-    "a copy of very many versions": (lambda: copies_chart([list(range(40))]), 720, "copy 1: versions 0, 1, 2"),
 }  # fmt: skip
 DRAWINGS = sorted(path.name for path in (Path(figures.__file__).parent / "drawings").iterdir())
 PALETTE = {colour for name, colour in vars(style).items() if name.isupper() and isinstance(colour, str)}
@@ -199,17 +195,11 @@ def test_a_name_is_shown_character_by_character(name):
     assert name in "".join(root.itertext()) and name in root.get("aria-label")
 
 
-@pytest.mark.filterwarnings("ignore:Glyph")
-@pytest.mark.parametrize("name", ["\x00", "\x1b[31m", "\ufffe"])
-def test_what_no_file_of_xml_may_hold_is_shown_as_a_replacement_character(name):
-    root = ElementTree.fromstring(timeline_chart(Timeline([Span(name, "train", 0.0, 1.0)])))
-    assert "\ufffd" + name[1:] in root.get("aria-label")
-
-
+@pytest.mark.slow
 def test_drawing_imports_no_pyplot_and_importing_imports_no_matplotlib():
     program = (
         "import sys; from zorplex_rl.course.figures import bars, lines, spans; "
-        "from zorplex_rl.drawing import plots; "
+        "from zorplex_rl.run import plots; "
         "assert 'matplotlib' not in sys.modules; "
         "plots.learning_curve([]); lines.shaped_chart([0.5], [2.0], 6.0); "
         "bars.copies_chart([[1, 2]]); "

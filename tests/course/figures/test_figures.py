@@ -1,13 +1,16 @@
-"""Legends of the figures of what a policy does, and the token strip."""
+"""What single figures show: legends, the timeline of a run, the token strip."""
 
 from __future__ import annotations
 
 import re
+from xml.etree import ElementTree
 
 from zorplex_rl.course.figures.bars import outcome_chart
+from zorplex_rl.course.figures.spans import KIND_COLOURS, timeline_chart
 from zorplex_rl.course.figures.tokens import token_strip
 from zorplex_rl.policy.evaluate import Report, exact_interval
 from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
+from zorplex_rl.run.timeline import KINDS, Span, Timeline
 from zorplex_rl.task.episode import Task
 from zorplex_rl.task.specs import get_spec
 
@@ -25,6 +28,29 @@ def report(name: str, right: int, of: int) -> Report:
     return Report(name, of, right / of, exact_interval(right, of), 0.5, outcomes, 2.0, 1.0, 30.0, 0.1, 0.2)
 
 
+def step_row(step: int, accuracy: float) -> dict:
+    return {"event": "step", "step": step, "seconds": 0.9 * step, "accuracy": accuracy, "reward": accuracy}
+
+
+def eval_row(step: int, greedy: float, sampled: float) -> dict:
+    accuracies = {"greedy_accuracy": greedy, "sampled_accuracy": sampled}
+    return {"event": "eval", "step": step, "seconds": 0.9 * step + 0.5} | accuracies
+
+
+ROWS = [
+    {"event": "start", "task": "compositional"},
+    eval_row(0, 0.41, 0.22),
+    *(step_row(step, 0.3 + step / 100) for step in range(1, 61)),
+    eval_row(60, 0.98, 0.93),
+]
+TIMELINE = Timeline(
+    [
+        Span("generator 0", "generate", 100.0, 107.0),
+        Span("generator 0", "pull", 106.0, 108.0),
+        Span("trainer", "idle", 100.0, 105.0),
+        Span("trainer", "train", 105.0, 110.0),
+    ]
+)
 REPORTS = [report("simple", 30, 40), report("recursive", 10, 40)]
 
 
@@ -41,3 +67,42 @@ def test_the_token_strip_shows_every_token_once_as_sampled_or_injected(embedded)
     assert lines.count('class="token injected"') == len(episode.sampled) - sum(episode.sampled) > 0
     shown = "".join(re.findall(r"<b>(.*?)</b>", lines)).replace("␣", " ").replace("⏎", "\n").replace("&gt;", ">")
     assert shown == embedded.tokenizer.decode(episode.token_ids).replace("<|", "&lt;|")
+
+
+def texts(svg: str) -> set[str]:
+    return {text.text for text in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")}
+
+
+def test_a_timeline_chart_has_a_row_for_every_actor_and_a_colour_for_every_kind():
+    svg = timeline_chart(TIMELINE)
+    assert {"generator 0", "trainer", "generate", "pull", "idle", "train", "seconds", "80%", "50%"} <= texts(svg)
+    for kind in ("generate", "pull", "train"):
+        assert KIND_COLOURS[kind].lower() in svg.lower()
+    assert KIND_COLOURS["evaluate"].lower() not in svg.lower()
+
+
+def test_no_two_kinds_look_alike():
+    assert set(KIND_COLOURS) == set(KINDS)
+    assert len(set(KIND_COLOURS.values())) == len(KINDS)
+
+
+def test_a_window_shows_only_what_happened_in_it():
+    shown = texts(timeline_chart(TIMELINE, window=(100.0, 104.0)))
+    assert {"generate", "trainer", "100%", "0%"} <= shown
+    assert not {"pull", "train"} & shown
+
+
+def test_a_span_far_shorter_than_a_pixel_is_still_drawn():
+    svg = timeline_chart(Timeline([Span("a", "train", 0.0, 3600.0), Span("a", "publish", 10.0, 10.001)]))
+    bars = [
+        p
+        for p in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}path")
+        if "#e69f00" in p.get("style", "")
+    ]
+    xs = [float(x) for x in re.findall(r"[ML] ([\d.]+) ", bars[0].get("d"))]
+    assert 0.9 < max(xs) - min(xs) < 1.5
+
+
+def test_a_long_run_makes_a_figure_that_a_page_can_hold():
+    spans = [Span("generator 0", "generate", i * 0.01, i * 0.01 + 0.008) for i in range(20_000)]
+    assert len(timeline_chart(Timeline(spans))) < 200_000

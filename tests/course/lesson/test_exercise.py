@@ -51,26 +51,6 @@ def loops(x):
 
 
 @named
-def loops_and_catches_what_it_can(x):
-    while True:
-        try:
-            x += 1
-        except Exception:
-            x -= 1
-
-
-@named
-def catches_everything_twice(x):
-    for _ in range(2):
-        try:
-            while True:
-                x += 1
-        except BaseException:
-            pass
-    return x
-
-
-@named
 async def waits_for_ever(x):
     while True:
         await asyncio.sleep(0.01)
@@ -79,16 +59,6 @@ async def waits_for_ever(x):
 @named
 def leaves(x):
     sys.exit(3)
-
-
-@named
-def leaves_quietly(x):
-    raise SystemExit
-
-
-@named
-def interrupts(x):
-    raise KeyboardInterrupt
 
 
 @named
@@ -116,37 +86,10 @@ def adds(x):
     return x + 1
 
 
-@named
-def returns_what_cannot_be_shown(x):
-    class Unshowable:
-        def __repr__(self):
-            raise RuntimeError("no")
-
-    return Unshowable()
-
-
-@pytest.mark.parametrize(
-    "attempt",
-    [
-        double,
-        adds,
-        loops,
-        loops_and_catches_what_it_can,
-        catches_everything_twice,
-        leaves,
-        leaves_quietly,
-        interrupts,
-        divides,
-        misspells,
-        takes_nothing,
-    ],
-)
-def test_one_sentence_names_the_failing_call(attempt, wording):
-    wording(said_of(attempt), attempt.__code__.co_name)
-
-
-def test_a_result_that_cannot_be_shown_is_no_crash():
-    assert said_of(returns_what_cannot_be_shown).startswith("`double(3)` gives `<Unshowable instance at")
+@pytest.mark.parametrize("attempt", [double, adds, loops, leaves, divides, misspells, takes_nothing])
+def test_one_sentence_names_the_failing_call(attempt):
+    said = said_of(attempt)
+    assert "`double" in said and "\n" not in said
 
 
 def test_a_recursion_without_end_is_said():
@@ -158,7 +101,7 @@ def test_an_attempt_that_waits_for_ever_is_stopped_too():
 
 
 @pytest.mark.slow
-def test_what_cannot_be_stopped_does_not_hold_the_notebook(wording):
+def test_what_cannot_be_stopped_does_not_hold_the_notebook():
     freed = threading.Event()
 
     def waits_outside_python(x):
@@ -168,7 +111,7 @@ def test_what_cannot_be_stopped_does_not_hold_the_notebook(wording):
     started = time.monotonic()
     said = exercise.complaint(check_double, waits_outside_python, 0.2)
     assert time.monotonic() - started < 10
-    wording(said)
+    assert "0.2 s" in said
     freed.set()
 
 
@@ -181,22 +124,6 @@ def test_the_first_argument_is_shown_as_it_was_before_the_call():
         said_of(empties, lambda f: f([1, 2]))
         == '`empties([1, 2])` raises `ValueError: now what?` in line 3, `raise ValueError("now what?")`'
     )
-
-
-def test_the_check_may_run_in_any_thread():
-    said = []
-    thread = threading.Thread(target=lambda: said.append(exercise.complaint(check_double, loops, 0.2)))
-    thread.start()
-    thread.join(20)
-    assert said == ["`double(3)` has not returned within 0.2 s"]
-
-
-def test_a_check_that_needs_longer_may_say_so():
-    def slow(x):
-        time.sleep(0.4)
-        return 2 * x
-
-    assert exercise.complaint(check_double, slow, seconds=20) is None
 
 
 def feedback(attempt, **options) -> str:
@@ -230,11 +157,6 @@ def test_what_a_learner_wrote_is_text_on_the_page():
         raise ValueError("`</code><script>f()</script>")
 
     assert "<script>" not in feedback(breaks)
-
-
-def test_a_level_is_one_of_three():
-    with pytest.raises(ValueError, match="expected one of warm-up, core, stretch"):
-        feedback(double, level="hard")
 
 
 def average(values, weights):
@@ -284,35 +206,9 @@ class Endpoint:
         self._method = method
 
 
-class Decorated:
-    answer = Endpoint(lambda self: ...)
-
-    @Endpoint
-    def ask(self): ...
-
-
-class Empty(Actor):
-    """Say what is to be written."""
-
-    ...
-
-
-@pytest.mark.parametrize("stub", [average, waits, Actor, Decorated, Empty], ids=lambda stub: stub.__name__)
+@pytest.mark.parametrize("stub", [average, waits, Actor], ids=lambda stub: stub.__name__)
 def test_a_body_of_dots_is_still_to_be_written(stub):
     assert exercise.complaint(check_average, stub) == f"`{stub.__name__}` is still to be written"
-
-
-def test_a_class_that_is_written_is_checked_and_one_of_python_too():
-    class Written(Actor):
-        def __init__(self):
-            pass
-
-        @Endpoint
-        def answer(self):
-            return 1
-
-    for found in (Written, int):
-        assert exercise.complaint(lambda attempt: None, found) is None
 
 
 def test_a_body_that_returns_none_is_an_answer():
@@ -378,11 +274,6 @@ def test_two_results_that_differ_never_look_alike(found, expected, sentence):
     assert said_of(named(lambda x: found), check).endswith(sentence)
 
 
-def test_a_whole_number_of_any_kind_is_a_count():
-    for count in (6, np.int64(6), torch.tensor(6)):
-        exercise.agree(lambda x, count=count: count, lambda x: 6, lambda draw: (1,), whole=True)
-
-
 def test_what_is_raised_is_said_with_the_case_that_the_check_names():
     def check(attempt):
         exercise.case("the second row")
@@ -400,11 +291,6 @@ def test_the_page_runs_on_the_learners_function_once_it_passes():
     assert exercise.running(lambda: not_there, check_double, double_solution)[0] is double_solution  # noqa: F821
     mine = named(lambda x: x + x)
     assert exercise.running(lambda: mine, check_double, double_solution) == (mine, "your `double`")
-
-
-def test_the_solution_is_folded_in_the_last_hint():
-    shown = feedback(double, hints=("Think.", "Multiply."), lines=9)
-    assert shown.endswith("</details></details></details></div>") and "about 9 lines" in shown
 
 
 def test_where_only_gradients_count_the_value_may_be_another_one():

@@ -319,19 +319,6 @@ def test_in_an_exported_page_every_scenario_shows_what_python_computes(exported,
     assert widget.get_by_role("radio", name=scenario).is_checked() == fixed
 
 
-def test_what_a_scenario_fixes_is_a_number_without_a_thumb_and_the_page_says_why(page):
-    open_bare(page, TimelineSimulator(measured=MEASURED))
-    widget = page.get_by_role("region", name="Timeline simulator")
-    for scenario, fixed in (("this machine", True), ("balanced", False), ("one straggler", True)):
-        widget.get_by_role("radio", name=scenario).check(force=True)
-        expect(widget.get_by_text("fixed by the scenario")).to_have_count(4 if fixed else 0)
-        expect(widget.get_by_text("the first four numbers are fixed")).to_be_visible(visible=fixed)
-        for label in ("Sample a group", "Its variation", "Training step", "Weight sync"):
-            expect(widget.get_by_label(label, exact=True)).to_be_visible(visible=not fixed)
-        expect(widget.get_by_label("Max lag", exact=True)).to_be_visible()
-        expect_figures(widget, TimelineSimulator(measured=MEASURED, scenario=scenario).setting)
-
-
 def test_in_an_exported_page_the_ring_shows_what_python_computes(exported):
     widget = exported.get_by_role("region", name="Weight ring")
     for seqlock in (True, False):
@@ -364,11 +351,6 @@ def test_with_a_kernel_python_answers(page):
         assert simulator.setting == simulator.setting_of(params | {"fixed": None})
 
 
-def test_a_static_page_without_a_table_says_that_its_sliders_cannot_answer(page):
-    open_bare(page, TimelineSimulator(), static=True)
-    expect(page.get_by_text("These sliders answer where the notebook runs")).to_be_visible()
-
-
 @pytest.mark.parametrize("static", [False, True])
 def test_a_knob_moves_the_bars_to_what_python_computes(page, static):
     open_bare(page, what_if(static=static), static=static)
@@ -382,19 +364,6 @@ def test_a_knob_moves_the_bars_to_what_python_computes(page, static):
         for index, bar in enumerate(expected.panels[0].bars):
             assert float(bars.nth(index).get_attribute("data-value")) == pytest.approx(bar.value)
     assert widget.get_by_role("img", name="Reward of each outcome: success +1.00, wrong_answer +0.00.").is_visible()
-
-
-def test_a_finger_moves_a_slider(browser):
-    with browser.new_context(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True) as context:
-        page = context.new_page()
-        simulator = TimelineSimulator()
-        open_bare(page, simulator)
-        control = page.get_by_role("slider", name="Generators", exact=True)
-        control.scroll_into_view_if_needed()
-        box = control.bounding_box()
-        page.touchscreen.tap(box["x"] + box["width"] - 4, box["y"] + box["height"] / 2)
-        expect(control).to_have_attribute("aria-valuetext", "8")
-        expect_figures(page.get_by_role("region", name="Timeline simulator"), replace(simulator.setting, generators=8))
 
 
 def test_a_change_is_said_to_who_cannot_see_it(page):
@@ -455,13 +424,6 @@ def test_bytes_of_several_moves_between_one_pair_are_added_up():
     assert byte_matrix([(0, 1, 10), (0, 1, 5), (1, 0, 2)], sources=2, destinations=2) == [[0, 15], [2, 0]]
 
 
-def test_a_resharding_map_without_a_matrix_for_every_combination_is_refused():
-    with pytest.raises(ValueError, match="no matrix for columns / columns"):
-        ReshardMap(SHARDS | {("columns", "whole"): [[1]]}, axes=("trainer", "generator"))
-    with pytest.raises(ValueError, match="2 words each, but there are 1 axes"):
-        ReshardMap(SHARDS)
-
-
 def test_a_phase_diagram_shows_the_trials_of_the_cell_that_is_chosen_by_mouse_or_by_keys(page):
     diagram = phase_diagram()
     open_bare(page, diagram)
@@ -478,18 +440,6 @@ def test_a_phase_diagram_shows_the_trials_of_the_cell_that_is_chosen_by_mouse_or
     expect(
         page.get_by_text("Recorded 2026-01-02 with python benchmarks/staleness.py --seeds 2, on 2 cores.")
     ).to_be_visible()
-
-
-def test_a_phase_diagram_without_the_cell_that_was_asked_for_shows_its_first_one():
-    study = Study("benchmarks/staleness.py", "2 cores", {"steps": 6}, (trial("grpo", 0, 0, 0.9),))
-    first = {"loss": "grpo", "lag": 0, "learning_rate": 4e-4}
-    assert PhaseDiagram(study, {"grpo": "clipped"}, 0.35, chosen=first | {"lag": 8}).chosen == first
-
-
-def test_a_phase_diagram_of_a_study_without_enough_seeds_is_refused():
-    study = Study("benchmarks/staleness.py", "2 cores", {"steps": 6}, (trial("grpo", 0, 0, 0.9),))
-    with pytest.raises(ValueError, match="no cell of the study has 3 trials"):
-        PhaseDiagram(study, {"grpo": "clipped"}, before=0.35, seeds=3)
 
 
 def test_a_live_curve_grows_with_every_row_and_leaves_out_what_is_no_number(page):
@@ -551,20 +501,6 @@ def test_the_loop_player_shows_every_group_at_its_place_wherever_the_time_is_put
     expect(widget.get_by_text("done after")).to_have_count(2)
 
 
-def test_the_loop_player_plays_until_it_is_paused_or_touched(page):
-    open_bare(page, loop_player(start=0.0))
-    time = page.get_by_role("slider", name="Time")
-    page.get_by_role("button", name="Play").click()
-    page.wait_for_function("document.querySelector('main div').shadowRoot.querySelector('input').value > 3")
-    page.get_by_role("button", name="Pause").click()
-    stopped = time.input_value()
-    page.wait_for_timeout(300)
-    assert time.input_value() == stopped
-    page.get_by_role("button", name="Play").click()
-    time.press("ArrowRight")
-    expect(page.get_by_role("button", name="Play")).to_be_visible()
-
-
 def test_a_service_player_shows_every_request_at_its_place_wherever_the_time_is_put(page):
     player = service_player(start=0.0)
     open_bare(page, player)
@@ -584,12 +520,6 @@ def test_a_service_player_shows_every_request_at_its_place_wherever_the_time_is_
     ).to_be_visible()
     time.press("Home")
     assert time.get_attribute("aria-valuetext") == "1.00 s before the fault"
-
-
-def test_a_dead_replica_is_in_rotation_as_long_as_nobody_knows(page):
-    open_bare(page, service_player(start=0.375))
-    widget = page.get_by_role("region", name="Service player")
-    expect(widget.get_by_text("2 of 2 replicas in rotation, 1 of them gone, and nobody knows;").first).to_be_visible()
 
 
 def test_a_film_of_a_pool_cuts_what_is_outside_its_time_and_gives_each_request_a_lane():
@@ -613,52 +543,6 @@ def test_a_place_is_in_rotation_then_gone_then_replaced_then_in_rotation_again()
     assert [stretch[1:] for stretch in stretches(killed()) if stretch[0] == 1] == [
         ["in rotation", "tools_1", -1.0, 3.0]
     ]
-
-
-def test_a_finger_moves_the_time_of_the_loop_player_and_stops_it(browser):
-    with browser.new_context(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True) as context:
-        page = context.new_page()
-        open_bare(page, loop_player(start=0.0))
-        time = page.get_by_role("slider", name="Time")
-        box = time.bounding_box()
-
-        def tap(share: float) -> None:
-            page.touchscreen.tap(box["x"] + share * box["width"], box["y"] + box["height"] / 2)
-
-        tap(0.5)
-        middle = int(time.input_value())
-        assert 100 < middle < 140
-        page.get_by_role("button", name="Play").tap()
-        page.wait_for_function(
-            "document.querySelector('main div').shadowRoot.querySelector('input').valueAsNumber > 145"
-        )
-        tap(0.25)
-        expect(page.get_by_role("button", name="Play")).to_be_visible()
-        assert 40 < int(time.input_value()) < 80
-
-
-def test_with_forced_colours_sliders_and_what_is_chosen_can_be_seen(browser):
-    with browser.new_context(viewport={"width": 1280, "height": 900}, forced_colors="active") as context:
-        page = context.new_page()
-        open_bare(page, TimelineSimulator(measured=MEASURED))
-        background = "(choice) => getComputedStyle(choice).backgroundColor"
-        chosen, other = (
-            page.locator(f".zx-choice{state}").first for state in (":has(:checked)", ":not(:has(:checked))")
-        )
-        assert chosen.evaluate(background) != other.evaluate(background)
-        slider = page.get_by_role("slider", name="Generators", exact=True)
-        shown = slider.screenshot()
-        slider.evaluate("(input) => { input.style.opacity = 0; }")
-        assert slider.screenshot() != shown
-
-
-def test_a_position_or_scenario_that_does_not_exist_is_refused():
-    with pytest.raises(ValueError, match="no scenario 'calm'; choose one of balanced, no variance"):
-        TimelineSimulator(scenario="calm")
-    with pytest.raises(ValueError, match="slots is 1; the widget can show 2, 3, 4"):
-        WeightRingRace(slots=1)
-    with pytest.raises(ValueError, match=r"form is 0.3; expected one of \[0.0, 0.2, 1.0\]"):
-        WhatIf("Reward weights", KNOBS, paid, {"form": 0.3, "extra_call": 0.0})
 
 
 def test_a_slider_shows_the_figure_of_its_position_and_its_table_has_them_all(page):

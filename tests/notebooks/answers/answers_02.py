@@ -56,64 +56,12 @@ def never_steps(model, optimizer, mine, everybody, add_up):
     return add_up(loss).item()
 
 
-def steps_first(model, optimizer, mine, everybody, add_up):
-    loss = _backward(model, optimizer, mine, "sum", everybody)
-    optimizer.step()
-    _add_up_all(model, add_up)
-    return add_up(loss).item()
-
-
-def returns_its_own_loss(model, optimizer, mine, everybody, add_up):
-    loss = _backward(model, optimizer, mine, "sum", everybody)
-    _add_up_all(model, add_up)
-    optimizer.step()
-    return loss.item()
-
-
-def weighs_a_mean_that_may_be_of_nothing(model, optimizer, mine, everybody, add_up):
-    loss = _backward(model, optimizer, mine) * len(mine[1]) / everybody
-    _add_up_all(model, lambda gradient: add_up(gradient * len(mine[1]) / everybody))
-    optimizer.step()
-    return add_up(loss).item()
-
-
 def stays_away_without_examples(model, optimizer, mine, everybody, add_up):
     if not len(mine[1]):
         return 0.0
     loss = _backward(model, optimizer, mine, "sum", everybody)
     _add_up_all(model, add_up)
     optimizer.step()
-    return add_up(loss).item()
-
-
-def forgets_to_put_it_back(model, optimizer, mine, everybody, add_up):
-    loss = _backward(model, optimizer, mine, "sum", everybody)
-    for parameter in model.parameters():
-        add_up(parameter.grad)
-    optimizer.step()
-    return add_up(loss).item()
-
-
-def adds_up_a_number(model, optimizer, mine, everybody, add_up):
-    loss = _backward(model, optimizer, mine, "sum", everybody)
-    _add_up_all(model, add_up)
-    optimizer.step()
-    return add_up(loss.item())
-
-
-def adds_up_twice(model, optimizer, mine, everybody, add_up):
-    loss = _backward(model, optimizer, mine, "sum", everybody)
-    _add_up_all(model, lambda gradient: add_up(add_up(gradient)))
-    optimizer.step()
-    return add_up(loss).item()
-
-
-def averages_the_weights(model, optimizer, mine, everybody, add_up):
-    loss = _backward(model, optimizer, mine, "sum", everybody)
-    optimizer.step()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.copy_(add_up(parameter * len(mine[1]) / everybody))
     return add_up(loss).item()
 
 
@@ -142,26 +90,6 @@ def weighs_and_guards(model, optimizer, mine, everybody, add_up):
     return float(add_up(squares)) / everybody
 
 
-def asks_how_many_there_are(model, optimizer, mine, everybody, add_up):
-    inputs, targets = mine
-    count = add_up(torch.tensor(float(len(targets))))
-    loss = ((model(inputs) - targets) ** 2).sum() / count
-    gradients = torch.autograd.grad(loss, list(model.parameters()))
-    for parameter, gradient in zip(model.parameters(), gradients, strict=True):
-        parameter.grad = add_up(gradient)
-    error = add_up(loss)
-    optimizer.step()
-    return error
-
-
-def backwards_through_the_layers(model, optimizer, mine, everybody, add_up):
-    loss = _backward(model, optimizer, mine, "sum", everybody)
-    for parameter in reversed(list(model.parameters())):
-        parameter.grad[...] = add_up(parameter.grad)
-    optimizer.step()
-    return add_up(loss)
-
-
 def any_shape(old, new):
     return {name: old.get(name, tensor).clone() for name, tensor in new.items()}
 
@@ -170,20 +98,8 @@ def all_of_the_old(old, new):
     return {name: tensor.clone() for name, tensor in (new | old).items()}
 
 
-def names_of_the_old(old, new):
-    return {name: (t if name in new and new[name].shape == t.shape else t * 0).clone() for name, t in old.items()}
-
-
 def only_the_new(old, new):
     return {name: tensor.clone() for name, tensor in new.items()}
-
-
-def as_many_numbers(old, new):
-    return {n: (old[n] if n in old and old[n].numel() == t.numel() else t).clone() for n, t in new.items()}
-
-
-def as_many_dimensions(old, new):
-    return {n: (old[n] if n in old and old[n].dim() == t.dim() else t).clone() for n, t in new.items()}
 
 
 def what_fits_only(old, new):
@@ -261,22 +177,12 @@ WRONG = {
         sums_without_dividing,
         keeps_old_gradients,
         never_steps,
-        steps_first,
-        returns_its_own_loss,
-        weighs_a_mean_that_may_be_of_nothing,
         stays_away_without_examples,
-        forgets_to_put_it_back,
-        adds_up_a_number,
-        adds_up_twice,
-        averages_the_weights,
     ],
     "hand_over": [
         any_shape,
         all_of_the_old,
-        names_of_the_old,
         only_the_new,
-        as_many_numbers,
-        as_many_dimensions,
         what_fits_only,
         without_clones,
         writes_into_the_new,
@@ -293,7 +199,7 @@ WRONG = {
     ],
 }
 RIGHT = {
-    "ddp_step": [one_message, weighs_and_guards, asks_how_many_there_are, backwards_through_the_layers],
+    "ddp_step": [one_message, weighs_and_guards],
     "hand_over": [copies_and_writes, adds_zero],
     "merge_logs": [merged_as_a_heap, by_a_key],
 }

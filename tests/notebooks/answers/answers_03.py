@@ -42,10 +42,6 @@ def the_limit_of_silence_is_2_5(*situation):
     return _decide(*situation, dead=lambda gone, silent, limits: gone or silent > 2.5)
 
 
-def silence_at_the_limit_is_death(*situation):
-    return _decide(*situation, dead=lambda gone, silent, limits: gone or silent >= limits.silent)
-
-
 def never_stuck(*situation):
     return _decide(*situation, stuck=lambda busy, limits: False)
 
@@ -53,10 +49,6 @@ def never_stuck(*situation):
 def stuck_before_dead(gone, silent, busy, limits, failed_at, now):
     found, action = _decide(gone, silent, busy, limits, failed_at, now)
     return "stuck" if busy > limits.busy else found, action
-
-
-def a_silent_one_is_never_stuck(gone, silent, busy, limits, failed_at, now):
-    return _decide(gone, silent, 0 if silent else busy, limits, failed_at, now)
 
 
 def busy_before_slow(*situation):
@@ -69,10 +61,6 @@ def counts_all_failures(*situation):
 
 def a_failure_at_the_border_is_old(*situation):
     return _decide(*situation, recent=lambda failed_at, now, limits: sum(now - m < limits.window for m in failed_at))
-
-
-def one_restart_more(*situation):
-    return _decide(*situation, too_many=lambda recent, limits: recent > limits.restarts)
 
 
 def a_list(*situation):
@@ -156,9 +144,9 @@ def as_numbers(weights, changes):
 
 WRONG = {
     "decide": [
-        kills_the_slow, ignores_gone, the_limit_of_silence_is_2_5, silence_at_the_limit_is_death, never_stuck,
-        stuck_before_dead, a_silent_one_is_never_stuck, busy_before_slow, counts_all_failures,
-        a_failure_at_the_border_is_old, one_restart_more,
+        kills_the_slow, ignores_gone, the_limit_of_silence_is_2_5, never_stuck,
+        stuck_before_dead, busy_before_slow, counts_all_failures,
+        a_failure_at_the_border_is_old,
     ],
     "best_interval": [
         without_the_two, half_of_it, without_the_root, a_failure_an_hour, two_seconds_to_save, in_whole_seconds,

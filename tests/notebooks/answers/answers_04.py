@@ -70,21 +70,8 @@ def adds_up_before_relu_too(x, up, up_bias, down, down_bias, rank, ranks, add_up
     return add_up(add_up(torch.relu(x @ up[mine].T + up_bias[mine]) @ down[:, mine].T)) + down_bias
 
 
-def everybody_computes_all(x, up, up_bias, down, down_bias, rank, ranks, add_up):
-    return add_up(torch.relu(x @ up.T + up_bias) @ down.T) + down_bias
-
-
 def no_collective(x, up, up_bias, down, down_bias, rank, ranks, add_up):
     return torch.relu(x @ up.T + up_bias) @ down.T + down_bias
-
-
-def two_ranks_only(x, up, up_bias, down, down_bias, rank, ranks, add_up):
-    mine = _mine(up, rank, 2)
-    return add_up(torch.relu(x @ up[mine].T + up_bias[mine]) @ down[:, mine].T) + down_bias
-
-
-def rank_0_does_it_all(x, up, up_bias, down, down_bias, rank, ranks, add_up):
-    return add_up(torch.relu(x @ up.T + up_bias) @ down.T * (rank == 0)) + down_bias
 
 
 def detached(x, up, up_bias, down, down_bias, rank, ranks, add_up):
@@ -96,11 +83,6 @@ def with_linear(x, up, up_bias, down, down_bias, rank, ranks, add_up):
     mine = _mine(up, rank, ranks)
     hidden = nn.functional.linear(x, up[mine], up_bias[mine]).relu()
     return add_up(nn.functional.linear(hidden, down[:, mine])).add(down_bias)
-
-
-def a_share_of_the_bias_each(x, up, up_bias, down, down_bias, rank, ranks, add_up):
-    mine = _mine(up, rank, ranks)
-    return add_up(torch.relu(x @ up[mine].T + up_bias[mine]) @ down[:, mine].T + down_bias / ranks)
 
 
 def interleaved(x, up, up_bias, down, down_bias, rank, ranks, add_up):
@@ -131,11 +113,6 @@ def always_one_zero_more(flat, rank, ranks):
     return nn.functional.pad(flat, (0, size * ranks - len(flat)))[rank * size : (rank + 1) * size].clone()
 
 
-def padded_in_front(flat, rank, ranks):
-    size = math.ceil(len(flat) / ranks)
-    return nn.functional.pad(flat, (size * ranks - len(flat), 0))[rank * size : (rank + 1) * size].clone()
-
-
 def the_first_share(flat, rank, ranks):
     return flat[: math.ceil(len(flat) / ranks)].clone()
 
@@ -157,12 +134,12 @@ WRONG = {
     ],
     "two_layers": [
         the_bias_on_every_rank, without_the_second_bias, without_relu, sizes_rounded_down, adds_up_before_relu_too,
-        everybody_computes_all, no_collective, two_ranks_only, rank_0_does_it_all, detached,
+        no_collective, detached,
     ],
-    "share_of": [a_chunk, not_padded, a_view, always_one_zero_more, padded_in_front, the_first_share, cut_off],
+    "share_of": [a_chunk, not_padded, a_view, always_one_zero_more, the_first_share, cut_off],
 }  # fmt: skip
 RIGHT = {
     "bytes_sent": [a_fraction],
-    "two_layers": [with_linear, a_share_of_the_bias_each, interleaved],
+    "two_layers": [with_linear, interleaved],
     "share_of": [by_reshape],
 }

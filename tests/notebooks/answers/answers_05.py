@@ -164,17 +164,6 @@ def with_cross_entropy(policy, episodes, advantages):
     return torch.stack(parts).sum() / drawn
 
 
-def token_by_token(policy, episodes, advantages):
-    pushes = []
-    for episode, advantage in zip(episodes, advantages, strict=True):
-        ids = episode.prompt_ids + episode.token_ids
-        logits = policy.model(torch.tensor([ids])).logits[0]
-        for place, own in enumerate(episode.sampled, start=len(episode.prompt_ids)):
-            if own:
-                pushes.append(advantage * torch.log_softmax(logits[place - 1], -1)[ids[place]])
-    return -torch.stack(pushes).mean().reshape(1)[0]
-
-
 def spells_the_text_again(policy, episode):
     ids = encode_text(policy.tokenizer, episode.text)
     return ids, episode.sampled[: len(ids)]
@@ -257,7 +246,6 @@ RIGHT = {
         named("as_the_course", loss()),
         all_at_once_with_padding,
         with_cross_entropy,
-        token_by_token,
     ],
     "training_row": [
         lambda policy, episode: (torch.tensor(episode.token_ids), torch.tensor(episode.sampled)),

@@ -38,10 +38,6 @@ def caps_after_the_draw(failures, base, cap, draw):
     return min(draw * base * 2.0 ** min(failures - 1, 60), cap)
 
 
-def has_a_base_of_its_own(failures, base, cap, draw):
-    return draw * min(0.25 * 2.0 ** min(failures - 1, 60), cap)
-
-
 def multiplies_step_by_step(failures, base, cap, draw):
     wait = base
     for _ in range(failures - 1):
@@ -73,15 +69,6 @@ async def never_counts_anew(self):
         await self.wait(failures)
 
 
-async def counts_anew_at_every_start(self):
-    while True:
-        replica = await self.start()
-        while await self.answers(replica):
-            await asyncio.sleep(self.every)
-        self.end(replica)
-        await self.wait(1)
-
-
 async def counts_one_too_few(self):
     failures = 0
     while True:
@@ -92,18 +79,6 @@ async def counts_one_too_few(self):
         self.end(replica)
         await self.wait(failures)
         failures += 1
-
-
-async def waits_before_it_ends(self):
-    failures = 0
-    while True:
-        replica = await self.start()
-        while await self.answers(replica):
-            failures = 0
-            await asyncio.sleep(self.every)
-        failures += 1
-        await self.wait(failures)
-        self.end(replica)
 
 
 async def does_not_replace(self):
@@ -119,30 +94,6 @@ async def does_not_back_off(self):
         while await self.answers(replica):
             await asyncio.sleep(self.every)
         self.end(replica)
-
-
-async def asks_without_a_pause(self):
-    failures = 0
-    while True:
-        replica = await self.start()
-        while await self.answers(replica):
-            failures = 0
-            await asyncio.sleep(0)
-        self.end(replica)
-        failures += 1
-        await self.wait(failures)
-
-
-async def has_a_period_of_its_own(self):
-    failures = 0
-    while True:
-        replica = await self.start()
-        while await self.answers(replica):
-            failures = 0
-            await asyncio.sleep(0.5)
-        self.end(replica)
-        failures += 1
-        await self.wait(failures)
 
 
 async def cannot_be_cancelled(self):
@@ -231,34 +182,12 @@ async def ignores_the_load(self, endpoint, *args, again=True):
                 raise
 
 
-async def takes_the_most_loaded(self, endpoint, *args, again=True):
-    while True:
-        replica = max(await self.there(), key=lambda replica: replica.load)
-        try:
-            return await self.ask(replica, endpoint, *args)
-        except ReplicaDied:
-            self.remove(replica)
-            if not again:
-                raise
-
-
 async def sends_again_whatever_is_raised(self, endpoint, *args, again=True):
     while True:
         replica = min(await self.there(), key=lambda replica: replica.load)
         try:
             return await self.ask(replica, endpoint, *args)
         except Exception:
-            self.remove(replica)
-            if not again:
-                raise
-
-
-async def drops_the_arguments(self, endpoint, *args, again=True):
-    while True:
-        replica = min(await self.there(), key=lambda replica: replica.load)
-        try:
-            return await self.ask(replica, endpoint)
-        except ReplicaDied:
             self.remove(replica)
             if not again:
                 raise
@@ -273,18 +202,6 @@ async def does_not_wait_for_a_replica(self, endpoint, *args, again=True):
             self.remove(replica)
             if not again:
                 raise
-
-
-async def tries_only_twice(self, endpoint, *args, again=True):
-    for _ in range(2):
-        replica = min(await self.there(), key=lambda replica: replica.load)
-        try:
-            return await self.ask(replica, endpoint, *args)
-        except ReplicaDied:
-            self.remove(replica)
-            if not again:
-                raise
-    return None
 
 
 async def sorts_and_calls_itself(self, endpoint, *args, again=True):
@@ -375,18 +292,13 @@ WRONG = {
         ignores_the_draw,
         grows_by_addition,
         caps_after_the_draw,
-        has_a_base_of_its_own,
     ],
     "keep_one": [
         never_ends_what_failed,
         never_counts_anew,
-        counts_anew_at_every_start,
         counts_one_too_few,
-        waits_before_it_ends,
         does_not_replace,
         does_not_back_off,
-        asks_without_a_pause,
-        has_a_period_of_its_own,
         cannot_be_cancelled,
     ],
     "route": [
@@ -394,11 +306,8 @@ WRONG = {
         ignores_again,
         raises_before_it_removes,
         ignores_the_load,
-        takes_the_most_loaded,
         sends_again_whatever_is_raised,
-        drops_the_arguments,
         does_not_wait_for_a_replica,
-        tries_only_twice,
     ],
     "charge_once": [
         charges_always,

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import math
-from fractions import Fraction
 
 import torch
 
 
 def newest(headers):
     return max(range(len(headers)), key=lambda slot: headers[slot][1])
-
-
-def any_even_sequence(headers):
-    whole = [slot for slot, (n, _) in enumerate(headers) if n % 2 == 0]
-    return max(whole, key=lambda slot: headers[slot][1], default=None)
 
 
 def not_only_even_ones(headers):
@@ -43,10 +37,6 @@ def place_among_the_complete_ones(headers):
 def the_oldest_slot(headers):
     whole = [slot for slot, (n, _) in enumerate(headers) if n and n % 2 == 0]
     return min(whole, key=lambda slot: headers[slot][1], default=None)
-
-
-def the_first_slot(headers):
-    return next((slot for slot, (n, _) in enumerate(headers) if n and n % 2 == 0), None)
 
 
 def by_a_loop(headers):
@@ -102,17 +92,6 @@ def looks_only_whether_it_is_even_afterwards(read_headers, read_slot):
                 return headers[slot][1], weights
 
 
-def takes_the_oldest(read_headers, read_slot):
-    while True:
-        headers = read_headers()
-        whole = [slot for slot, (n, _) in enumerate(headers) if n and n % 2 == 0]
-        if whole:
-            slot = min(whole, key=lambda slot: headers[slot][1])
-            weights = read_slot(slot)
-            if read_headers()[slot] == headers[slot]:
-                return headers[slot][1], weights
-
-
 def takes_a_slot_that_was_never_written(read_headers, read_slot):
     while True:
         headers = read_headers()
@@ -129,28 +108,6 @@ def gives_up_after_one_attempt(read_headers, read_slot):
     slot = max(whole, key=lambda slot: headers[slot][1], default=0)
     weights = read_slot(slot)
     return (headers[slot][1], weights) if read_headers()[slot] == headers[slot] else (headers[slot][1], None)
-
-
-def keeps_the_first_headers(read_headers, read_slot):
-    headers = read_headers()
-    slot = newest(headers)
-    while True:
-        weights = read_slot(slot)
-        if read_headers()[slot] == headers[slot] and headers[slot][0] % 2 == 0:
-            return headers[slot][1], weights
-
-
-def always_slot_0(read_headers, read_slot):
-    while True:
-        before = read_headers()[0]
-        weights = read_slot(0)
-        if before[0] and before[0] % 2 == 0 and read_headers()[0] == before:
-            return before[1], weights
-
-
-def returns_the_weights_first(read_headers, read_slot):
-    version, weights = compares_only_the_sequence(read_headers, read_slot)
-    return weights, version
 
 
 def compares_only_the_sequence(read_headers, read_slot):
@@ -174,17 +131,6 @@ def waits_until_nobody_writes(read_headers, read_slot):
         weights = read_slot(slot)
         if list(read_headers()) == list(before):
             return before[slot][1], weights
-
-
-def calls_itself(read_headers, read_slot):
-    headers = read_headers()
-    whole = [slot for slot, (n, _) in enumerate(headers) if n and n % 2 == 0]
-    if whole:
-        slot = max(whole, key=lambda slot: headers[slot][1])
-        weights = read_slot(slot)
-        if tuple(read_headers()[slot]) == tuple(headers[slot]):
-            return torch.tensor(headers[slot][1]), torch.tensor(weights)
-    return calls_itself(read_headers, read_slot)
 
 
 def without_the_newest_time(read, write, period):
@@ -211,24 +157,11 @@ def one_too_many(read, write, period):
     return max(2, 2 + math.floor((read + write) / period))
 
 
-def always_three(read, write, period):
-    return 3
-
-
-def minus_write(read, write, period):
-    return max(2, 1 + math.ceil((read - write) / period))
-
-
 def by_counting(read, write, period):
     slots = 2
     while slots * period - write < period + read:
         slots += 1
     return slots
-
-
-def as_a_fraction(read, write, period):
-    total = (Fraction(read) + Fraction(write)) / Fraction(period)
-    return Fraction(max(2, 1 - (-total.numerator // total.denominator)))
 
 
 def as_a_tensor(read, write, period):
@@ -237,26 +170,20 @@ def as_a_tensor(read, write, period):
 
 WRONG = {
     "newest_slot": [
-        any_even_sequence,
         not_only_even_ones,
         only_odd_ones,
         raises_without_a_slot,
         the_version_itself,
         place_among_the_complete_ones,
         the_oldest_slot,
-        the_first_slot,
     ],
     "read": [
         does_not_look_again,
         reads_a_slot_that_is_being_written,
         compares_only_the_version,
         looks_only_whether_it_is_even_afterwards,
-        takes_the_oldest,
         takes_a_slot_that_was_never_written,
         gives_up_after_one_attempt,
-        keeps_the_first_headers,
-        always_slot_0,
-        returns_the_weights_first,
     ],
     "slots_needed": [
         without_the_newest_time,
@@ -265,12 +192,10 @@ WRONG = {
         rounded_down,
         fewer_than_two,
         one_too_many,
-        always_three,
-        minus_write,
     ],
 }
 RIGHT = {
     "newest_slot": [by_a_loop, by_tensors],
-    "read": [compares_only_the_sequence, waits_until_nobody_writes, calls_itself],
-    "slots_needed": [by_counting, as_a_fraction, as_a_tensor],
+    "read": [compares_only_the_sequence, waits_until_nobody_writes],
+    "slots_needed": [by_counting, as_a_tensor],
 }

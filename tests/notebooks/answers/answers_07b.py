@@ -31,13 +31,6 @@ def four_byte_elements(source, destination, itemsize):
     return (4 * (first - source[0]), 4 * (first - destination[0]), 4 * (end - first)) if first < end else None
 
 
-def count_as_an_end(source, destination, itemsize):
-    first, end = max(source[0], destination[0]), min(source[1], destination[1])
-    return (
-        tuple(itemsize * n for n in (first - source[0], first - destination[0], end - first)) if first < end else None
-    )
-
-
 def an_empty_overlap(source, destination, itemsize):
     first, end = max(source[0], destination[0]), min(sum(source), sum(destination))
     return tuple(itemsize * n for n in (first - source[0], first - destination[0], max(0, end - first)))
@@ -78,13 +71,6 @@ def from_the_first_copy(held, wanted, sent):
     return list(found.values())
 
 
-def from_the_busiest_copy(held, wanted, sent):
-    found = {}
-    for rank, box, part in sorted(parts(held, wanted), key=lambda piece: -sent[piece[0]]):
-        found.setdefault(box, (rank, part))
-    return list(found.values())
-
-
 def all_from_one_rank(held, wanted, sent):
     return [(min(sent, key=sent.get), wanted)]
 
@@ -105,13 +91,6 @@ def only_the_first_dimension(held, wanted, sent):
     found = {}
     for rank, box, part in sorted(parts(held, wanted), key=lambda piece: sent[piece[0]]):
         found.setdefault(box, (rank, (part[0], *wanted[1:])))
-    return list(found.values())
-
-
-def whole_boxes(held, wanted, sent):
-    found = {}
-    for rank, box, _ in sorted(parts(held, wanted), key=lambda piece: sent[piece[0]]):
-        found.setdefault(box, (rank, box))
     return list(found.values())
 
 
@@ -186,7 +165,6 @@ WRONG = {
         offsets_in_the_whole,
         in_elements,
         four_byte_elements,
-        count_as_an_end,
         an_empty_overlap,
         touching_is_overlapping,
         sides_exchanged,
@@ -194,12 +172,10 @@ WRONG = {
     "pieces": [
         from_every_copy,
         from_the_first_copy,
-        from_the_busiest_copy,
         all_from_one_rank,
         only_from_rank_0,
         empty_parts_too,
         only_the_first_dimension,
-        whole_boxes,
         offsets_in_the_shard,
     ],
     "bytes_to_move": [

@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 from itertools import chain
-from statistics import fmean, pstdev, stdev
+from statistics import fmean, pstdev
 
 import torch
 
@@ -39,14 +39,6 @@ def may_be_negative(version, step, on_the_way, per_step, max_lag):
     return (version + max_lag - step + 1) * per_step - on_the_way
 
 
-def counts_steps_instead_of_groups(version, step, on_the_way, per_step, max_lag):
-    return max(0, version + max_lag - step + 1 - on_the_way // per_step)
-
-
-def starts_a_batch_at_most(version, step, on_the_way, per_step, max_lag):
-    return min(per_step, max(0, (version + max_lag - step + 1) * per_step - on_the_way))
-
-
 def starts_whole_batches_only(version, step, on_the_way, per_step, max_lag):
     return max(0, (version + max_lag - step + 1) * per_step - on_the_way) // per_step * per_step
 
@@ -70,16 +62,6 @@ def advantages_of(batch):
 
 def episodes_of(batch):
     return [episode for _, group in batch for episode in group]
-
-
-async def begins_the_step_when_it_is_over(trainer, ready, now, news, steps, per_step, on_step):
-    while now.step < steps:
-        batch = [await ready.get() for _ in range(per_step)]
-        metrics = await trainer.step(episodes_of(batch), advantages_of(batch))
-        now.step += 1
-        now.published = await trainer.publish()
-        news.set()
-        on_step(now.step, metrics)
 
 
 async def begins_before_it_has_a_batch(trainer, ready, now, news, steps, per_step, on_step):
@@ -131,54 +113,12 @@ async def wakes_nobody(trainer, ready, now, news, steps, per_step, on_step):
         on_step(now.step, metrics)
 
 
-async def keeps_the_version_to_itself(trainer, ready, now, news, steps, per_step, on_step):
-    while now.step < steps:
-        batch = [await ready.get() for _ in range(per_step)]
-        now.step += 1
-        metrics = await trainer.step(episodes_of(batch), advantages_of(batch))
-        await trainer.publish()
-        news.set()
-        on_step(now.step, metrics)
-
-
-async def counts_versions_itself(trainer, ready, now, news, steps, per_step, on_step):
-    while now.step < steps:
-        batch = [await ready.get() for _ in range(per_step)]
-        now.step += 1
-        metrics = await trainer.step(episodes_of(batch), advantages_of(batch))
-        await trainer.publish()
-        now.published += 1
-        news.set()
-        on_step(now.step, metrics)
-
-
-async def takes_one_group_at_a_time(trainer, ready, now, news, steps, per_step, on_step):
-    while now.step < steps:
-        batch = [await ready.get()]
-        now.step += 1
-        metrics = await trainer.step(episodes_of(batch), advantages_of(batch))
-        now.published = await trainer.publish()
-        news.set()
-        on_step(now.step, metrics)
-
-
 async def compares_with_the_whole_batch(trainer, ready, now, news, steps, per_step, on_step):
     while now.step < steps:
         batch = [await ready.get() for _ in range(per_step)]
         now.step += 1
         rewards = [r for found, _ in batch for r in found]
         advantages = [(r - fmean(rewards)) / (pstdev(rewards) + 1e-4) for r in rewards]
-        metrics = await trainer.step(episodes_of(batch), advantages)
-        now.published = await trainer.publish()
-        news.set()
-        on_step(now.step, metrics)
-
-
-async def divides_by_the_sample_deviation(trainer, ready, now, news, steps, per_step, on_step):
-    while now.step < steps:
-        batch = [await ready.get() for _ in range(per_step)]
-        now.step += 1
-        advantages = [(r - fmean(found)) / (stdev(found) + 1e-4) for found, _ in batch for r in found]
         metrics = await trainer.step(episodes_of(batch), advantages)
         now.published = await trainer.publish()
         news.set()
@@ -211,36 +151,6 @@ async def gives_lists_of_lists(trainer, ready, now, news, steps, per_step, on_st
         batch = [await ready.get() for _ in range(per_step)]
         now.step += 1
         metrics = await trainer.step([group for _, group in batch], [advantages_of([one]) for one in batch])
-        now.published = await trainer.publish()
-        news.set()
-        on_step(now.step, metrics)
-
-
-async def takes_so_many_steps_more(trainer, ready, now, news, steps, per_step, on_step):
-    for _ in range(steps + 1):
-        batch = [await ready.get() for _ in range(per_step)]
-        now.step += 1
-        metrics = await trainer.step(episodes_of(batch), advantages_of(batch))
-        now.published = await trainer.publish()
-        news.set()
-        on_step(now.step, metrics)
-
-
-async def shows_the_number_of_the_step_before(trainer, ready, now, news, steps, per_step, on_step):
-    while now.step < steps:
-        batch = [await ready.get() for _ in range(per_step)]
-        now.step += 1
-        metrics = await trainer.step(episodes_of(batch), advantages_of(batch))
-        now.published = await trainer.publish()
-        news.set()
-        on_step(now.step - 1, metrics)
-
-
-async def sends_what_cannot_be_a_message(trainer, ready, now, news, steps, per_step, on_step):
-    while now.step < steps:
-        batch = [await ready.get() for _ in range(per_step)]
-        now.step += 1
-        metrics = await trainer.step((episode for _, group in batch for episode in group), advantages_of(batch))
         now.published = await trainer.publish()
         news.set()
         on_step(now.step, metrics)
@@ -302,28 +212,8 @@ def is_upside_down(generate, train, groups):
     return math.ceil(groups * train / generate)
 
 
-def always_takes_one_more(generate, train, groups):
-    return int(groups * generate / train) + 1
-
-
-def leaves_two_thirds_of_a_generator(generate, train, groups):
-    return groups * generate / train
-
-
-def negates_twice(generate, train, groups):
-    return -(-groups * generate // train)
-
-
 def computes_exactly(generate, train, groups):
     return math.ceil(Fraction(generate) * groups / Fraction(train))
-
-
-def divides_first(generate, train, groups):
-    return math.ceil(groups * (generate / train))
-
-
-def counts_what_one_can_do(generate, train, groups):
-    return math.ceil(groups / (train / generate))
 
 
 def adds_generators_until_it_is_enough(generate, train, groups):
@@ -342,29 +232,19 @@ WRONG = {
         is_a_step_short,
         is_a_step_too_generous,
         may_be_negative,
-        counts_steps_instead_of_groups,
-        starts_a_batch_at_most,
         starts_whole_batches_only,
         gives_a_float,
     ],
     "train": [
-        begins_the_step_when_it_is_over,
         begins_before_it_has_a_batch,
         never_publishes,
         publishes_before_the_step,
         wakes_before_the_version_is_known,
         wakes_nobody,
-        keeps_the_version_to_itself,
-        counts_versions_itself,
-        takes_one_group_at_a_time,
         compares_with_the_whole_batch,
-        divides_by_the_sample_deviation,
         divides_by_zero,
         trains_on_rewards,
         gives_lists_of_lists,
-        takes_so_many_steps_more,
-        shows_the_number_of_the_step_before,
-        sends_what_cannot_be_a_message,
     ],
     "generators_needed": [
         has_eight_groups_hard_wired,
@@ -373,9 +253,6 @@ WRONG = {
         counts_one_group,
         rounds_before_it_multiplies,
         is_upside_down,
-        always_takes_one_more,
-        leaves_two_thirds_of_a_generator,
-        negates_twice,
     ],
 }
 RIGHT = {
@@ -383,8 +260,6 @@ RIGHT = {
     "train": [computes_with_tensors, returns_its_last_metrics],
     "generators_needed": [
         computes_exactly,
-        divides_first,
-        counts_what_one_can_do,
         adds_generators_until_it_is_enough,
     ],
 }

@@ -45,20 +45,6 @@ def has_the_wrong_sign(before, after):
     return fmean(apart), 2 * stdev(apart) / math.sqrt(len(apart))
 
 
-def gives_the_change_in_percent_of_before(before, after):
-    apart = differences(before, after)
-    return fmean(apart) / fmean(before) if any(before) else fmean(apart), 2 * stdev(apart) / math.sqrt(len(apart))
-
-
-def ignores_before(before, after):
-    return fmean(after), 2 * stdev(after) / math.sqrt(len(after))
-
-
-def has_four_tasks_hard_wired(before, after):
-    apart = differences(before, after)
-    return fmean(apart), 2 * stdev(apart) / math.sqrt(4)
-
-
 def subtracts_tensors(before, after):
     apart = torch.tensor(after, dtype=torch.float64) - torch.tensor(before, dtype=torch.float64)
     return torch.stack([apart.mean(), 2 * apart.std() / len(apart) ** 0.5])
@@ -67,11 +53,6 @@ def subtracts_tensors(before, after):
 def computes_with_numpy(before, after):
     apart = np.subtract(after, before)
     return [apart.mean(), 2 * apart.std(ddof=1) / np.sqrt(apart.size)]
-
-
-def takes_the_root_of_the_variance_of_the_mean(before, after):
-    apart = [Fraction(new) - Fraction(old) for old, new in zip(before, after, strict=True)]
-    return sum(apart) / len(apart), 2 * math.sqrt(variance(apart) / len(apart))
 
 
 def puts_attempts_back(samples, correct, k):
@@ -88,10 +69,6 @@ def wants_all_to_be_right(samples, correct, k):
 
 def ignores_k(samples, correct, k):
     return correct / samples
-
-
-def multiplies_by_k(samples, correct, k):
-    return min(1.0, k * correct / samples)
 
 
 def counts_drawing_order_in_one_of_them(samples, correct, k):
@@ -116,13 +93,6 @@ def multiplies_as_the_paper_does(samples, correct, k):
     if samples - correct < k:
         return 1.0
     return 1.0 - float(np.prod(1.0 - k / np.arange(samples - correct + 1, samples + 1)))
-
-
-def draws_one_after_the_other(samples, correct, k):
-    wrong = torch.tensor(1.0, dtype=torch.float64)
-    for drawn in range(k):
-        wrong = wrong * max(0, samples - correct - drawn) / (samples - drawn)
-    return 1 - wrong
 
 
 def own_differences(now, before, sampled):
@@ -158,15 +128,6 @@ def forgets_the_minus_one(now, before, sampled):
     return fmean(math.exp(-d) + d for d in own_differences(now, before, sampled))
 
 
-def averages_before_the_exponential(now, before, sampled):
-    d = fmean(own_differences(now, before, sampled))
-    return math.exp(-d) - 1 + d
-
-
-def keeps_what_the_tools_wrote(now, before, sampled):
-    return fmean(math.exp(o - n) - 1 + n - o for n, o, own in zip(now, before, sampled, strict=True) if not own)
-
-
 def masks_with_tensors(now, before, sampled):
     d = (torch.tensor(now, dtype=torch.float64) - torch.tensor(before, dtype=torch.float64))[torch.tensor(sampled)]
     return ((-d).exp() - 1 + d).mean()
@@ -185,16 +146,12 @@ WRONG = {
         divides_by_n_instead_of_its_root,
         takes_the_deviation_of_a_population,
         has_the_wrong_sign,
-        gives_the_change_in_percent_of_before,
-        ignores_before,
-        has_four_tasks_hard_wired,
     ],
     "pass_at_k": [
         puts_attempts_back,
         gives_the_chance_that_all_are_wrong,
         wants_all_to_be_right,
         ignores_k,
-        multiplies_by_k,
         counts_drawing_order_in_one_of_them,
         has_64_samples_hard_wired,
         is_zero_where_fewer_than_k_are_wrong,
@@ -207,12 +164,10 @@ WRONG = {
         measures_the_other_direction,
         adds_up,
         forgets_the_minus_one,
-        averages_before_the_exponential,
-        keeps_what_the_tools_wrote,
     ],
 }
 RIGHT = {
-    "change": [subtracts_tensors, computes_with_numpy, takes_the_root_of_the_variance_of_the_mean],
-    "pass_at_k": [gives_a_fraction, multiplies_as_the_paper_does, draws_one_after_the_other],
+    "change": [subtracts_tensors, computes_with_numpy],
+    "pass_at_k": [gives_a_fraction, multiplies_as_the_paper_does],
     "kl": [masks_with_tensors, uses_expm1],
 }

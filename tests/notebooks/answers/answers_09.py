@@ -53,16 +53,6 @@ def clipped_with_the_maximum(logp, behaviour_logp, advantage, mask, tokens):
     return -(torch.maximum(ratio * weight, ratio.clamp(0.8, 1.2) * weight) * mask).sum() / tokens
 
 
-def clipped_at_one_over_1_2(logp, behaviour_logp, advantage, mask, tokens):
-    ratio, weight = ratio_of(logp, behaviour_logp), advantage[:, None]
-    return -(torch.minimum(ratio * weight, ratio.clamp(1 / 1.2, 1.2) * weight) * mask).sum() / tokens
-
-
-def clipped_with_dapos_bounds(logp, behaviour_logp, advantage, mask, tokens):
-    ratio, weight = ratio_of(logp, behaviour_logp), advantage[:, None]
-    return -(torch.minimum(ratio * weight, ratio.clamp(0.8, 1.28) * weight) * mask).sum() / tokens
-
-
 def clipped_with_the_ratio_upside_down(logp, behaviour_logp, advantage, mask, tokens):
     ratio, weight = ratio_of(behaviour_logp, logp), advantage[:, None]
     return -(torch.minimum(ratio * weight, ratio.clamp(0.8, 1.2) * weight) * mask).sum() / tokens
@@ -70,11 +60,6 @@ def clipped_with_the_ratio_upside_down(logp, behaviour_logp, advantage, mask, to
 
 def clipped_with_the_sign_of_the_advantage(logp, behaviour_logp, advantage, mask, tokens):
     ratio, weight = ratio_of(logp, behaviour_logp), advantage.sign()[:, None]
-    return -(torch.minimum(ratio * weight, ratio.clamp(0.8, 1.2) * weight) * mask).sum() / tokens
-
-
-def clipped_broadcasts_the_advantage_over_the_wrong_axis(logp, behaviour_logp, advantage, mask, tokens):
-    ratio, weight = ratio_of(logp, behaviour_logp), advantage.repeat(logp.shape[1])[: logp.shape[1]][None, :]
     return -(torch.minimum(ratio * weight, ratio.clamp(0.8, 1.2) * weight) * mask).sum() / tokens
 
 
@@ -105,11 +90,6 @@ def masked_forgets_the_minus(logp, behaviour_logp, advantage, mask, tokens):
     return (ratio * advantage[:, None] * mask * (ratio >= 0.5) * (ratio <= 2.0)).sum() / tokens
 
 
-def masked_only_above(logp, behaviour_logp, advantage, mask, tokens):
-    ratio = ratio_of(logp, behaviour_logp)
-    return -(ratio * advantage[:, None] * mask * (ratio <= 2.0)).sum() / tokens
-
-
 def masked_with_the_bounds_of_clipping(logp, behaviour_logp, advantage, mask, tokens):
     ratio = ratio_of(logp, behaviour_logp)
     return -(ratio * advantage[:, None] * mask * (ratio >= 0.8) * (ratio <= 1.2)).sum() / tokens
@@ -138,11 +118,6 @@ def masked_drops_the_ratio(logp, behaviour_logp, advantage, mask, tokens):
 def masked_is_detached(logp, behaviour_logp, advantage, mask, tokens):
     ratio = ratio_of(logp, behaviour_logp).detach()
     return -(ratio * advantage[:, None] * mask * (ratio >= 0.5) * (ratio <= 2.0)).sum() / tokens
-
-
-def masked_in_logarithms(logp, behaviour_logp, advantage, mask, tokens):
-    apart = logp - behaviour_logp
-    return -(apart.exp() * advantage[:, None] * mask * (apart.abs() <= 0.5)).sum() / tokens
 
 
 def masked_by_indexing(logp, behaviour_logp, advantage, mask, tokens):
@@ -193,15 +168,6 @@ def loss_for_bounds_the_logarithm(fresh, old):
 def loss_for_counts_only_large_ratios(fresh, old):
     found = [share(logs, low=0.0) for logs in (fresh, old)]
     return "masked" if found[0] > 0.01 else "clipped" if found[1] > 0.01 else "plain"
-
-
-def loss_for_compares_a_count(fresh, old):
-    found = [share(logs) * len(logs) for logs in (fresh, old)]
-    return "masked" if found[0] > 1 else "clipped" if found[1] > 1 else "plain"
-
-
-def loss_for_with_a_bound_of_ten_percent(fresh, old):
-    return "masked" if share(fresh) > 0.1 else "clipped" if share(old) > 0.1 else "plain"
 
 
 def loss_for_by_a_mean_ratio(fresh, old):

@@ -54,42 +54,13 @@ def one_tensor_of_logits(shape, batch, e, ranks, stage):
     return _budget(shape, batch, e, ranks, stage, copies=1)
 
 
-def no_copy_of_the_output_layer(shape, batch, e, ranks, stage):
-    found = _budget(shape, batch, e, ranks, stage)
-    return found | {"logits": 16 * batch.rows * batch.response * shape.vocabulary}
-
-
-def masters_are_never_divided(shape, batch, e, ranks, stage):
-    return _budget(shape, batch, e, ranks, stage, groups=[["moments"], ["gradients"], ["weights"]])
-
-
 def divides_the_activations(shape, batch, e, ranks, stage):
     found = _budget(shape, batch, e, ranks, stage)
     return found | {"activations": found["activations"] / (ranks if stage == 3 else 1)}
 
 
-def only_the_stage_itself(shape, batch, e, ranks, stage):
-    groups = [[], ["masters", "moments"], ["gradients"], ["weights"]]
-    return _budget(shape, batch, e, ranks, 1, groups=[groups[stage]])
-
-
-def without_logits(shape, batch, e, ranks, stage):
-    found = _budget(shape, batch, e, ranks, stage)
-    del found["logits"]
-    return found
-
-
-def the_sum(shape, batch, e, ranks, stage):
-    return sum(_budget(shape, batch, e, ranks, stage).values())
-
-
 def whole_bytes(shape, batch, e, ranks, stage):
     return {part: int(size) for part, size in _budget(shape, batch, e, ranks, stage).items()}
-
-
-def fractions_and_no_masters_where_there_are_none(shape, batch, e, ranks, stage):
-    found = _budget(shape, batch, e, Fraction(ranks), stage)
-    return {part: size for part, size in found.items() if size}
 
 
 def tensors_of_bytes(shape, batch, e, ranks, stage):
@@ -117,18 +88,6 @@ def the_other_side(gpus, sampling, training):
 def the_largest_of_equals(gpus, sampling, training):
     found = _split(gpus, training, sampling)
     return None if found is None else gpus - found
-
-
-def one_too_few(gpus, sampling, training):
-    times = {g: max(sampling(g), training(gpus - g)) for g in range(1, gpus - 1)}
-    best = min(times, key=times.get, default=None)
-    return best if best and times[best] < float("inf") else None
-
-
-def begins_at_two(gpus, sampling, training):
-    times = {g: max(sampling(g), training(gpus - g)) for g in range(2, gpus)}
-    best = min(times, key=times.get, default=None)
-    return best if best and times[best] < float("inf") else None
 
 
 def all_of_them_too(gpus, sampling, training):
@@ -174,16 +133,8 @@ def a_fast_clock(now, heard, lease, drift, margin):
     return now >= heard + lease / (1 + drift) + margin
 
 
-def a_moment_late(now, heard, lease, drift, margin):
-    return now > heard + lease * (1 + drift) + margin
-
-
 def ten_seconds(now, heard, lease, drift, margin):
     return now >= heard + 10 * (1 + drift) + margin
-
-
-def the_margin_drifts_too(now, heard, lease, drift, margin):
-    return now >= heard + (lease + margin) * (1 + drift)
 
 
 def by_the_seconds_that_are_left(now, heard, lease, drift, margin):
@@ -202,12 +153,7 @@ WRONG = {
         gradients_as_wide_as_the_weights,
         one_moment,
         one_tensor_of_logits,
-        no_copy_of_the_output_layer,
-        masters_are_never_divided,
         divides_the_activations,
-        only_the_stage_itself,
-        without_logits,
-        the_sum,
     ],
     "best_split": [
         half_of_them,
@@ -215,8 +161,6 @@ WRONG = {
         nothing_is_infinite,
         the_other_side,
         the_largest_of_equals,
-        one_too_few,
-        begins_at_two,
         all_of_them_too,
     ],
     "lease_is_over": [
@@ -225,13 +169,11 @@ WRONG = {
         ignores_the_margin,
         the_margin_on_the_wrong_side,
         a_fast_clock,
-        a_moment_late,
         ten_seconds,
-        the_margin_drifts_too,
     ],
 }
 RIGHT = {
-    "trainer_budget": [whole_bytes, fractions_and_no_masters_where_there_are_none, tensors_of_bytes],
+    "trainer_budget": [whole_bytes, tensors_of_bytes],
     "best_split": [by_a_loop, as_a_tensor],
     "lease_is_over": [by_the_seconds_that_are_left, by_fractions],
 }

@@ -39,11 +39,6 @@ def advise_asks_for_the_control_before_the_numerics(accuracies, control, numeric
     return advise_ignores_the_control(accuracies, control, numerics)
 
 
-def advise_bounds_the_logarithm(accuracies, control, numerics):
-    off = sum(abs(log) > 0.2 for log in numerics) / len(numerics)
-    return by_the_tree(ill(accuracies, control), off > 0.01, ill(control, accuracies))
-
-
 def advise_takes_logarithms_for_ratios(accuracies, control, numerics):
     off = sum(not 0.8 <= log <= 1.2 for log in numerics) / len(numerics)
     return by_the_tree(ill(accuracies, control), off > 0.01, ill(control, accuracies))
@@ -53,25 +48,12 @@ def advise_counts_only_large_ratios(accuracies, control, numerics):
     return by_the_tree(ill(accuracies, control), far(numerics, low=0.0) > 0.01, ill(control, accuracies))
 
 
-def advise_compares_a_count(accuracies, control, numerics):
-    return by_the_tree(ill(accuracies, control), far(numerics) * len(numerics) > 1, ill(control, accuracies))
-
-
 def advise_compares_each_run_with_its_own_best(accuracies, control, numerics):
     return by_the_tree(ill(accuracies, []), far(numerics) > 0.01, ill(control, []))
 
 
 def advise_compares_with_the_end_of_the_control(accuracies, control, numerics):
     return by_the_tree(accuracies[-1] < control[-1] / 2, far(numerics) > 0.01, ill(control, accuracies))
-
-
-def advise_compares_with_the_first_accuracy(accuracies, control, numerics):
-    best = max(accuracies[0], control[0])
-    return by_the_tree(accuracies[-1] < best / 2, far(numerics) > 0.01, control[-1] < best / 2)
-
-
-def advise_compares_with_a_constant(accuracies, control, numerics):
-    return by_the_tree(accuracies[-1] < 0.4, far(numerics) > 0.01, control[-1] < 0.4)
 
 
 def advise_has_the_answers_of_the_control_swapped(accuracies, control, numerics):
@@ -118,10 +100,6 @@ def bytes_of_change_in_float32(changed, weights):
     return 4 * changed + min(4 * changed, weights / 8)
 
 
-def bytes_of_change_chooses_for_the_whole(changed, weights):
-    return min(6 * changed, weights / 8)
-
-
 def bytes_of_change_by_cases(changed, weights):
     if 32 * changed < weights:
         return 6 * changed
@@ -159,10 +137,6 @@ def distill_is_detached(logp, teacher_logp, mask, tokens):
     return ((logp - teacher_logp) * logp * mask).sum().detach() / tokens
 
 
-def distill_squares_the_gap(logp, teacher_logp, mask, tokens):
-    return ((logp - teacher_logp) ** 2 * mask).sum() / tokens
-
-
 def distill_copies_the_teacher_s_weights(logp, teacher_logp, mask, tokens):
     return -(teacher_logp.exp() * logp * mask).sum() / tokens
 
@@ -177,12 +151,6 @@ def distill_by_half_a_square(logp, teacher_logp, mask, tokens):
     return 0.5 * ((logp - teacher_logp) ** 2 * mask).sum() / tokens
 
 
-def distill_as_an_advantage(logp, teacher_logp, mask, tokens):
-    with torch.no_grad():
-        advantage = teacher_logp - logp
-    return -torch.where(mask.bool(), advantage * logp, torch.zeros_like(logp)).sum() / torch.tensor(tokens)
-
-
 def _wrong(name, right):
     return [
         found
@@ -194,6 +162,6 @@ def _wrong(name, right):
 RIGHT = {
     "advise": [advise_with_arrays, advise_by_a_table],
     "bytes_of_change": [bytes_of_change_by_cases, bytes_of_change_in_bits],
-    "distill": [distill_by_a_ratio, distill_by_half_a_square, distill_as_an_advantage],
+    "distill": [distill_by_a_ratio, distill_by_half_a_square],
 }
 WRONG = {name: _wrong(name, right) for name, right in RIGHT.items()}

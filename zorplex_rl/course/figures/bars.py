@@ -5,7 +5,7 @@
     Report (evaluate.py)                      ──► outcome_chart   how episodes end
     versions along the bytes of some copies   ──► copies_chart    what torn copies consist of
 
-Each returns SVG text (``svg.py``).
+Each returns SVG text (``run/figure.py``).
 """
 
 from __future__ import annotations
@@ -67,14 +67,14 @@ def grouped_bars(
             for place, (name, number) in enumerate(zip(series, numbers, strict=True)):
                 at = row + height * (place - (len(series) - 1) / 2)
                 axes.barh(at, number / unit, height=0.95 * height, color=SERIES[name])
-                style.write_after_bar(axes, number / unit, at, f"{number / unit:.2f}")
+                write_after_bar(axes, number / unit, at, f"{number / unit:.2f}")
         if line is not None:
             axes.axvline(line / unit, color=style.GREY, linewidth=1.2, linestyle="--")
         most = max(line or 0.0, *(number for numbers in rows.values() for number in numbers)) / unit
         axes.set(xlim=(0, 1.15 * most), xlabel=label)
         style.name_rows(axes, list(rows))
         style.bare_axes(axes, grid="x")
-        style.draw_legend(figure, {name: SERIES[name] for name in series}, columns=len(series))
+        draw_legend(figure, {name: SERIES[name] for name in series}, columns=len(series))
 
     said = "; ".join(
         f"{row}: " + ", ".join(f"{name} {number / unit:.2f}" for name, number in zip(series, numbers, strict=True))
@@ -88,7 +88,7 @@ def stack(axes: Axes, row: int, parts: Iterable[tuple[Any, float, str]], inside:
     left = 0.0
     for name, size, colour in parts:
         axes.barh(row, size, left=left, height=0.66, color=colour)
-        style.write_in_bar(axes, left + size / 2, row, inside(name, size))
+        write_in_bar(axes, left + size / 2, row, inside(name, size))
         left += size
     return left
 
@@ -129,7 +129,7 @@ def parts_chart(
         style.name_rows(axes, list(rows))
         style.bare_axes(axes, grid="x")
         used = {part: colour for part, colour in PARTS.items() if any(part in parts for parts in stacked.values())}
-        style.draw_legend(figure, used, columns=5)
+        draw_legend(figure, used, columns=5)
 
     said = "; ".join(
         f"{row}: {sum(parts.values()):,.0f} MB, "
@@ -153,7 +153,7 @@ def outcome_chart(reports: Sequence[Report]) -> str:
         axes.set(xlim=(0, 1), xlabel="share of episodes")
         style.show_percent(axes.xaxis)
         style.bare_axes(axes, grid="x")
-        style.draw_legend(figure, {outcome: OUTCOME_COLOURS[outcome] for outcome in seen}, columns=5)
+        draw_legend(figure, {outcome: OUTCOME_COLOURS[outcome] for outcome in seen}, columns=5)
 
     said = "; ".join(f"{r.name}: " + ", ".join(f"{o} {r.outcomes[o]:.0%}" for o in seen) for r in reports)
     return render(draw, 78 + 36 * len(reports), "How episodes end", said)
@@ -178,3 +178,25 @@ def copies_chart(copies: Sequence[Sequence[int]]) -> str:
 
     said = "; ".join(f"copy {i}: versions {', '.join(map(str, sorted(set(c))))}" for i, c in enumerate(copies, 1))
     return render(draw, 56 + 34 * len(copies), "What some copies are made of", said)
+
+
+def write_in_bar(axes: Axes, x: float, row: int, text: str) -> None:
+    """Centre ``text`` at ``x`` in the bar of a ``row``."""
+    axes.text(x, row, text, ha="center", va="center", color=style.TEXT_ON_COLOUR)
+
+
+def write_after_bar(axes: Axes, end: float, row: float, text: str) -> None:
+    """Write ``text`` a little to the right of a bar that ends at ``end``."""
+    # Not by a space in front: SVG drops it.
+    axes.annotate(text, (end, row), xytext=(5, 0), textcoords="offset points", va="center", annotation_clip=False)
+
+
+def draw_legend(figure: Figure, colours: Mapping[str, str], columns: int) -> None:
+    """Draw a legend above: a patch for each name in ``colours``, up to ``columns`` abreast."""
+    from matplotlib.patches import Patch
+
+    patches = [Patch(facecolor=colour, label=name) for name, colour in colours.items()]
+    columns = min(columns, len(patches)) or 1
+    # Matplotlib fills by column, a legend is read by line: so in columns, the longer ones first.
+    by_column = [patch for column in range(columns) for patch in patches[column::columns]]
+    figure.legend(handles=by_column, loc="outside upper left", ncols=columns, frameon=False)

@@ -8,7 +8,7 @@
     accuracy over steps, live and recorded     ──► runs_chart      09
     ratios of the tokens, for each age         ──► ratio_chart     09
 
-Each returns SVG text (``svg.py``).
+Each returns SVG text (``run/figure.py``).
 """
 
 from __future__ import annotations
@@ -225,7 +225,7 @@ def ratio_chart(ratios: Mapping[str, Sequence[float]], sizes: Mapping[str, float
         axes = figure.subplots()
         for row, (name, found) in enumerate(ratios.items()):
             drawn = [min(max(ratio, 1 / FURTHEST), FURTHEST) for ratio in quantiles(found, DOTS)]
-            heights = [style.height_of(number, row) for number in range(len(drawn))]
+            heights = [height_of(number, row) for number in range(len(drawn))]
             axes.plot(drawn, heights, linestyle="", marker="o", markersize=3.5, alpha=0.7, color=style.BLUE)
             at = axes.get_yaxis_transform()
             axes.text(1.14, row, f"{sizes[name]:.0%}", ha="right", va="center", transform=at)
@@ -257,3 +257,9 @@ def quantiles(values: Sequence[float], count: int) -> list[float]:
     if len(ordered) <= count:
         return ordered
     return [ordered[round(index * (len(ordered) - 1) / (count - 1))] for index in range(count)]
+
+
+def height_of(number: int, row: float) -> float:
+    """Return where dot ``number`` of ``row`` stands. The golden ratio spreads neighbours evenly
+    over the height of the row."""
+    return row - 0.32 + 0.64 * (0.618 * number % 1)

@@ -6,7 +6,7 @@
     moments at which trainers wrote, by trial   ──► lives_chart         10
     steps and evaluations of a run, its kill    ──► lost_host_chart     10
 
-Each returns SVG text (``svg.py``).
+Each returns SVG text (``run/figure.py``).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from zorplex_rl.course.figures.bars import draw_legend
 from zorplex_rl.run import figure as style
 from zorplex_rl.run.figure import WIDTH, render
 from zorplex_rl.run.timeline import KINDS, Timeline, Window
@@ -77,7 +78,7 @@ def timeline_chart(timeline: Timeline, window: Window | None = None) -> str:
         axes.set(xlabel="seconds", xlim=(start - timeline_start, start - timeline_start + length))
         style.bare_axes(axes, grid="x")
         if colours:
-            style.draw_legend(figure, colours, columns=5)
+            draw_legend(figure, colours, columns=5)
 
     height = 76 + 30 * max(len(actors), 1) + 22 * math.ceil(len(colours) / 5)
     said = ", ".join(f"{actor} {share:.0%}" for actor, share in busy.items()) or "no span was recorded yet"
@@ -125,7 +126,7 @@ def fates_chart(decisions: Mapping[str, Sequence[tuple[float, str, str]]]) -> st
         axes.set(xlabel="seconds after the fault (dashed)")
         style.name_rows(axes, list(decisions))
         style.bare_axes(axes, grid="x")
-        style.draw_legend(figure, FOUND, len(FOUND))
+        draw_legend(figure, FOUND, len(FOUND))
 
     def fate(made: Sequence[tuple[float, str, str]]) -> str:
         acted = [f"{found}, {action} after {when:.1f} s" for when, found, action in made if action != "wait"]
@@ -160,7 +161,7 @@ def paired_timelines(windows: Mapping[str, Timeline], seconds: float, actors: Se
             style.bare_axes(axes, grid="x")
         panels[0].set_title("busy", loc="right", fontsize=12)
         panels[-1].set_xlabel("seconds")
-        style.draw_legend(figure, colours, columns=5)
+        draw_legend(figure, colours, columns=5)
 
     shares = (f"{name}: " + ", ".join(f"{a} {share:.0%}" for a, share in found.items()) for name, found in busy.items())
     height = 70 + (44 + 30 * len(actors)) * len(windows)

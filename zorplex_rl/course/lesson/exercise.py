@@ -9,7 +9,7 @@
     exercise.feedback(lambda: idle_share, check_idle_share, idle_share_solution, level="core", minutes=6, hints=("…", "…"))
     share, whose = exercise.running(lambda: idle_share, check_idle_share, idle_share_solution)
 
-``feedback`` shows the result of the check, in a cell of its own below the stub: marimo runs it again
+``feedback`` shows the result of the check, in its own cell below the stub: marimo runs it again
 on every edit. ``running`` returns what the page goes on with. The ``lambda`` is for a stub whose cell
 has a syntax error: its name does not exist then. Tests run each check on the stub, the solution and
 the answers of ``tests/notebooks/answers``. A check runs in a thread that is stopped in time, so that
@@ -326,7 +326,9 @@ def exercises(notebook: ModuleType) -> Iterator[tuple[str, Attempt, Check, Attem
 
 def _unlike(called: str, found: Any, right: Any) -> str:
     """Return the sentence on two results that differ, and say how if they look alike."""
-    ours, theirs, pair = _shown(found), _shown(right), (_plain(found), _plain(right))
+    ours = _shown(found)
+    theirs = _shown(right)
+    pair = (_plain(found), _plain(right))
     if ours == theirs:
         ours, theirs = (f"{_short(value)} ({type(value).__name__})" for value in (found, right))
     if ours == theirs and all(isinstance(value, list | tuple) for value in pair):

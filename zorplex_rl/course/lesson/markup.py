@@ -1,4 +1,4 @@
-"""Turn text into safe HTML, whoever wrote it: an author, a policy, a tool, a table of words.
+"""Turn text into safe HTML, no matter who wrote it: an author, a policy, a tool, a table of words.
 
     block(markdown)      paragraphs, lists, tables, code    ──► HTML
     inline(markdown)     one line: code and links only      ──► HTML without a paragraph around it

@@ -1,6 +1,6 @@
-"""Run somebody's function for a limited time: an endless loop, a long sleep, ``sys.exit``.
+"""Run a function for a limited time: an endless loop, a long sleep, ``sys.exit``.
 
-It runs in a thread of its own, so the caller goes on even if it cannot be stopped. It is stopped by
+It runs in its own thread, so the caller goes on even if it cannot be stopped. It is stopped by
 an exception that Python raises in that thread; code that waits outside Python (a lock, a long
 sleep) meets it only when it comes back.
 """

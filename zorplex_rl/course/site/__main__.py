@@ -10,23 +10,16 @@ import http.server
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
 from zorplex_rl.course.site.build import build_site
 from zorplex_rl.errors import ConfigError, SiteError
 
 
-class Parser(argparse.ArgumentParser):
-    """Report wrong arguments in one sentence and exit with code 2."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Build the site and serve it on request. Returns the exit code: 2 for bad arguments, 1 if a
     notebook cannot be published."""
-    parser = Parser(prog="./build_site.sh", description="Run every notebook and publish the course as static pages.")
+    description = "Run every notebook and publish the course as static pages."
+    parser = argparse.ArgumentParser(prog="./build_site.sh", description=description)
     parser.add_argument(
         "site", nargs="?", type=Path, default=Path("site"), metavar="DIR", help="where to (default: site)"
     )
@@ -54,9 +47,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ConfigError, SiteError) as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return 2 if isinstance(error, ConfigError) else 1
-    except OSError as error:
-        print(f"{parser.prog}: {asked.site} could not be written: {error.strerror or error}", file=sys.stderr)
-        return 1
     return 0
 
 
@@ -67,8 +57,7 @@ def server_of(site: Path, port: int) -> http.server.ThreadingHTTPServer:
     try:
         return http.server.ThreadingHTTPServer(("127.0.0.1", port), handler)
     except (OSError, OverflowError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "ports go from 0 to 65535"
-        raise ConfigError(f"--port {port} cannot be had ({reason}); give another") from error
+        raise ConfigError(f"--port {port} cannot be had ({error}); give another") from error
 
 
 if __name__ == "__main__":

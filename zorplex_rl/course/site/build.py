@@ -49,18 +49,13 @@ def build_site(
     if not course:
         raise ConfigError(f"{notebooks} has no notebook; expected files like 05_rl_intro.py")
     site = site.resolve()
-    check_place(site, course)
-    if jobs < 1 or (record and jobs > 1):
-        raise ConfigError(
-            "--jobs must be 1 or more, and 1 with --record: notebooks that run together disturb each other's seconds"
-        )
+    check_place(site)
+    if record and jobs > 1:
+        raise ConfigError("--record needs --jobs 1: notebooks that run together disturb each other's seconds")
     if record:
         # Calibrating imports torch, which a build needs for nothing else.
         from zorplex_rl.course import notebook_seconds
         from zorplex_rl.course.lesson.lesson import machine
-
-        if not record.parent.is_dir():
-            raise ConfigError(f"{record} cannot be written, because its folder does not exist; give another file")
     calibrations: list[float] = []
 
     def timed_page(notebook: Path) -> tuple[Page, float]:
@@ -72,7 +67,9 @@ def build_site(
         page = Page.read(export(notebook))
         return page, time.monotonic() - start
 
-    read, complaints, seconds = dict[Path, Page](), [], {}
+    read = dict[Path, Page]()
+    complaints = []
+    seconds = {}
     # The last notebooks take longest: begun first, none of them runs alone at the end.
     order = course if jobs == 1 else course[::-1]
     with ThreadPoolExecutor(jobs) as pool:
@@ -136,8 +133,6 @@ def publish(course: list[Path], pages: list[Page], lessons: list[Lesson], site: 
             (draft / search.PAGE).write_text(search_page(found), encoding="utf-8")
         for written_page in draft.glob("*.html"):
             check_links(written_page)
-        # Check again: the notebooks took minutes, and somebody may have put files there meanwhile.
-        check_place(site, course)
         earlier, names = _own_files(site), sorted(path.name for path in draft.iterdir())
         site.mkdir(parents=True, exist_ok=True)
         # Write the marker first, so that the next build recognises the folder of an interrupted
@@ -150,50 +145,21 @@ def publish(course: list[Path], pages: list[Page], lessons: list[Lesson], site: 
         (site / MARKER).write_text("\n".join(names) + "\n")
 
 
-def check_place(site: Path, course: list[Path]) -> None:
-    """Check that ``site`` and ``site``.zip are free or made by an earlier build. Raises ConfigError
-    otherwise.
-
-    A folder is made by a build if it holds ``MARKER``; a zip, if it holds the folder's ``MARKER``.
-    Other files in such a folder stay.
-    """
-    archive = site.with_name(f"{site.name}.zip") if site.name else None
-    if archive is None:
-        raise ConfigError(f"{site} cannot become a site; give a folder")
-    try:
-        if (site.exists() or site.is_symlink()) and not site.is_dir():
-            raise ConfigError(f"{site} is no folder; give another name for the site")
-        if site.is_dir() and any(site.iterdir()) and not (site / MARKER).is_file():
-            raise ConfigError(
-                f"{site} holds something that is no site of this course (it has no {MARKER}); give another folder, or empty it yourself"
-            )
-        own = _own_files(site)
-        for name in [
-            *FRAME,
-            *(name for notebook in course for name in (f"{notebook.stem}.html", notebook.name)),
-        ]:
-            if (site / name).exists() and name not in own:
-                raise ConfigError(f"{site / name} was not written by a build; move it, or give another folder")
-        if archive.exists() and not _is_own(archive, site.name):
-            raise ConfigError(f"{archive}, beside the site, is no zip of this course; move it, or give another folder")
-    except OSError as error:
-        raise ConfigError(f"{site} cannot be looked at ({error.strerror}); give another folder") from error
+def check_place(site: Path) -> None:
+    """Check that ``site`` is free, or made by an earlier build, which left ``MARKER`` in it: then it
+    and ``site``.zip are replaced, and its other files stay. Raises ConfigError."""
+    archive = site.with_name(f"{site.name}.zip")
+    if (site / MARKER).is_file():
+        return
+    if site.is_file() or (site.is_dir() and any(site.iterdir())) or archive.exists():
+        raise ConfigError(f"{site}, or {archive.name} beside it, was not made by a build; give another folder")
 
 
 def _own_files(site: Path) -> list[str]:
-    """Return the names of the files in ``site`` that an earlier build wrote. Ignores names with a
-    folder in them: no build writes those."""
+    """Return the names of the files in ``site`` that an earlier build wrote."""
     marker = site / MARKER
-    names = marker.read_text(errors="replace").splitlines() if marker.is_file() else []
-    return [name for name in names if name and name == Path(name).name and not (site / name).is_dir()]
-
-
-def _is_own(archive: Path, name: str) -> bool:
-    try:
-        with zipfile.ZipFile(archive) as opened:
-            return f"{name}/{MARKER}" in opened.namelist()
-    except (OSError, zipfile.BadZipFile):
-        return False
+    names = marker.read_text().splitlines() if marker.is_file() else []
+    return [name for name in names if name == Path(name).name and (site / name).is_file()]
 
 
 def check_links(page: Path) -> None:

@@ -95,13 +95,17 @@ class ServicePlayer(Widget, script="service_player.js"):
 
     @staticmethod
     def drawn(state: Mapping[str, Any]) -> str:
-        left, row, shown = 80, 30, state["look"]
+        left = 80
+        row = 30
+        shown = state["look"]
         width = (WIDTH - left - 8) / (shown["to"] - shown["from"])
 
         def x(at: float) -> float:
             return left + width * (at - shown["from"])
 
-        shapes, top, said = "", 34, []
+        shapes = ""
+        top = 34
+        said = []
         for run in state["runs"]:
             bottom = top + row * run["places"]
             shapes += "".join(

@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from zorplex_rl.course.figures.bars import write_in_bar
 from zorplex_rl.course.widgets.widget import Axes, Params, Simulator, tabulate
 from zorplex_rl.run import figure as style
 from zorplex_rl.run.figure import render
@@ -73,7 +74,7 @@ class WeightRingRace(Simulator, script="weight_ring_race.js"):
                     colour = style.SERIES[version % len(style.SERIES)] if version >= 0 else "none"
                     axes.barh(row, 0.94, left=chunk, height=0.8, color=colour, edgecolor=style.GREY)
                     if version >= 0:
-                        style.write_in_bar(axes, chunk + 0.47, row, str(version))
+                        write_in_bar(axes, chunk + 0.47, row, str(version))
             style.name_rows(axes, list(rows), margin=0.7)
             axes.set(xlim=(0, len(staging)), xticks=[])
             style.bare_axes(axes, keep=())
@@ -132,7 +133,9 @@ def _read(
     while True:
         complete = [slot for slot, sequence in enumerate(sequences) if sequence and sequence % 2 == 0]
         slot = max(complete, key=lambda slot: ring[slot][-1])
-        sequence, event, staging = sequences[slot], "begins", [EMPTY] * CHUNKS
+        sequence = sequences[slot]
+        event = "begins"
+        staging = [EMPTY] * CHUNKS
         for chunk in range(CHUNKS):
             for tick in range(ticks_per_chunk):
                 if tick == ticks_per_chunk - 1:
