@@ -12,6 +12,7 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # Several tests share the cores: a thread of torch that waits for another is to sleep, not to spin.
@@ -24,6 +25,7 @@ from filelock import FileLock
 from hypothesis import HealthCheck, settings
 
 from zorplex_rl.policy.load import EMBEDDED_PATH, Policy, load_policy
+from zorplex_rl.policy.model import Model
 from zorplex_rl.run.folder import RunFolder
 
 # Every folder of tests: what one test file takes from another is found, and so are the actors of a
@@ -108,9 +110,10 @@ def babbler(
     dtype: torch.dtype = torch.float32,
     seed: int = 0,
     habits: dict[str, dict[str, float]] = _HABITS,
+    foreign: bool = False,
 ) -> Policy:
     """A tiny random model that leans towards ``habits``; its random layers make every context
-    count."""
+    count. If ``foreign``, it is transformers' own."""
     from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
     torch.manual_seed(seed)
@@ -139,6 +142,10 @@ def babbler(
                 model.lm_head.weight[tokenizer.convert_tokens_to_ids(after)] += (
                     (10 + torch.tensor(share).log()) / 8 * axis
                 )
+    if not foreign:
+        ours = Model(SimpleNamespace(**model.config.to_dict()), SimpleNamespace(eos_token_id=tokenizer.eos_token_id))
+        ours.load_state_dict(model.state_dict())
+        model = ours
     return Policy(model.to(dtype).eval(), tokenizer, f"babbler:{architecture}", (tokenizer.eos_token_id,))
 
 
@@ -148,10 +155,11 @@ def tokenizer():
     return load_policy(of_transformers=True).tokenizer
 
 
-@pytest.fixture(scope="session", params=["qwen2", "llama"])
+@pytest.fixture(scope="session", params=["qwen2", "llama", "foreign"])
 def babbling(request, tokenizer) -> Policy:
-    """A float32 babbler of each architecture."""
-    return babbler(tokenizer, request.param)
+    """A float32 babbler of each architecture, and one that is transformers' own."""
+    is_foreign = request.param == "foreign"
+    return babbler(tokenizer, "llama" if is_foreign else request.param, foreign=is_foreign)
 
 
 @pytest.fixture(scope="session")
