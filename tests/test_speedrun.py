@@ -15,7 +15,10 @@ import pytest
 from zorplex_rl.task.environment import Zorplex
 
 SPEEDRUN = Path(__file__).parents[1] / "speedrun"
-ENTRIES = sorted((SPEEDRUN / "entries").glob("*.py"))
+ENTRIES = [
+    pytest.param(file, id=file.stem, marks=pytest.mark.slow if file.stem == "baseline" else pytest.mark.long)
+    for file in sorted((SPEEDRUN / "entries").glob("*.py"))
+]
 TINY = """
 import torch
 from zorplex_rl.learning.train_simple import compare, play, policy_gradient
@@ -80,8 +83,7 @@ def test_the_clock_stands_while_held_out_tasks_are_sampled(run, entry):
     assert arrival.seconds < 0.1 * (time.perf_counter() - began)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("file", ENTRIES, ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", ENTRIES)
 def test_each_entry_trains_the_policy_that_it_is_given(run, file, embedded):
     policy, tasks = copy.deepcopy(embedded), Zorplex(7).tasks(run.KINDS, 8)
     before = copy.deepcopy(policy.model.state_dict())

@@ -75,6 +75,7 @@ def test_a_finished_run_is_left_alone_and_can_be_made_longer(tmp_path, capsys, s
     assert RunFolder.reopen(path)[1].steps == 4
 
 
+@pytest.mark.long
 def test_a_trainer_does_not_come_back_from_a_broken_checkpoint(tmp_path):
     controllers = []
 
