@@ -85,12 +85,3 @@ def test_a_build_of_the_site_records_how_long_each_notebook_took(tmp_path, monke
     assert (found["calibration"], found["machine"]) == (0.25, lesson.machine())
     assert list(found["seconds"]) == ["01_quick", "02_slow"]
     assert found["seconds"]["01_quick"] < found["seconds"]["02_slow"]
-
-
-def test_a_calibration_is_the_time_of_a_step_and_ends_when_its_time_is_over():
-    import torch
-
-    threads = torch.get_num_threads()
-    # Without time for a second step, the first one counts.
-    assert notebook_seconds.seconds_per_step(limit=0.0) > 0
-    assert torch.get_num_threads() == threads

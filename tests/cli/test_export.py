@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 import pytest
-from runs import SMALL, final_weights, same_weights, train_here
+from runs import final_weights, same_weights
 from safetensors.torch import load_file
 
 from zorplex_rl.cli.commands import main
@@ -50,9 +50,8 @@ class NoTools(Environment):
         return None
 
 
-@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.long)])
-def test_plain_transformers_writes_the_same_greedy_texts_as_the_package(dtype, tmp_path, sync_run):
-    path = sync_run.path if dtype == "float32" else train_here(SMALL.changed(dtype=dtype), tmp_path / "run").path
+def test_plain_transformers_writes_the_same_greedy_texts_as_the_package(tmp_path, sync_run):
+    path = sync_run.path
     assert main(["export", str(path), "--to", str(tmp_path / "model")]) == 0
     prompts = json.dumps([(task.system, task.question) for task in TASKS])
     done = subprocess.run(
@@ -61,14 +60,11 @@ def test_plain_transformers_writes_the_same_greedy_texts_as_the_package(dtype, t
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    policy = load_policy(str(path / "policy"), dtype=dtype)
+    policy = load_policy(str(path / "policy"))
     sampling, environment = Sampling(temperature=0.0, max_tokens=TOKENS, slots=1), NoTools()
     requests = [RolloutRequest(task) for task in TASKS]
     ours = rollout(policy, requests, environment.execute, sampling, environment=environment)
-    assert found["zorplex"] is False and found["dtype"] == f"torch.{dtype}"
-    # In bfloat16 two ways to compute the same may differ where two tokens are almost equally likely.
-    equal = sum(text == episode.text for text, episode in zip(found["texts"], ours, strict=True))
-    assert equal >= len(TASKS) - (dtype == "bfloat16")
+    assert found == {"texts": [episode.text for episode in ours], "dtype": "torch.float32", "zorplex": False}
     assert same_weights(load_file(tmp_path / "model" / "model.safetensors"), final_weights(path))
 
 

@@ -82,15 +82,6 @@ def test_the_view_shows_the_step_the_numbers_the_time_left_and_how_busy_each_act
     assert "0:03:20" in rendered(view) and "left" not in rendered(view)
 
 
-@pytest.mark.parametrize("width", [40, 80, 160])
-def test_the_view_fits_its_width(width):
-    view = LiveView(100_000, plain())
-    for row in (STEP | {"step": 88_888}, STEP | {"step": 88_889}, EVAL):
-        view.update(row)
-    lines = rendered(view, width).splitlines()
-    assert max(map(len, lines)) <= width and len(lines) <= 9
-
-
 def test_in_a_terminal_the_view_is_redrawn_in_place_with_logged_lines_above_it_and_left_as_it_was():
     console = terminal()
     with pytest.raises(KeyboardInterrupt), LiveView(100, console) as view:

@@ -11,6 +11,7 @@ import re
 import shlex
 import signal
 import subprocess
+import sys
 import termios
 import threading
 from types import SimpleNamespace
@@ -74,6 +75,7 @@ def test_a_finished_run_is_left_alone_and_can_be_made_longer(tmp_path, capsys, s
     assert RunFolder.reopen(path)[1].steps == 4
 
 
+@pytest.mark.long
 def test_a_trainer_does_not_come_back_from_a_broken_checkpoint(tmp_path):
     controllers = []
 
@@ -150,40 +152,45 @@ def test_a_closed_terminal_ends_the_run_with_a_checkpoint(tmp_path):
 
 
 def stopped(tmp_path, monkeypatch, *actions, under_way=True):
-    """(exit code, is a checkpoint asked for) of a run that gets ``actions``: signals, or seconds."""
-    controller = SimpleNamespace(stop_requested=False, under_way=under_way)
+    """(exit code, how it ended) of a run that gets ``actions``: signals, or seconds to wait."""
+    controller, ended = SimpleNamespace(stop_requested=False, under_way=under_way), ["at its end"]
 
     async def run_training(config, folder, resume, show, say, draw, on_start):
         on_start(controller)
-        for action in actions:
-            if isinstance(action, signal.Signals):
-                os.kill(os.getpid(), action)
-            await asyncio.sleep(action if isinstance(action, float) else 0.05)
+        try:
+            for action in actions:
+                if isinstance(action, signal.Signals):
+                    os.kill(os.getpid(), action)
+                await asyncio.sleep(action if isinstance(action, float) else 0.05)
+        except asyncio.CancelledError:
+            ended.append("at once")
+            raise
         if controller.stop_requested:
+            ended.append("after a checkpoint")
             raise StopRequest
         evaluation = {"greedy_accuracy": 0.5, "sampled_accuracy": 0.5, "outcomes": {"greedy": {}, "sampled": {}}}
         return evaluation, evaluation | {"seconds": 1.0}
 
     monkeypatch.setattr("zorplex_rl.training.loop.run_training", run_training)
-    return train.train(SMALL, RunFolder.create(tmp_path / "run", SMALL)), controller.stop_requested
+    # A closed terminal is replaced.
+    monkeypatch.setattr(sys, "stdout", sys.stdout)
+    monkeypatch.setattr(train, "SAME_WISH_SECONDS", 0.5)
+    return train.train(SMALL, RunFolder.create(tmp_path / "run", SMALL)), ended[-1]
 
 
 @pytest.mark.parametrize("number", train.STOPS)
-def test_a_signal_asks_for_a_checkpoint_and_a_later_one_for_an_end_at_once(tmp_path, monkeypatch, capsys, number):
-    monkeypatch.setattr(train, "SAME_WISH_SECONDS", 0.5)
-    assert stopped(tmp_path / "one", monkeypatch, number, number) == (130, True)
-    assert "after a checkpoint" in capsys.readouterr().out
-    assert stopped(tmp_path / "two", monkeypatch, number, 0.6, signal.SIGINT) == (130, True)
-    assert "at once" in capsys.readouterr().out
+def test_a_signal_asks_for_a_checkpoint_and_a_later_one_for_an_end_at_once(tmp_path, monkeypatch, number):
+    assert stopped(tmp_path / "one", monkeypatch, number, number) == (130, "after a checkpoint")
+    assert stopped(tmp_path / "two", monkeypatch, number, 0.6, signal.SIGINT) == (130, "at once")
 
 
 def test_before_there_is_anything_to_save_a_signal_means_at_once(tmp_path, monkeypatch):
-    assert stopped(tmp_path, monkeypatch, signal.SIGINT, under_way=False) == (130, False)
+    assert stopped(tmp_path, monkeypatch, signal.SIGINT, under_way=False) == (130, "at once")
 
 
 def test_a_signal_that_was_ignored_from_the_start_stays_ignored(tmp_path, monkeypatch):
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        assert stopped(tmp_path, monkeypatch, signal.SIGHUP) == (0, False)
+        assert stopped(tmp_path, monkeypatch, signal.SIGHUP) == (0, "at its end")
     finally:
         signal.signal(signal.SIGHUP, before)

@@ -55,15 +55,6 @@ def test_a_checkpoint_that_was_not_finished_does_not_exist_and_the_last_two_are_
     assert [path.name for path in folder.checkpoints()] == ["step_000020", "step_001000"]
 
 
-@pytest.mark.parametrize("line", ['{"event": "st', "\0" * 100 + "\n"])
-def test_a_line_that_a_crash_has_spoilt_is_left_out(tmp_path, line):
-    folder = RunFolder.create(tmp_path / "run", Config())
-    folder.append_metrics(step_row(1))
-    with (folder.path / "metrics.jsonl").open("a") as file:
-        file.write(line)
-    assert folder.metrics() == [step_row(1)]
-
-
 def test_rows_episodes_and_checkpoints_that_came_after_a_checkpoint_go_when_a_run_continues_from_it(tmp_path):
     folder = filled_folder(tmp_path / "run", 1, 2)
     first, second = folder.checkpoints()
