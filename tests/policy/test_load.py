@@ -6,6 +6,7 @@ import copy
 import json
 import pickle
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 import huggingface_hub.constants
@@ -183,7 +184,9 @@ def test_pickled_weights_are_never_read(broken, named, monkeypatch):
         index = {"metadata": {}, "weight_map": {"lm_head.weight": "pytorch_model.bin"}}
         (broken / named).write_text(json.dumps(index))
     monkeypatch.setattr(torch, "load", lambda *_, **__: trap.touch())
-    refusal(broken)
+    for of_transformers in (False, True):
+        with suppress(PolicyError):
+            load_policy(str(broken), of_transformers=of_transformers)
     assert not trap.exists()
 
 
