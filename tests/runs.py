@@ -89,7 +89,7 @@ def state_at(step: int, config: Config = SMALL, **changed) -> dict:
 
 def counters(folder: RunFolder) -> dict[str, int]:
     """What has happened to groups, as the last checkpoint counted it."""
-    return folder.controller_state(folder.newest_checkpoint())["replay"]["counters"]
+    return folder.controller_state(folder.newest_checkpoint())["replay_buffer"]["counters"]
 
 
 def as_flags(config: Config) -> list[str]:

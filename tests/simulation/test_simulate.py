@@ -4,7 +4,6 @@ real system."""
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import product
 from statistics import fmean, pstdev
 
 import pytest
@@ -88,20 +87,6 @@ def test_no_run_beats_its_lower_bound_async_is_nowhere_slower_than_sync_and_at_l
         assert bounds.all * A_HAIR >= max(bounds.trainer, bounds.generators, bounds.weights, bounds.round_trips)
     assert both.asynchronous.seconds <= both.sync.seconds * A_HAIR
     assert simulate_async(replace(setting, max_lag=0), latencies) == both.sync
-
-
-def test_generators_that_take_several_groups_at_once_finish_every_run_within_its_bounds_and_no_later_than_sync():
-    """Every small combination, with latencies that vary and without."""
-    for generators, share, lag, groups, variation in product(range(1, 6), range(1, 6), range(4), range(1, 8), (0, 1)):
-        setting = Setting(generators, groups, 4, lag, variation=variation, training_seconds=0.5, seed=groups)
-        latencies = replace(setting.latencies(), share=share)
-        sync, asynchronous = simulate_sync(setting, latencies), simulate_async(setting, latencies)
-        what = f"{generators} generators, share {share}, lag {lag}, {groups} groups, variation {variation}"
-        assert sum(asynchronous.staleness.values()) == sum(sync.staleness.values()) == 4 * groups, what
-        assert asynchronous.seconds * A_HAIR >= lower_bounds(setting, latencies, "async").all, what
-        assert sync.seconds * A_HAIR >= lower_bounds(setting, latencies, "sync").all, what
-        assert asynchronous.seconds <= sync.seconds * A_HAIR, what
-        assert lag or asynchronous == sync, what
 
 
 @settings(max_examples=200)

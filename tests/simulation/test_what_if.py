@@ -80,15 +80,6 @@ def test_so_is_an_asynchronous_one_however_its_generators_take_new_weights(chang
         assert 0 <= step - 1 - versions[0] <= config.max_lag
 
 
-def test_the_journal_knows_every_version_that_sampled_a_turn(lagging_run):
-    lags = []
-    for step, versions in versions_of(read_recording(lagging_run.path)):
-        assert versions == sorted(versions)
-        lags += [step - 1 - version for version in versions]
-    assert min(lags) >= 0
-    assert 0 < max(lags) <= LAGGING.max_lag
-
-
 def test_the_first_difference_is_named_and_the_rest_is_still_compared(copied):
     rows = journal(copied)
     batch = next(row for row in rows if row["event"] == "batch" and row["step"] == 3)
@@ -155,12 +146,6 @@ def test_another_lag_has_the_schedule_and_the_seconds_of_the_simulator(sync_run,
     assert 0 < max(changed) <= 2
     assert all(seconds > 0 for seconds in found.predicted)
     assert found.difference("sampled, at the end")[1] is None
-
-
-def test_a_run_with_nothing_changed_does_not_part_from_itself(sync_run):
-    found = what_if(read_recording(sync_run.path), SMALL, seeds=1)
-    assert found.pairs[0].parted is None
-    assert found.difference("greedy, at the end")[0] == 0
 
 
 def test_the_command_replays_unchanged_and_its_exit_code_says_whether_it_is_the_same(copied, capsys):
