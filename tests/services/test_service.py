@@ -122,23 +122,6 @@ async def test_no_more_is_in_flight_or_queued_than_allowed_and_who_waits_too_lon
         assert in_flight(service) == len(service.router.queue) == 0
 
 
-async def test_callers_that_give_up_leave_no_trace_in_the_queues():
-    async with echoes(replicas=1, max_in_flight=1) as (service, _):
-        requests = [asyncio.create_task(service.nap.route(0.2)) for _ in range(6)]
-        await until(lambda: len(service.router.queue) == 5)
-        for request in requests[1:4]:
-            request.cancel()
-        outcomes = await asyncio.gather(*requests, return_exceptions=True)
-        assert [isinstance(outcome, asyncio.CancelledError) for outcome in outcomes] == [
-            False,
-            *[True] * 3,
-            False,
-            False,
-        ]
-        assert in_flight(service) == len(service.router.queue) == 0
-        assert await service.who.route() == pids(service)[0]
-
-
 async def test_a_session_stays_with_its_replica_in_order_and_moves_when_that_dies():
     async with echoes(replicas=3, max_in_flight=2) as (service, _), service.session() as session:
         answers = await asyncio.gather(*(session.remember.route(number) for number in range(40)))

@@ -164,7 +164,6 @@ def test_the_command_replays_unchanged_and_its_exit_code_says_whether_it_is_the_
     ("flags", "named"),
     [
         (["--without-fault"], "--without-fault"),
-        (["--loss", "tis", "--clip-low", "0.1"], "--clip-low"),
         (["--loss", "tis", "--seeds", "0"], "--seeds"),
         (["--learning-rate", "-1"], "--learning-rate"),
     ],
@@ -175,9 +174,8 @@ def test_a_change_that_cannot_be_gets_one_sentence(sync_run, capsys, flags, name
     assert named in line
 
 
-@pytest.mark.parametrize("lines", [0, 1], ids=["nothing", "no step"])
-def test_a_run_without_a_journal_gets_one_sentence(copied, lines):
-    write_journal(copied, journal(copied)[:lines])
+def test_a_run_without_a_journal_gets_one_sentence(copied):
+    write_journal(copied, journal(copied)[:1])
     with pytest.raises(ConfigError, match=re.escape(str(copied))):
         read_recording(copied)
     (copied / "journal.jsonl").unlink()

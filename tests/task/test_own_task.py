@@ -146,7 +146,6 @@ def test_a_source_goes_to_other_processes_with_its_text_and_needs_no_file():
         (["--task", "no_such.py:Sums"], "No such file or directory: 'no_such.py'"),
         (["--task", "sudoku"], "'sudoku'; expected one of simple"),
         (["--task", LOCKERS, "--difficulty", "hard"], "--difficulty"),
-        (["--task", LOCKERS, "--max-tokens", "1020"], "reads at most 1024"),
         (["--task", WORDS], "there are 0 problems"),
     ],
 )
@@ -227,10 +226,10 @@ def test_no_code_runs_out_of_a_run_s_folder_its_file_is_named_again(tmp_path, ca
     file.write_text(GOOD)
     config = SMALL.changed(task=str(file), max_tokens=32, steps=1)
     folder = train_here(config, tmp_path / "run")
-    assert folder.resume_command.endswith(f" --task '{file}'")
     for again in ("train --resume", "replay"):
         assert main([*again.split(), str(folder.path)]) == 2
-        assert f"--task '{file}'" in capsys.readouterr().err
+        said = capsys.readouterr().err
+        assert "--task" in said and str(file) in said
     with pytest.raises(ConfigError):
         read_recording(folder.path)
     # The file may be elsewhere now.

@@ -101,14 +101,6 @@ def test_what_is_held_out_shares_no_word_with_training_in_question_table_keys_or
             assert {*task.keys, *task.redirects, *task.redirects.values()} <= set(own)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", TASK_SPECS)
-def test_no_constant_answer_is_right_for_more_than_six_percent_even_if_it_is_chosen_afterwards(kind):
-    for seed, split in itertools.product(range(20), SPLITS):
-        answers = Counter(get_spec(kind, seed).task(index, split).answer for index in range(200))
-        assert max(answers.values()) <= 0.06 * 200, (seed, split)
-
-
 def test_every_value_is_asked_for_once_in_each_block_of_indices():
     for kind, split in itertools.product(("simple", "multi_step", "recursive"), SPLITS):
         spec = get_spec(kind, 4)

@@ -153,9 +153,9 @@ class Router:
 
     def _arrived(self, request: Request, replica: Replica, future: asyncio.Future[Any]) -> None:
         """See to the answer of ``replica``."""
+        error = ReplicaDied("its call was cancelled") if future.cancelled() else future.exception()
         if request not in replica.in_flight:
             return  # It was seen to when the replica failed.
-        error = ReplicaDied("its call was cancelled") if future.cancelled() else future.exception()
         if isinstance(error, ReplicaDied):
             replica.fail(reason_of(error))  # That sees to all its requests.
             return
