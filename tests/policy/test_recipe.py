@@ -148,11 +148,7 @@ def test_two_builds_are_identical_to_the_byte_and_another_seed_is_another_policy
     assert contents["a"]["model.safetensors"] != contents["c"]["model.safetensors"]
 
 
-def test_imitation_learns():
-    _, losses = built(replace(SMALL, batch_size=16, hidden_size=32, warmup_steps=5), 40)
-    assert sum(losses[-5:]) < 0.75 * sum(losses[:5])
-
-
+@pytest.mark.long
 @pytest.mark.parametrize("start", [None, "embedded"])
 def test_the_script_writes_a_policy_that_rolls_out(tmp_path, start):
     """From nothing, and from a model that keeps its tokenizer."""

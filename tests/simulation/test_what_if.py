@@ -80,15 +80,6 @@ def test_so_is_an_asynchronous_one_however_its_generators_take_new_weights(chang
         assert 0 <= step - 1 - versions[0] <= config.max_lag
 
 
-def test_the_journal_knows_every_version_that_sampled_a_turn(lagging_run):
-    lags = []
-    for step, versions in versions_of(read_recording(lagging_run.path)):
-        assert versions == sorted(versions)
-        lags += [step - 1 - version for version in versions]
-    assert min(lags) >= 0
-    assert 0 < max(lags) <= LAGGING.max_lag
-
-
 def test_the_first_difference_is_named_and_the_rest_is_still_compared(copied):
     rows = journal(copied)
     batch = next(row for row in rows if row["event"] == "batch" and row["step"] == 3)
@@ -157,12 +148,6 @@ def test_another_lag_has_the_schedule_and_the_seconds_of_the_simulator(sync_run,
     assert found.difference("sampled, at the end")[1] is None
 
 
-def test_a_run_with_nothing_changed_does_not_part_from_itself(sync_run):
-    found = what_if(read_recording(sync_run.path), SMALL, seeds=1)
-    assert found.pairs[0].parted is None
-    assert found.difference("greedy, at the end")[0] == 0
-
-
 def test_the_command_replays_unchanged_and_its_exit_code_says_whether_it_is_the_same(copied, capsys):
     assert main(["replay", str(copied), "--loss", "grpo", "--seeds", "5"]) == 0
     assert "32 of 32 episodes, 4 of 4 steps" in " ".join(capsys.readouterr().out.split())
@@ -179,7 +164,6 @@ def test_the_command_replays_unchanged_and_its_exit_code_says_whether_it_is_the_
     ("flags", "named"),
     [
         (["--without-fault"], "--without-fault"),
-        (["--loss", "tis", "--clip-low", "0.1"], "--clip-low"),
         (["--loss", "tis", "--seeds", "0"], "--seeds"),
         (["--learning-rate", "-1"], "--learning-rate"),
     ],
@@ -190,9 +174,8 @@ def test_a_change_that_cannot_be_gets_one_sentence(sync_run, capsys, flags, name
     assert named in line
 
 
-@pytest.mark.parametrize("lines", [0, 1], ids=["nothing", "no step"])
-def test_a_run_without_a_journal_gets_one_sentence(copied, lines):
-    write_journal(copied, journal(copied)[:lines])
+def test_a_run_without_a_journal_gets_one_sentence(copied):
+    write_journal(copied, journal(copied)[:1])
     with pytest.raises(ConfigError, match=re.escape(str(copied))):
         read_recording(copied)
     (copied / "journal.jsonl").unlink()

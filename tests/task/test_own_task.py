@@ -3,11 +3,9 @@ real runs on the two in ``examples/``."""
 
 from __future__ import annotations
 
-import json
 import pickle
 import random
 import re
-import shlex
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -74,9 +72,7 @@ def test_sampling_stops_at_the_answer_of_the_environment_and_calls_only_its_tool
     [
         ("class Sums(:\n", r"SyntaxError: .*tasks.py, line 1"),
         ("x = 1\n\n1 / 0\n", "ZeroDivisionError: division by zero, in line 3 of tasks.py"),
-        ("import no_such_package\n", "ModuleNotFoundError: No module named 'no_such_package', in line 1"),
         ("x = 1\n", "tasks.py has none"),
-        ("from zorplex_rl.task.environment import Zorplex\n", "tasks.py has none"),
         (changed(("def task(", "def draw(")), "tasks.py has none"),
         (GOOD + "\nclass Other(Doubling): pass\n", "tasks.py has Doubling, Other"),
         (GOOD + "\n    def __init__(self): pass\n", r"Doubling\(0, data\): TypeError"),
@@ -149,13 +145,8 @@ def test_a_source_goes_to_other_processes_with_its_text_and_needs_no_file():
     [
         (["--task", "no_such.py:Sums"], "No such file or directory: 'no_such.py'"),
         (["--task", "sudoku"], "'sudoku'; expected one of simple"),
-        (["--task", f"{LOCKERS}:Sums"], "has Lockers"),
         (["--task", LOCKERS, "--difficulty", "hard"], "--difficulty"),
-        (["--task", LOCKERS, "--task-data", "no.jsonl"], "No such file or directory: 'no.jsonl'"),
-        (["--task", LOCKERS, "--max-turns", "2"], "--max-turns is 2, but the shortest answer takes 3"),
-        (["--task", LOCKERS, "--max-tokens", "1020"], "the policy reads at most 1024 tokens"),
         (["--task", WORDS], "there are 0 problems"),
-        (["--task-data", PROBLEMS], "--task-data"),
     ],
 )
 def test_a_run_on_a_task_that_cannot_work_is_refused_before_it_begins(arguments, named, tmp_path, capsys):
@@ -235,11 +226,10 @@ def test_no_code_runs_out_of_a_run_s_folder_its_file_is_named_again(tmp_path, ca
     file.write_text(GOOD)
     config = SMALL.changed(task=str(file), max_tokens=32, steps=1)
     folder = train_here(config, tmp_path / "run")
-    assert (folder.path / "task.py").read_text() == GOOD
-    assert folder.resume_command.endswith(f" --task '{file}'")
     for again in ("train --resume", "replay"):
         assert main([*again.split(), str(folder.path)]) == 2
-        assert f"--task '{file}'" in capsys.readouterr().err
+        said = capsys.readouterr().err
+        assert "--task" in said and str(file) in said
     with pytest.raises(ConfigError):
         read_recording(folder.path)
     # The file may be elsewhere now.
@@ -259,17 +249,3 @@ def test_the_policy_learns_a_tool_that_answers_differently_from_those_it_knows(t
     config = Config(task=LOCKERS, steps=20, eval_every=1000, device="cpu")
     before, after = train_here(config, tmp_path / "run").evaluations()
     assert after["sampled_accuracy"] >= before["sampled_accuracy"] + 0.2
-
-
-@pytest.mark.long
-def test_word_problems_run_with_a_policy_that_cannot_read_them(tmp_path, capsys):
-    config = SMALL.changed(task=WORDS, task_data=PROBLEMS, steps=2, max_tokens=32)
-    train_here(config, tmp_path / "run")
-    final = rows(tmp_path / "run", "eval")[-1]
-    assert final["kinds"].keys() == {"word_problem"} and final["greedy_accuracy"] == 0
-    flags = shlex.split(
-        f"--tasks 8 --task {WORDS} --task-data {PROBLEMS} --max-tokens 16 --json {tmp_path / 'report.json'}"
-    )
-    assert main(["eval", "--policy", str(tmp_path / "run" / "policy"), *flags]) == 0
-    (report,) = json.loads((tmp_path / "report.json").read_text())["tasks"]
-    assert report["name"] == WORDS and report["episodes"] == 8 and report["accuracy"] == 0
