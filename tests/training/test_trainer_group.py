@@ -18,17 +18,15 @@ from sharded_ranks import one_process, train, train_sharded
 
 from zorplex_rl.config import LearnerConfig
 from zorplex_rl.hosts.hosts import Hosts
-from zorplex_rl.learning.advantages import group_relative
 from zorplex_rl.learning.batches import collate, split_by_tokens
 from zorplex_rl.learning.checkpoint import load_learner, save_learner
 from zorplex_rl.learning.learner import response_logprobs
+from zorplex_rl.learning.train_simple import compare, play
 from zorplex_rl.policy.load import load_policy
-from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
 from zorplex_rl.run.folder import RunFolder, seal
 from zorplex_rl.services.replica import Replica, ReplicaFailed, ServiceOptions, State
 from zorplex_rl.services.runtime import EndpointError
 from zorplex_rl.task.environment import Zorplex
-from zorplex_rl.task.rewards import score
 from zorplex_rl.training import trainer
 from zorplex_rl.training.controller import StopRequest
 from zorplex_rl.training.loop import run_training
@@ -58,12 +56,8 @@ def batch(embedded):
     of the reference."""
     zorplex = Zorplex(0)
     tasks = zorplex.tasks(("simple:easy", "compositional:easy"), 4, "train")
-    requests = [RolloutRequest(task, 10 * g + i, g) for g, task in enumerate(tasks) for i in range(4)]
-    episodes = rollout(embedded, requests, zorplex.execute, Sampling())
-    for episode in episodes:
-        episode.score = score(episode)
-    rewards = [[e.score.reward for e in episodes[i : i + 4]] for i in range(0, 16, 4)]
-    advantages = [a for group in group_relative(rewards) for a in group]
+    episodes = play(embedded, zorplex, [task for task in tasks for _ in range(4)], seed=0)
+    advantages = [a for i in range(0, 16, 4) for a in compare([e.score.reward for e in episodes[i : i + 4]])]
     short = next(i for i, advantage in enumerate(advantages) if advantage)
     for name in ("token_ids", "logprobs", "sampled"):
         setattr(episodes[short], name, getattr(episodes[short], name)[:1])

@@ -5,7 +5,6 @@ import asyncio
 import os
 import random
 import threading
-from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -14,7 +13,6 @@ from torch import nn
 
 from zorplex_rl.errors import WeightPullError
 from zorplex_rl.policy.load import load_policy
-from zorplex_rl.weights import layout as layout_module
 from zorplex_rl.weights import ring as ring_module
 from zorplex_rl.weights.layout import Layout, LayoutMismatch, check_shapes, named_weights
 from zorplex_rl.weights.ring import WeightRing, newest_common, read_rings
@@ -53,61 +51,6 @@ def test_what_is_packed_is_unpacked_bit_for_bit_without_gaps_and_rounded_where_t
         assert torch.equal(named_weights(model)[name], expected), name
     assert layout.size == sum(entry.size for entry in layout.entries)
     assert all(entry.offset % entry.dtype.itemsize == 0 for entry in layout.entries)
-
-
-class DeferredStream:
-    """Stands for a CUDA stream: what is put on it happens when somebody waits for it, and its order
-    with other streams is noted."""
-
-    def __init__(self, log):
-        self.log, self.work = log, []
-
-    def wait_stream(self, other):
-        self.log.append(f"after {other}")
-
-    def synchronize(self):
-        self.log.append("wait")
-        for copy in self.work:
-            copy()
-
-
-@pytest.fixture
-def deferred_gpu(monkeypatch):
-    """A GPU whose copies are done as late as CUDA allows. Returns what was asked of its streams, in
-    order."""
-    log, streams = [], []
-
-    def stream(device):
-        streams.append(DeferredStream(log))
-        return streams[-1]
-
-    monkeypatch.setattr(layout_module, "gpu_of", lambda weights: torch.device("cuda", 0))
-    monkeypatch.setattr(torch.cuda, "Stream", stream)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: "compute")
-    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
-    begin = layout_module._begin_copy
-    monkeypatch.setattr(
-        layout_module,
-        "_begin_copy",
-        lambda target, source: streams[-1].work.append(lambda: begin(target, source)),
-    )
-    return log
-
-
-def test_on_a_gpu_all_copies_are_done_before_packing_and_unpacking_return(deferred_gpu):
-    source, target = small_model(), small_model()
-    with torch.no_grad():
-        for tensor in named_weights(source).values():
-            tensor.copy_(torch.randint(0, 100, tensor.shape))
-    layout = Layout.of(source, torch.bfloat16)
-    buffer = torch.zeros(layout.size, dtype=torch.uint8)
-    layout.pack(source, buffer)
-    assert buffer.any()
-    layout.unpack(buffer, target)
-    assert all(torch.equal(tensor, named_weights(target)[name]) for name, tensor in named_weights(source).items())
-    # Copies begin after the optimizer's step, which is on the stream that computes, and are waited
-    # for once.
-    assert deferred_gpu == ["after compute", "wait"] * 2
 
 
 def test_tied_embeddings_travel_once():

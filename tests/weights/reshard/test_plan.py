@@ -135,12 +135,6 @@ def test_replicas_of_the_source_share_the_work(data):
     assert max(sent) - min(sent) <= max(move.bytes for move in moves)
 
 
-def test_what_other_tensors_made_a_replica_send_counts_when_the_next_is_planned():
-    source, destination, sent = Sharding((2,), (EVERYWHERE,)), Sharding((1,), (EVERYWHERE,)), [0, 0]
-    assert [plan((4,), source, destination, ITEMSIZE, sent)[0].source for _ in range(4)] == [0, 1, 0, 1]
-    assert sent == [16, 16]
-
-
 def test_partial_sums_and_shards_with_gaps_are_refused():
     with pytest.raises(ValueError, match="Partial"):
         Sharding((2,), (Partial(),))

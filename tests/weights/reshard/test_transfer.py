@@ -241,14 +241,3 @@ def test_sources_that_take_steps_together_are_never_read_torn_or_mixed():
         for trainer in trainers:
             trainer.join()
     assert versions == sorted(versions) and versions[-1] > 20
-
-
-def test_weights_are_rounded_where_they_arrive():
-    plan = plan_model(description(BY_ROWS), description(Sharding((1,), (EVERYWHERE,))))
-    thirds = [rank_of(plan.source, rank, lambda empty: number(empty) / 3) for rank in range(2)]
-    publishers = [ShardPublisher(model, plan, rank) for rank, model in enumerate(thirds)]
-    for publisher, model in zip(publishers, thirds, strict=True):
-        publisher.publish(model, 1)
-    model = rank_of(plan.destination, 0).to(torch.bfloat16)
-    pull(connect(plan, publishers, 0, model))
-    assert torch.equal(model.p, (number(torch.empty(4, 4)) / 3).bfloat16())
