@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import pickle
 import threading
 
 import pytest
@@ -17,7 +16,6 @@ from zorplex_rl.services.runtime import (
     EndpointError,
     ReplicaDied,
     concurrent_endpoint,
-    reason_of,
 )
 
 pytestmark = pytest.mark.slow
@@ -96,10 +94,3 @@ async def test_a_call_whose_actor_is_stopped_ends_as_if_its_process_had_died():
     await replica.stop()
     with pytest.raises(ReplicaDied):
         await asyncio.wait_for(call, PATIENCE)
-
-
-def test_a_report_survives_the_way_and_its_reason_is_one_line():
-    error = EndpointError("GeneratorActor.setup", "MemoryError", "no room\nfor more", "Traceback …")
-    found = pickle.loads(pickle.dumps(error))
-    assert (found.endpoint, found.kind, found.message, found.trace) == error.args
-    assert reason_of(found) == "GeneratorActor.setup raised MemoryError: no room"

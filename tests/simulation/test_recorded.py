@@ -12,7 +12,7 @@ from runs import SMALL, train_here
 
 from zorplex_rl.config import Config
 from zorplex_rl.run.timeline import Span, Timeline
-from zorplex_rl.simulation.recorded import latencies_of, predict, read_run, read_timeline
+from zorplex_rl.simulation.recorded import predict, read_run, read_timeline
 from zorplex_rl.simulation.setting import Setting
 from zorplex_rl.simulation.simulate import simulate_async, simulate_sync
 from zorplex_rl.training.controller import Controller
@@ -95,17 +95,6 @@ def test_an_evaluation_holds_its_generator_up_until_the_next_pull():
     assert dict(recorded.latencies.evaluate) == pytest.approx({2: 3.0})
 
 
-def test_groups_that_waited_for_tools_keep_their_latency_and_others_do_not():
-    timeline = sync_timeline()
-    for span in timeline.spans:
-        if span.kind == "train":
-            step = span.args["step"]
-            span.args["groups"] = [[2 * step, step, 9.0, 7.0], [2 * step + 1, step, 4.0, 0.0]]
-    recorded = read_timeline(timeline, SYNC)
-    assert dict(recorded.latencies.latency) == {0: 9.0, 2: 9.0, 4: 9.0}
-    assert predict(recorded).seconds == pytest.approx(predict(read_timeline(sync_timeline(), SYNC)).seconds + 3 * 5)
-
-
 def test_the_same_latencies_may_be_asked_about_another_lag():
     recorded = read_timeline(sync_timeline(), SYNC)
     asynchronous = predict(recorded, max_lag=1)
@@ -123,17 +112,6 @@ def test_a_run_that_was_resumed_or_had_a_generator_replaced_is_refused():
     for spans in (missing, again, took_over):
         with pytest.raises(ValueError, match="not in one go"):
             read_timeline(Timeline(spans), SYNC)
-
-
-def test_a_run_that_was_not_in_one_go_has_mean_latencies():
-    assert latencies_of(sync_timeline(), SYNC, 3)[1] is None
-    took_over = [*sync_timeline().spans, Span("generator_1", "generate", 30.0, 31.0, {"version": 1})]
-    measured, note = latencies_of(Timeline(took_over), SYNC, 5)
-    assert note
-    assert len(measured.latencies.train) == measured.setting.steps == 5
-    assert measured.latencies.train[0] == pytest.approx(5 + 0.5)
-    assert measured.latencies.generate[0] == pytest.approx((3 * 4 + 1) / 6)
-    assert len(predict(measured, max_lag=1).timeline.spans) > 10
 
 
 @pytest.mark.parametrize(("prompts", "generators"), [(8, 1), (7, 2), (4, 3)])

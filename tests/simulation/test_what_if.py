@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import json
-import re
 import shutil
 from array import array
 
@@ -20,9 +19,7 @@ from safetensors.torch import load_file, save_file
 
 from zorplex_rl.cli.commands import main
 from zorplex_rl.course.figures.two_runs import same_episodes, tokens_of, two_runs, why_parted
-from zorplex_rl.errors import ConfigError
-from zorplex_rl.run.folder import RunFolder
-from zorplex_rl.simulation.what_if import paired_interval, read_recording, replay, what_if
+from zorplex_rl.simulation.what_if import read_recording, replay, what_if
 
 pytestmark = pytest.mark.slow
 
@@ -174,15 +171,6 @@ def test_a_change_that_cannot_be_gets_one_sentence(sync_run, capsys, flags, name
     assert named in line
 
 
-def test_a_run_without_a_journal_gets_one_sentence(copied):
-    write_journal(copied, journal(copied)[:1])
-    with pytest.raises(ConfigError, match=re.escape(str(copied))):
-        read_recording(copied)
-    (copied / "journal.jsonl").unlink()
-    with pytest.raises(ConfigError, match="journal"):
-        read_recording(copied)
-
-
 def test_a_journal_that_a_crash_has_cut_off_is_replayed_as_far_as_it_goes(copied):
     write_journal(copied, journal(copied))
     text = (copied / "journal.jsonl").read_text()
@@ -190,15 +178,3 @@ def test_a_journal_that_a_crash_has_cut_off_is_replayed_as_far_as_it_goes(copied
     found = replay(read_recording(copied))
     assert found.is_equal, found.first_difference
     assert (found.compared["steps"], found.compared["files of weights"]) == (3, 1)
-
-
-def test_a_run_that_is_under_way_is_not_replayed(copied):
-    with RunFolder(copied).locked(), pytest.raises(ConfigError, match="is under way"):
-        read_recording(copied)
-
-
-def test_the_interval_of_equal_differences_has_no_width():
-    assert paired_interval([0.25, 0.25, 0.25]) == (0.25, 0.25)
-    assert paired_interval([-1.0, 1.0]) == (-1.0, 1.0)
-    assert paired_interval([0.5]) is None
-    assert [round(bound, 2) for bound in paired_interval([0.0, 0.1, 0.2])] == [-0.15, 0.35]

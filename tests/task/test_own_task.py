@@ -7,7 +7,6 @@ import pickle
 import random
 import re
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -83,14 +82,6 @@ def test_what_is_wrong_with_a_file_is_named(code, named):
         source(code).make()
 
 
-def test_a_file_with_several_classes_has_one_that_is_named():
-    code = GOOD + "\nclass Other(Doubling):\n    tools = ()\n"
-    assert source(code, "tasks.py:Other").make().tools == ()
-    assert source(code, "tasks.py:Doubling").make().tools == ("DOUBLE",)
-    with pytest.raises(TaskError, match="tasks.py has Doubling, Other"):
-        source(code, "tasks.py:Third").make()
-
-
 @pytest.mark.parametrize(
     ("change", "named"),
     [
@@ -126,13 +117,6 @@ def test_a_tool_that_is_late_has_timed_out_and_does_not_hold_up_the_next_one():
     assert own.execute(task, CALL) == "ERROR: timed out after 0.3 s"
     assert own.execute(task, ToolCall("DOUBLE", "21", 0)) == "42"
     assert time.monotonic() - began < 10
-
-
-def test_the_code_of_a_task_is_called_from_one_thread_at_a_time():
-    busy = "assert not busy; busy.append(1); time.sleep(0.01); busy.clear(); number = 2 * random"
-    own = source("import time\nbusy = []\n" + changed((NUMBER, busy))).make()
-    with ThreadPoolExecutor(8) as pool:
-        assert len(list(pool.map(lambda index: own.task(index, "train"), range(24)))) == 24
 
 
 def test_a_source_goes_to_other_processes_with_its_text_and_needs_no_file():
@@ -214,11 +198,6 @@ def test_an_example_that_the_embedded_policy_can_learn_passes_every_check(capsys
     code, said = main(["env", "check", LOCKERS]), capsys.readouterr().out
     assert code == 0 and f"Ready: zorplex-rl train --task {LOCKERS}\n" in said, said
     assert len(Path(LOCKERS).read_text().splitlines()) <= 80
-
-
-def test_an_example_that_the_embedded_policy_cannot_read_passes_every_other_check(capsys):
-    code, said = main(["env", "check", WORDS, "--task-data", PROBLEMS]), capsys.readouterr().out
-    assert code == 1 and said.endswith("Not ready: policy.\n"), said
 
 
 def test_no_code_runs_out_of_a_run_s_folder_its_file_is_named_again(tmp_path, capsys):

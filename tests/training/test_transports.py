@@ -9,11 +9,9 @@ import signal
 import threading
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
-from runs import until
 from torch import nn
 
 from zorplex_rl.config import Config
@@ -149,27 +147,6 @@ def test_no_pull_is_ever_torn_while_the_writer_laps_the_reader():
                 assert await source.pull() >= last
 
     asyncio.run(run())
-
-
-def test_a_publisher_that_was_stopped_before_it_was_killed_is_waited_for_no_longer_than_a_read_may_take(monkeypatch):
-    """Monarch never says that such a process is gone."""
-
-    async def run():
-        async with writer_of(2) as writer:
-            pid = await writer.process.call_one()
-            os.kill(pid, signal.SIGSTOP)
-            # A signal takes effect a little later, and on a busy machine an answer may come first.
-            stats = [*Path(f"/proc/{pid}/task").glob("*/stat")]
-            await until(lambda: all(stat.read_text().rpartition(") ")[2][0] == "T" for stat in stats))
-            asked = writer.source.call_one()
-            await asyncio.sleep(1.5)
-            os.kill(pid, signal.SIGKILL)
-            monkeypatch.setattr(transports, "READ_TIMEOUT_SECONDS", 1)
-            with pytest.raises(WeightPullError, match="within 1 s"):
-                await transports.answer_of(asked)
-
-    asyncio.run(run())
-    assert transports.read_seconds(15_000_000_000) == 301
 
 
 def test_a_writer_that_is_gone_leaves_the_old_weights_in_place_and_shared_ones_outlive_it_and_leave_nothing_behind(
