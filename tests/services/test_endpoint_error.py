@@ -83,7 +83,7 @@ async def test_whatever_an_endpoint_raises_is_an_answer_and_leaves_its_process_a
 
 async def test_an_error_of_this_package_arrives_as_itself():
     async with service_of(Troubled) as service:
-        with pytest.raises(TaskError, match="^its file is empty$"):
+        with pytest.raises(TaskError, match="^its file is empty"):
             await service.refuse_the_task.route()
 
 

@@ -195,7 +195,7 @@ def test_each_check_finds_its_faults_and_the_other_checks_do_not(check, code, en
 
 def test_an_example_that_the_embedded_policy_can_learn_passes_every_check(capsys):
     code, said = main(["env", "check", LOCKERS]), capsys.readouterr().out
-    assert code == 0 and f"Ready: zorplex-rl train --task {LOCKERS}\n" in said, said
+    assert code == 0 and f"Ready: zorplex-rl train --task {LOCKERS}" in said, said
     assert len(Path(LOCKERS).read_text().splitlines()) <= 80
 
 
