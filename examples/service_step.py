@@ -7,15 +7,15 @@ A process that writes episodes is killed in mid-step. Each episode has its own s
 process writes the same tokens from the same weights: the step gives the episodes that one process
 alone gives, token for token.
 
-    role        remembers                                if it dies in `zorplex-rl train`
-    dataset     nothing                                  the run ends; it need not
-    policy      a copy of the weights                    its groups are written again; a successor pulls weights first
-    tools       nothing                                  calls go elsewhere
-    reward      nothing                                  calls go elsewhere
-    reference   weights that never change                calls wait for its successor
-    replay      groups, and their age                    the run ends, and resumes from its checkpoint
-    advantages  nothing                                  the run ends; it need not
-    trainer     weights and optimizer                    it loads a checkpoint and takes the steps since then again
+    role            remembers                     if it dies in `zorplex-rl train`
+    dataset         nothing                       the run ends; it need not
+    policy          a copy of the weights         its groups are written again; a successor pulls weights first
+    tools           nothing                       calls go elsewhere
+    reward          nothing                       calls go elsewhere
+    reference       weights that never change     calls wait for its successor
+    replay_buffer   groups, and their age         the run ends, and resumes from its checkpoint
+    advantages      nothing                       the run ends; it need not
+    trainer         weights and optimizer         it loads a checkpoint and takes the steps since then again
 """
 
 import asyncio
@@ -52,8 +52,8 @@ REPEATABLE = {  # the same seeds and weights give the same episodes
 def starts_of(run, device, services):
     """Return how a replica of each role is started. A policy's, a successor's too, ends with the
     question to the trainer, one of ``services``, where weights are."""
-    new_policy = replicas_of(GeneratorActor, run, device, "tools", named=True)
     source = EnvironmentSource.of(run)
+    new_policy = replicas_of(GeneratorActor, run, device, "tools", named=True)
 
     async def start_policy(name):
         publisher, replica = await services["trainer"].replica_at(0), await new_policy(name)
@@ -67,7 +67,7 @@ def starts_of(run, device, services):
         "tools": replicas_of(actors.ToolActor, run, named=True),
         "reward": replicas_of(actors.RewardActor, source, named=True),
         "reference": replicas_of(actors.ReferenceActor, run, device, named=True),
-        "replay": replicas_of(actors.ReplayBufferActor, run),
+        "replay_buffer": replicas_of(actors.ReplayBufferActor, run),
         "advantages": replicas_of(actors.AdvantageActor, run),
     }
 
@@ -77,7 +77,7 @@ async def one_step(roles, prompts):
     version = await roles.trainer.publish.route()
     await roles.policy.pull.fanout()  # every replica needs the weights
 
-    numbers = await roles.replay.admit_now.route(version, prompts)
+    numbers = await roles.replay_buffer.admit_now.route(version, prompts)
     tasks = await roles.dataset.tasks.route(numbers)
 
     async def write_and_score(number, task):
@@ -86,10 +86,10 @@ async def one_step(roles, prompts):
         scores = await roles.reward.score.route(texts)
         for episode, score in zip(group, scores, strict=True):
             episode.score = score
-        await roles.replay.add.route([(number, group)])
+        await roles.replay_buffer.add.route([(number, group)])
 
     await asyncio.gather(*map(write_and_score, numbers, tasks))
-    groups = [group for _, group in await roles.replay.take.route()]
+    groups = [group for _, group in await roles.replay_buffer.take.route()]
     rewards = [[episode.score.reward for episode in group] for group in groups]
     by_group = await roles.advantages.compute.route(rewards)
     advantages = [advantage for group in by_group for advantage in group]

@@ -26,7 +26,6 @@ class Echo(Actor):
 
     def __init__(self, journal: str = "", setup_seconds: float = 0.0) -> None:
         self._journal, self._setup_seconds = journal, setup_seconds
-        self._calls = 0
         self._seen: list[int] = []
 
     @concurrent_endpoint
@@ -36,11 +35,6 @@ class Echo(Actor):
     @concurrent_endpoint
     async def who(self) -> int:
         return os.getpid()
-
-    @concurrent_endpoint
-    async def count(self) -> int:
-        self._calls += 1
-        return self._calls
 
     @concurrent_endpoint
     async def nap(self, seconds: float) -> int:
@@ -153,10 +147,6 @@ class Pupil(Actor):
 
     def __init__(self) -> None:
         self._taught: list[str] = []
-
-    @concurrent_endpoint
-    async def process_id(self) -> int:
-        return os.getpid()
 
     @concurrent_endpoint
     async def ping(self) -> None:

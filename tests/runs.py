@@ -11,14 +11,14 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
 
-from zorplex_rl.config import Config, ServicesConfig
+from zorplex_rl.config import Config, ServicesConfig, flag
 from zorplex_rl.learning.replay_buffer import Counters
 from zorplex_rl.run.folder import RunFolder
 
@@ -80,24 +80,27 @@ def state_at(step: int, config: Config = SMALL, **changed) -> dict:
     """What the controller writes into a checkpoint: the state of a run of ``config`` that has done
     ``step`` steps."""
     groups = step * config.prompts_per_step
-    replay = {"version": step, "next_group": groups, "again": [], "counters": asdict(Counters(trained=groups))}
+    buffer = {"version": step, "next_group": groups, "again": [], "counters": asdict(Counters(trained=groups))}
     written = {"metrics.jsonl": 0, "episodes.jsonl": 0}
     return {
-        "step": step, "episodes": 64 * step, "next_evaluation": 20, "replay": replay, "seconds": 1.5, "timeline_seconds": 1.5, "written": written,
+        "step": step, "episodes": 64 * step, "next_evaluation": 20, "replay_buffer": buffer, "seconds": 1.5, "timeline_seconds": 1.5,
+        "written": written,
     } | changed  # fmt: skip
 
 
 def counters(folder: RunFolder) -> dict[str, int]:
     """What has happened to groups, as the last checkpoint counted it."""
-    return folder.controller_state(folder.newest_checkpoint())["replay"]["counters"]
+    return folder.controller_state(folder.newest_checkpoint())["replay_buffer"]["counters"]
 
 
 def as_flags(config: Config) -> list[str]:
     """The command line that asks for ``config``."""
     flags = []
     for name, value in config.settings().items():
-        flag = name.replace("_", "-")
-        flags += [f"--{flag}" if value else f"--no-{flag}"] if isinstance(value, bool) else [f"--{flag}", str(value)]
+        if isinstance(value, bool):
+            flags += [flag(name) if value else flag(f"no_{name}")]
+        else:
+            flags += [flag(name), str(value)]
     return flags
 
 
@@ -112,15 +115,11 @@ class Command:
     def members(self) -> list[int]:
         """The ids of all its processes that are alive."""
         found = []
-        for folder in Path("/proc").iterdir():
-            if folder.name.isdigit():
-                try:
-                    state = (folder / "stat").read_text().rpartition(")")[2].split()[0]
-                    if self.mark.encode() in (folder / "environ").read_bytes() and state != "Z":
-                        found.append(int(folder.name))
-                except OSError:
-                    continue
-        return found
+        for environ in Path("/proc").glob("[0-9]*/environ"):
+            with suppress(OSError):
+                if self.mark.encode() in environ.read_bytes():
+                    found.append(int(environ.parent.name))
+        return [pid for pid in found if is_alive(pid)]
 
     def finish(self, timeout: float = 300) -> tuple[int, str]:
         """Wait for its end; (exit code, everything that it printed)."""
@@ -163,6 +162,21 @@ def eventually(condition: Callable[[], bool], timeout: float = 180, every: float
             return True
         time.sleep(every)
     return condition()
+
+
+async def until(condition: Callable[[], bool], timeout: float = 120) -> None:
+    """Wait until ``condition`` comes true; fails after ``timeout`` seconds."""
+    async with asyncio.timeout(timeout):
+        while not condition():
+            await asyncio.sleep(0.02)
+
+
+def is_alive(pid: int) -> bool:
+    """Whether the process runs; one that has ended and was not waited for does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def rows(path: Path, event: str) -> list[dict]:

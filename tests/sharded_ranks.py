@@ -3,6 +3,7 @@ processes import it."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import torch
@@ -14,8 +15,8 @@ from zorplex_rl.learning.checkpoint import load_learner, save_learner
 from zorplex_rl.learning.learner import Learner
 from zorplex_rl.policy.load import load_policy
 
-Case = tuple[str, LearnerConfig, str]
-"""A name, the learner's settings, and the number type of its model."""
+Case = tuple[LearnerConfig, str]
+"""The learner's settings, and the number type of its model."""
 DECAY_STEPS = 100
 
 
@@ -27,7 +28,7 @@ def train(learner, batch) -> list[dict[str, float]]:
 
 
 def one_process(case: Case) -> Learner:
-    _, config, dtype = case
+    config, dtype = case
     return Learner(load_policy(dtype=dtype), config, DECAY_STEPS)
 
 
@@ -48,16 +49,12 @@ def _rank(rank: int, folder: Path, ranks: int, case: Case, batch) -> None:
     from torch.distributed.device_mesh import init_device_mesh
 
     from zorplex_rl.learning.sharded_learner import ShardedLearner
-    from zorplex_rl.training.trainer_group import loopback_interface
 
     torch.set_num_threads(1)
-    import os
-
-    os.environ["GLOO_SOCKET_IFNAME"] = loopback_interface()
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     dist.init_process_group("gloo", store=dist.FileStore(str(folder / "store"), ranks), rank=rank, world_size=ranks)
-    mesh = init_device_mesh("cpu", (ranks,))
-    _, config, dtype = case
-    learner = ShardedLearner(load_policy(dtype=dtype), mesh, config, DECAY_STEPS)
+    config, dtype = case
+    learner = ShardedLearner(load_policy(dtype=dtype), init_device_mesh("cpu", (ranks,)), config, DECAY_STEPS)
     own = sum(p.to_local().numel() for p in learner.policy.model.parameters())
     found = {"own_parameters": own, "metrics": train(learner, batch), "state": learner.state_dict()}
     save_learner(learner, folder / "saved_by_group")

@@ -1,5 +1,4 @@
-"""What only a GPU can show, on the first one of this machine. Skipped where there is none: what was
-seen, and when, is in ``benchmarks/LOG.md``."""
+"""What only a GPU can show, on the first one of this machine. Skipped where there is none."""
 
 from __future__ import annotations
 
@@ -13,6 +12,7 @@ import torch
 from runs import SMALL, rows, train_here
 
 from zorplex_rl.course.nb07 import Writer
+from zorplex_rl.hosts.lease import count_gpus
 from zorplex_rl.policy.load import EMBEDDED_PATH, load_policy
 from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
 from zorplex_rl.run.folder import RunFolder
@@ -21,13 +21,12 @@ from zorplex_rl.services.runtime import concurrent_endpoint
 from zorplex_rl.sizing.measured import measure
 from zorplex_rl.sizing.memory import Workload
 from zorplex_rl.task.specs import get_spec
-from zorplex_rl.training.devices import has_driver
 from zorplex_rl.training.transports import subscribe
 from zorplex_rl.weights.layout import Layout, named_weights
 
 pytestmark = pytest.mark.slow
 
-if not has_driver() or not torch.cuda.is_available():
+if not count_gpus():
     pytest.skip("this machine has no GPU", allow_module_level=True)
 GPU = "cuda:0"
 WIDTH = 2048

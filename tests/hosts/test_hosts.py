@@ -120,7 +120,7 @@ def rows(path: Path, event: str) -> list[dict]:
 
 
 @needs_hosts
-def test_over_tls_a_generators_host_killed_the_trainers_killed_and_one_cut_off_cost_nothing_but_time(tmp_path):
+def test_over_tls_a_generators_host_killed_the_trainers_killed_and_its_next_cut_off_cost_nothing_but_time(tmp_path):
     """The weights are those of a run in one process that nothing disturbed, bit for bit: every
     group was trained on once, in its turn."""
     with namespaced_hosts("ctl", "a", "b", "c", "d") as network:
@@ -146,15 +146,17 @@ def test_over_tls_a_generators_host_killed_the_trainers_killed_and_one_cut_off_c
             network["a"].kill()
             reached("restart", 2)
             reached("step", 9)
-            network["d"].cut()
+            # The trainer is on c now.
+            network["c"].cut()
             cut = time.monotonic()
             reached("restart", 3)
             # Cut off, it ends by itself; when it is back, nothing on it could do anything.
-            wait_for(lambda: not network["d"].of_runs(), LEASE_SECONDS + 5 - (time.monotonic() - cut), "d is over")
-            network["d"].restore()
+            wait_for(lambda: not network["c"].of_runs(), LEASE_SECONDS + 5 - (time.monotonic() - cut), "c is over")
+            network["c"].restore()
             output, _ = run.communicate(timeout=200)
             assert run.returncode == 0, output
-            assert [row["role"] for row in rows(path, "restart")] == ["generator", "trainer", "generator"]
+            roles = [row["role"] for row in rows(path, "restart")]
+            assert roles[:2] == ["generator", "trainer"] and "trainer" in roles[2:]
             assert [row["step"] for row in rows(path, "step")] == list(range(1, LONGER.steps + 1))
             found = counters(RunFolder(path))
             assert found["trained"] == LONGER.steps * LONGER.prompts_per_step

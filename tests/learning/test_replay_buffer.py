@@ -106,19 +106,6 @@ TestAnyInterleaving = AnyInterleaving.TestCase
 TestAnyInterleaving.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
 
 
-def test_at_lag_zero_generator_and_trainer_take_turns():
-    buffer = ReplayBuffer(2, 0, 6)
-    for step in range(3):
-        numbers = buffer.admit(step, 10)
-        assert numbers == [2 * step, 2 * step + 1]
-        assert buffer.admit(step, 10) == []
-        for number in numbers:
-            buffer.add(number, step, number)
-        assert buffer.take() == [(number, number) for number in numbers]
-        assert buffer.admit(step, 10) == []
-    assert buffer.finished
-
-
 @given(lag=st.integers(0, 5), step=st.integers(1, 6))
 def test_a_generator_may_run_ahead_by_exactly_the_lag(lag, step):
     buffer = ReplayBuffer(step, lag, 1000)

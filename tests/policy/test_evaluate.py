@@ -61,13 +61,6 @@ def test_an_interval_of_95_percent_covers_the_share_in_more_than_90_of_100_cases
             assert covered > 0.9, (name, share, correlation, alike)
 
 
-@pytest.mark.parametrize(("clusters", "share"), [(16, 0.5), (16, 0.9), (60, 0.9)])
-def test_the_interval_for_independent_trials_is_too_narrow_where_they_repeat(clusters, share):
-    right = 10 * np.random.default_rng(0).binomial(clusters, share, SIMULATED)
-    bounds = np.array([exact_interval(count, 10 * clusters) for count in right.tolist()])
-    assert np.mean((bounds[:, 0] <= share) & (share <= bounds[:, 1])) < 0.85
-
-
 @pytest.mark.parametrize(("right", "trials"), [(0, 7), (3, 7), (7, 7), (150, 200)])
 def test_trials_of_clusters_of_their_own_have_the_exact_interval(right, trials):
     outcomes = [index < right for index in range(trials)]

@@ -188,15 +188,3 @@ def test_pickled_weights_are_never_read(broken, named, monkeypatch):
         with suppress(PolicyError):
             load_policy(str(broken), of_transformers=of_transformers)
     assert not trap.exists()
-
-
-def test_code_in_a_folder_is_never_run(broken):
-    config = json.loads((broken / "config.json").read_text())
-    (broken / "config.json").write_text(
-        json.dumps(
-            config | {"model_type": "own", "auto_map": {n: f"own.{n}" for n in ("AutoConfig", "AutoModelForCausalLM")}}
-        )
-    )
-    (broken / "own.py").write_text(f"open({str(broken / 'sprung')!r}, 'w')")
-    refusal(broken)
-    assert not (broken / "sprung").exists()

@@ -9,24 +9,19 @@ import random
 import re
 import subprocess
 import sys
-import unicodedata
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from transformers import AutoTokenizer
 
 from zorplex_rl.config import Config
 from zorplex_rl.policy.load import Policy, load_policy, save_model
 from zorplex_rl.policy.rollout import RolloutRequest, rollout
-from zorplex_rl.policy.tool_loop import encode_prompt
 from zorplex_rl.task.environment import Zorplex
 from zorplex_rl.task.parser import find_call
 from zorplex_rl.task.rewards import score, score_turns
-from zorplex_rl.task.specs import DIFFICULTIES, TASK_SPECS, ZORPLEX_WORDS, get_spec
+from zorplex_rl.task.specs import DIFFICULTIES, TASK_SPECS, get_spec
 
 pytestmark = pytest.mark.slow
 
@@ -35,7 +30,6 @@ sys.path.insert(0, str(RECIPES))
 recipe = importlib.import_module("embedded_policy")
 sys.path.remove(str(RECIPES))
 
-EQUAL_SHARES = (1, 1, 1, 1)
 SMALL = recipe.Recipe(batch_size=4, hidden_size=16, layers=1)
 CAREFUL = recipe.Habits(tag_by_phrasing=(1.0, 1.0, 1.0), repeat_call=0, spam=0, ramble=0, guess=0, slip=0, hint=0)
 
@@ -51,46 +45,8 @@ def tokenizer():
     return recipe.build_tokenizer()
 
 
-@pytest.fixture(scope="module")
-def reloaded(tokenizer, tmp_path_factory):
-    """The tokenizer after save and load by AutoTokenizer."""
-    folder = tmp_path_factory.mktemp("tokenizer")
-    tokenizer.save_pretrained(folder)
-    return AutoTokenizer.from_pretrained(folder)
-
-
 def ids_of(tokenizer, text: str) -> list[int]:
     return tokenizer(text, add_special_tokens=False)["input_ids"]
-
-
-def test_a_saved_tokenizer_gives_the_same_prompts_and_ids(tokenizer, reloaded):
-    rng = random.Random(0)
-    for _ in range(300):
-        demo = recipe.random_demonstration(rng, EQUAL_SHARES)
-        assert encode_prompt(tokenizer, demo.task) == encode_prompt(reloaded, demo.task)
-        assert all(ids_of(tokenizer, text) == ids_of(reloaded, text) for text, _ in demo.pieces)
-    assert (reloaded.eos_token_id, reloaded.pad_token_id) == (tokenizer.eos_token_id, tokenizer.pad_token_id)
-
-
-@settings(max_examples=100)
-@given(st.text(max_size=40))
-def test_any_text_survives_the_tokenizer_before_and_after_a_save(tokenizer, reloaded, text):
-    text = unicodedata.normalize("NFC", text)
-    assert ids_of(tokenizer, text) == ids_of(reloaded, text)
-    assert reloaded.decode(ids_of(reloaded, text), skip_special_tokens=False) == text
-
-
-@pytest.mark.parametrize("form", ["{}", " {}", "[{}"])
-def test_every_word_is_a_single_token_where_it_is_asked_called_and_alone(tokenizer, form):
-    assert [word for word in ZORPLEX_WORDS if len(ids_of(tokenizer, form.format(word))) != 1] == []
-
-
-def test_every_digit_and_every_special_token_is_a_token_and_there_are_few_others(tokenizer):
-    tokens = tokenizer.convert_ids_to_tokens(ids_of(tokenizer, "17+25=42 -98 [ANSWER] 1234567890\n"))
-    assert [token for token in tokens if any(c.isdigit() for c in token)] == list("172542981234567890")
-    special = [ids_of(tokenizer, text) for text in (recipe.PAD, recipe.START, recipe.END)]
-    assert sorted(special) == [[len(tokenizer) - 3], [len(tokenizer) - 2], [len(tokenizer) - 1]]
-    assert tokenizer.eos_token == recipe.END and len(tokenizer) <= 640
 
 
 def turns_of(demo) -> list[str]:
@@ -148,11 +104,7 @@ def test_two_builds_are_identical_to_the_byte_and_another_seed_is_another_policy
     assert contents["a"]["model.safetensors"] != contents["c"]["model.safetensors"]
 
 
-def test_imitation_learns():
-    _, losses = built(replace(SMALL, batch_size=16, hidden_size=32, warmup_steps=5), 40)
-    assert sum(losses[-5:]) < 0.75 * sum(losses[:5])
-
-
+@pytest.mark.long
 @pytest.mark.parametrize("start", [None, "embedded"])
 def test_the_script_writes_a_policy_that_rolls_out(tmp_path, start):
     """From nothing, and from a model that keeps its tokenizer."""

@@ -3,7 +3,6 @@ again."""
 
 from __future__ import annotations
 
-import threading
 from itertools import pairwise
 
 import pytest
@@ -31,29 +30,6 @@ def test_memory_is_bounded_and_the_oldest_spans_are_dropped():
         with recorder.span("train", step=step):
             pass
     assert [span.args["step"] for span in recorder.drain()] == [2, 3, 4]
-
-
-def test_no_span_is_lost_or_doubled_when_threads_record_while_another_drains():
-    recorder, drained, recording = SpanRecorder("generator 0"), [], threading.Event()
-
-    def record(thread: int) -> None:
-        for index in range(500):
-            with recorder.span("tool", name=(thread, index)):
-                pass
-
-    def drain() -> None:
-        while not recording.is_set():
-            drained.extend(recorder.drain())
-
-    drainer, writers = threading.Thread(target=drain), [threading.Thread(target=record, args=(t,)) for t in range(4)]
-    for thread in (drainer, *writers):
-        thread.start()
-    for thread in writers:
-        thread.join()
-    recording.set()
-    drainer.join()
-    names = [span.args["name"] for span in drained + recorder.drain()]
-    assert sorted(names) == [(thread, index) for thread in range(4) for index in range(500)]
 
 
 @pytest.mark.parametrize(

@@ -26,18 +26,6 @@ async def test_requests_are_answered_in_the_order_in_which_they_came():
         assert order == list(range(30))
 
 
-async def test_a_session_keeps_its_order_among_requests_that_compete_for_its_replica():
-    async with echoes(max_in_flight=2) as service, service.session() as session:
-        requests = []
-        for number in range(40):
-            requests.append(asyncio.create_task(session.remember.route(number)))
-            requests.append(asyncio.create_task(service.nap.route(0.001 * (number % 5))))
-            if number % 7 == 0:
-                await asyncio.sleep(0.003)
-        await asyncio.gather(*requests)
-        assert (await session.remember.route(40))[:40] == list(range(40))
-
-
 @pytest.mark.parametrize("departure", ["drained", "killed"])
 async def test_a_session_whose_replica_leaves_keeps_its_order_on_the_next_one(departure):
     async with (

@@ -72,14 +72,6 @@ def test_round_robin_is_fair_whoever_comes_and_goes(events, first):
     asyncio.run(scenario())
 
 
-async def test_a_newcomer_is_not_flooded_to_make_up_for_what_it_has_missed():
-    router = router_of([0, 0])
-    for _ in range(100):
-        await send(router)
-    router.join(silent("r2"))
-    assert Counter([await send(router) for _ in range(30)]) == {"r0": 10, "r1": 10, "r2": 10}
-
-
 def test_the_least_loaded_is_chosen_and_equals_take_turns():
     assert routed([9, 0, 0], 4, "least_loaded") == ["r1", "r2", "r1", "r2"]
 

@@ -6,7 +6,7 @@ import asyncio
 from contextlib import asynccontextmanager
 
 import pytest
-from echo import Finder, Fragile, children, echoes, in_flight, until
+from echo import Finder, Fragile, children, echoes, in_flight, service_of, until
 
 from zorplex_rl.services.registry import get_service, register_service
 from zorplex_rl.services.replica import replicas_of, spawn
@@ -94,6 +94,16 @@ async def test_scaling_up_says_why_it_cannot_and_keeps_what_there_is(tmp_path):
         broken.unlink()
         await service.scale_to(2)
         assert len({await service.who.route() for _ in range(4)}) == 2
+
+
+async def test_scaling_up_ends_when_another_call_takes_the_new_place_out(tmp_path):
+    async with service_of(Fragile, str(tmp_path / "broken"), 1.5) as service:
+        scaling = asyncio.create_task(service.scale_to(2))
+        await until(lambda: len(service.replicas) == 2)
+        await service.scale_to(1)
+        async with asyncio.timeout(20):
+            await scaling
+        assert [replica.name for replica in service.replicas] == ["echo_0"]
 
 
 async def test_scaling_that_is_cancelled_leaves_nothing_behind(tmp_path):

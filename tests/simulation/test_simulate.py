@@ -4,7 +4,6 @@ real system."""
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import product
 from statistics import fmean, pstdev
 
 import pytest
@@ -90,20 +89,6 @@ def test_no_run_beats_its_lower_bound_async_is_nowhere_slower_than_sync_and_at_l
     assert simulate_async(replace(setting, max_lag=0), latencies) == both.sync
 
 
-def test_generators_that_take_several_groups_at_once_finish_every_run_within_its_bounds_and_no_later_than_sync():
-    """Every small combination, with latencies that vary and without."""
-    for generators, share, lag, groups, variation in product(range(1, 6), range(1, 6), range(4), range(1, 8), (0, 1)):
-        setting = Setting(generators, groups, 4, lag, variation=variation, training_seconds=0.5, seed=groups)
-        latencies = replace(setting.latencies(), share=share)
-        sync, asynchronous = simulate_sync(setting, latencies), simulate_async(setting, latencies)
-        what = f"{generators} generators, share {share}, lag {lag}, {groups} groups, variation {variation}"
-        assert sum(asynchronous.staleness.values()) == sum(sync.staleness.values()) == 4 * groups, what
-        assert asynchronous.seconds * A_HAIR >= lower_bounds(setting, latencies, "async").all, what
-        assert sync.seconds * A_HAIR >= lower_bounds(setting, latencies, "sync").all, what
-        assert asynchronous.seconds <= sync.seconds * A_HAIR, what
-        assert lag or asynchronous == sync, what
-
-
 @settings(max_examples=200)
 @given(any_setting, any_details)
 def test_the_pauses_of_a_real_run_stop_nothing_and_cost_async_no_more_than_sync(setting, details):
@@ -156,15 +141,6 @@ def test_the_trainer_starts_only_when_its_data_is_there_and_a_generator_only_wha
         assert finished >= (train.args["step"] + 1) * setting.groups_per_step
     for span in generated:
         assert span.args["group"] // setting.groups_per_step <= span.args["version"] + setting.max_lag
-
-
-@settings(max_examples=200)
-@given(any_setting, st.floats(1, 4))
-def test_what_takes_longer_never_makes_a_run_shorter(setting, factor):
-    before = seconds_of(setting)
-    for name in ("generation_seconds", "training_seconds", "sync_seconds"):
-        after = seconds_of(replace(setting, **{name: getattr(setting, name) * factor}))
-        assert all(slow * A_HAIR >= fast for fast, slow in zip(before, after, strict=True)), name
 
 
 @settings(max_examples=200)

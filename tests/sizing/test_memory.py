@@ -12,17 +12,12 @@ from zorplex_rl.course.nb10 import make_model
 from zorplex_rl.learning.batches import split_by_tokens
 from zorplex_rl.sizing import measured, memory
 from zorplex_rl.sizing.measured import available_memory, measure
-from zorplex_rl.sizing.memory import BatchShape, Memory, Workload, generator_memory, trainer_memory
+from zorplex_rl.sizing.memory import BatchShape, Workload, generator_memory, trainer_memory
 from zorplex_rl.sizing.model_shape import ModelShape
 
 SMALL = ModelShape(layers=2, hidden=64, heads=4, kv_heads=2, intermediate=96, vocabulary=500)
 QWEN = ModelShape(layers=24, hidden=896, heads=14, kv_heads=2, intermediate=4864, vocabulary=151936)
 GB = 10**9
-
-
-def test_the_highest_phase_decides():
-    found = Memory({"forward": {"weights": 5, "logits": 0}, "update": {"weights": 5, "moments": 10, memory.KEPT: 3}})
-    assert (found.highest, found.total, found.on_gpu) == ("update", 18, 15)
 
 
 def test_the_parts_that_stay_are_those_of_the_zero_paper():
@@ -70,7 +65,7 @@ def test_the_micro_batches_are_those_of_the_trainer(prompt, response, budget):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("kv_heads", [1, 2, 4])
+@pytest.mark.parametrize("kv_heads", [1, 2])
 def test_autograd_keeps_the_activations_that_are_counted(kv_heads, dtype, tmp_path):
     """Every storage that a backward pass needs, once. A single key head is expanded for the query
     heads, which copies nothing."""
@@ -101,14 +96,6 @@ def test_autograd_keeps_the_activations_that_are_counted(kv_heads, dtype, tmp_pa
     assert states.requires_grad
     computed = memory.activation_bytes(shape, BatchShape(2, prompt, rows, response), dtype)
     assert computed == pytest.approx(sum(storage.nbytes() for storage in kept.values()), rel=0.1)
-
-
-@pytest.mark.parametrize(("vocabulary", "stays"), [(12_000, True), (1_200_000, False)])
-def test_what_one_phase_frees_stays_with_the_process_unless_it_is_large(vocabulary, stays):
-    """The optimizer's temporaries: 6 MB stay, 600 MB go back to the system."""
-    found = trainer_memory(replace(SMALL, vocabulary=vocabulary), Workload(token_budget=1))
-    parts = next(parts for name, parts in found.phases.items() if name.startswith("forward"))
-    assert (parts[memory.KEPT] > found.phases["update"]["optimizer's temporaries"]) == stays
 
 
 @pytest.mark.slow

@@ -19,13 +19,10 @@ EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 32}
 SMALL = {
     "qwen2": COMMON | {"tie_word_embeddings": True},
     "llama": COMMON | {"attention_bias": True, "mlp_bias": True},
-    "mistral": COMMON | {"sliding_window": 16},
     "qwen3": COMMON | {"head_dim": 24},
     "qwen3_moe": COMMON | EXPERTS | {"num_experts": 8},
-    "gpt_neox": COMMON,
     "gpt2": {"n_embd": 64, "n_layer": 3, "n_head": 4, "vocab_size": 300, "n_positions": 128},
     "opt": COMMON | {"ffn_dim": 96, "word_embed_proj_dim": 64},
-    "gemma2": COMMON | {"head_dim": 16},
     "gemma3": {"text_config": COMMON | {"head_dim": 16}, "vision_config": {"num_hidden_layers": 1}},
 }
 

@@ -26,11 +26,6 @@ def test_kinds_take_turns_and_none_repeats_its_own_index():
     assert env.tasks(MIX, 10, start=30) == tasks[30:40] == [env.task(index) for index in range(30, 40)]
 
 
-def test_two_environments_of_one_seed_draw_the_same_tasks_and_of_two_seeds_others():
-    assert Zorplex(3).tasks(MIX, 20, "held_out") == Zorplex(3).tasks(MIX, 20, "held_out")
-    assert Zorplex(3).tasks(MIX, 20) != Zorplex(4).tasks(MIX, 20)
-
-
 def test_calls_are_run_with_the_tools_of_the_tasks_kind_and_scored_whatever_the_environments_seed():
     ((simple,), (steps,)) = (Zorplex(seed=2).tasks((kind,), 1) for kind in ("simple", "multi_step"))
     call = find_call(f"LOOKUP[{simple.words[0]}]")

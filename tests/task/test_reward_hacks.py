@@ -2,13 +2,12 @@
 each hack here says what it gets instead."""
 
 from collections import Counter
-from itertools import product
 from statistics import fmean
 
 import pytest
 
 from zorplex_rl.task.episode import Task
-from zorplex_rl.task.parser import TOOL_NAMES, find_call
+from zorplex_rl.task.parser import find_call
 from zorplex_rl.task.rewards import score_turns
 from zorplex_rl.task.specs import TASK_SPECS, VALUES, get_spec
 
@@ -57,28 +56,9 @@ def test_repeated_tags_earn_what_the_last_one_earns():
     assert sum(hits) / len(hits) == 1 / len(VALUES)
 
 
-@pytest.mark.parametrize(
-    "hedge", ["{0} or {1}", "{0}, {1}", "{0}/{1}", "{0} − {1}", "{0}-{1}", "{0} ({1})", "{0} ٣", "{0} ½"]
-)
-def test_two_numbers_behind_one_tag_earn_nothing(hedge):
-    for task in tasks_of("simple", count=20):
-        text = hedge.format(task.answer, task.answer + 1)
-        assert reward(task, f"[ANSWER] {text}") == 0.0
-
-
 @pytest.mark.parametrize("form", ["LOOKUP[{}]", "[ANSWER] LOOKUP[{}]", "GETKEY[{}]"])
 def test_a_call_with_the_answer_inside_earns_nothing_and_calls_beyond_the_needed_cost(form):
     for task in tasks_of("simple", count=20):
         call = form.format(task.answer)
         assert reward(task, call, "") == 0.0
         assert reward(task, *[call] * 5, "", finish="turns") == pytest.approx(-0.4)
-
-
-@pytest.mark.parametrize("kind", TASK_SPECS)
-def test_no_tool_says_anything_that_could_be_read_as_an_answer_or_a_call(kind):
-    spec = get_spec(kind)
-    for task in tasks_of(kind, count=50):
-        for name, argument in product(TOOL_NAMES, (*task.table, *task.keys.values(), "[ANSWER] 4", "")):
-            said = spec.run(task, f"{name}[{argument}]")
-            assert "[ANSWER]" not in said.removeprefix("ERROR: '") or said.endswith("is not a tool call")
-            assert find_call(said) is None or said.endswith("is not a tool call")

@@ -29,11 +29,6 @@ def test_every_combination_of_answer_and_finish_has_the_first_outcome_that_holds
     assert seen == set(OUTCOMES)
 
 
-def test_zero_is_an_answer():
-    assert classify(0, 0, "eos") == "success"
-    assert score_turns(Task("simple", "", 0, 0, "", ()), ["[ANSWER] 0"], 0, "eos").reward == pytest.approx(1.2)
-
-
 @pytest.mark.parametrize(
     ("turns", "calls", "finish", "reward", "outcome"),
     [

@@ -101,22 +101,6 @@ def test_what_is_held_out_shares_no_word_with_training_in_question_table_keys_or
             assert {*task.keys, *task.redirects, *task.redirects.values()} <= set(own)
 
 
-@pytest.mark.slow
-def test_two_hundred_tasks_hold_at_least_190_different_pairs_of_question_and_table():
-    for kind, seed, split in itertools.product(TASK_SPECS, range(5), SPLITS):
-        tasks = [get_spec(kind, seed).task(index, split) for index in range(200)]
-        facts = {(t.question, *map(repr, (t.table, t.keys, t.redirects))) for t in tasks}
-        assert min(len(facts), len({repr(task.table) for task in tasks})) >= 190
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", TASK_SPECS)
-def test_no_constant_answer_is_right_for_more_than_six_percent_even_if_it_is_chosen_afterwards(kind):
-    for seed, split in itertools.product(range(20), SPLITS):
-        answers = Counter(get_spec(kind, seed).task(index, split).answer for index in range(200))
-        assert max(answers.values()) <= 0.06 * 200, (seed, split)
-
-
 def test_every_value_is_asked_for_once_in_each_block_of_indices():
     for kind, split in itertools.product(("simple", "multi_step", "recursive"), SPLITS):
         spec = get_spec(kind, 4)
@@ -143,23 +127,12 @@ def test_a_task_can_be_sent_to_another_process_and_stands_for_itself_there():
     assert [spec.run(there, call) for call in spec.calls_needed(there)][-1] == str(task.answer)
 
 
-@pytest.mark.parametrize("difficulty", DIFFICULTIES)
-def test_compositional_answers_are_negative_as_well_as_positive(difficulty):
-    tasks = [get_spec("compositional", 0, difficulty).task(index) for index in range(200)]
-    assert min(task.answer for task in tasks) < 0 < max(task.answer for task in tasks)
-    assert {len(task.words) for task in tasks} == {DIFFICULTIES[difficulty]}
-    assert all(len(set(task.words)) == len(task.words) for task in tasks)
-
-
 @pytest.mark.parametrize(
     ("kind", "call", "result"),
     [
         ("simple", "LOOKUP[nope]", "ERROR: unknown nope"),
-        ("simple", "LOOKUP[]", "ERROR: unknown "),
-        ("simple", "LOOKUP[BLIP]", "ERROR: unknown BLIP"),
         ("simple", "GETKEY[blip]", "ERROR: no tool GETKEY"),
         ("recursive", "FETCH[K10]", "ERROR: no tool FETCH"),
-        ("recursive", "LOOKUP[nope]", "ERROR: unknown nope"),
         ("multi_step", "LOOKUP[blip]", "ERROR: no tool LOOKUP"),
         ("multi_step", "FETCH[blip]", "ERROR: unknown blip"),
         ("multi_step", "GETKEY[K10]", "ERROR: unknown K10"),

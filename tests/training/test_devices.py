@@ -27,32 +27,23 @@ def test_gpus_are_given_in_turn_the_trainer_first_and_without_any_all_compute_on
     assert [*assign_devices(requested, ACTORS, gpus).values()] == expected
 
 
-def test_cuda_that_is_not_there_is_refused():
+def test_gpus_that_are_not_there_are_refused(monkeypatch):
     with pytest.raises(ConfigError, match="--device is cuda"):
         assign_devices("cuda", ACTORS, gpus=0)
+    monkeypatch.setattr("zorplex_rl.training.devices.count_gpus", lambda: 1)
+    with pytest.raises(ConfigError, match="--trainer-processes is 2, .* has 1"):
+        devices_of(Config().changed(trainer_processes=2))
+    assert count_gpus() == torch.cuda.device_count()
 
 
 def test_a_run_on_the_cpu_does_not_ask_cuda_how_many_devices_there_are(monkeypatch):
-    def refuse():
-        raise AssertionError("CUDA was asked")
-
-    monkeypatch.setattr("torch.cuda.device_count", refuse)
+    monkeypatch.delattr("zorplex_rl.training.devices.count_gpus")
     assert set(devices_of(Config(device="cpu")).values()) == {"cpu"}
-
-
-def test_two_processes_of_the_trainer_cannot_share_a_gpu(monkeypatch):
-    monkeypatch.setattr("zorplex_rl.training.devices.count_gpus", lambda: 1)
-    with pytest.raises(ConfigError, match="--trainer-processes is 2, but this machine has 1 GPU"):
-        devices_of(Config().changed(trainer_processes=2))
-
-
-def test_every_gpu_that_torch_sees_is_counted():
-    assert count_gpus() == torch.cuda.device_count()
 
 
 def test_a_process_on_a_gpu_computes_in_tf32_and_one_on_the_cpu_does_not(monkeypatch):
     asked = []
-    monkeypatch.setattr(torch, "set_float32_matmul_precision", lambda precision: asked.append(precision))
+    monkeypatch.setattr(torch, "set_float32_matmul_precision", asked.append)
     monkeypatch.setattr(torch, "set_num_threads", asked.append)
     prepare("cpu", 2)
     assert asked == [2]

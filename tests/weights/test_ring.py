@@ -5,8 +5,6 @@ import asyncio
 import os
 import random
 import threading
-import time
-from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -15,7 +13,6 @@ from torch import nn
 
 from zorplex_rl.errors import WeightPullError
 from zorplex_rl.policy.load import load_policy
-from zorplex_rl.weights import layout as layout_module
 from zorplex_rl.weights import ring as ring_module
 from zorplex_rl.weights.layout import Layout, LayoutMismatch, check_shapes, named_weights
 from zorplex_rl.weights.ring import WeightRing, newest_common, read_rings
@@ -56,68 +53,6 @@ def test_what_is_packed_is_unpacked_bit_for_bit_without_gaps_and_rounded_where_t
     assert all(entry.offset % entry.dtype.itemsize == 0 for entry in layout.entries)
 
 
-class DeferredStream:
-    """Stands for a CUDA stream: what is put on it happens when somebody waits for it, and its order
-    with other streams is noted."""
-
-    def __init__(self, log):
-        self.log, self.work = log, []
-
-    def wait_stream(self, other):
-        self.log.append(f"after {other}")
-
-    def synchronize(self):
-        self.log.append("wait")
-        for copy in self.work:
-            copy()
-
-
-@pytest.fixture
-def deferred_gpu(monkeypatch):
-    """A GPU whose copies are done as late as CUDA allows. Returns what was asked of its streams, in
-    order."""
-    log, streams = [], []
-
-    def stream(device):
-        streams.append(DeferredStream(log))
-        return streams[-1]
-
-    monkeypatch.setattr(layout_module, "gpu_of", lambda weights: torch.device("cuda", 0))
-    monkeypatch.setattr(torch.cuda, "Stream", stream)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: "compute")
-    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
-    begin = layout_module._begin_copy
-    monkeypatch.setattr(
-        layout_module,
-        "_begin_copy",
-        lambda target, source: streams[-1].work.append(lambda: begin(target, source)),
-    )
-    return log
-
-
-def test_on_a_gpu_all_copies_are_done_before_packing_and_unpacking_return(deferred_gpu):
-    source, target = small_model(), small_model()
-    with torch.no_grad():
-        for tensor in named_weights(source).values():
-            tensor.copy_(torch.randint(0, 100, tensor.shape))
-    layout = Layout.of(source, torch.bfloat16)
-    buffer = torch.zeros(layout.size, dtype=torch.uint8)
-    layout.pack(source, buffer)
-    assert buffer.any()
-    layout.unpack(buffer, target)
-    assert all(torch.equal(tensor, named_weights(target)[name]) for name, tensor in named_weights(source).items())
-    # Copies begin after the optimizer's step, which is on the stream that computes, and are waited
-    # for once.
-    assert deferred_gpu == ["after compute", "wait"] * 2
-
-
-def test_a_copy_that_fails_on_a_gpu_leaves_none_under_way(deferred_gpu):
-    layout = Layout.of(small_model())
-    with pytest.raises(KeyError):
-        layout.pack({"0.weight": torch.zeros(3, 4)}, torch.zeros(layout.size, dtype=torch.uint8))
-    assert deferred_gpu == ["after compute", "wait"]
-
-
 def test_tied_embeddings_travel_once():
     model = load_policy("embedded").model
     layout = Layout.of(model)
@@ -127,10 +62,9 @@ def test_tied_embeddings_travel_once():
 
 def test_weights_of_another_model_are_refused_by_name():
     shapes = Layout.of(small_model()).shapes
-    with pytest.raises(LayoutMismatch, match="'0.bias'"):
-        check_shapes(shapes, Layout.of(small_model(width=5)).shapes)
-    with pytest.raises(LayoutMismatch, match=r"'1\."):
-        check_shapes(shapes, Layout.of(nn.Sequential(nn.Linear(4, 3))).shapes)
+    for other, named in ((small_model(width=5), "'0.bias'"), (nn.Sequential(nn.Linear(4, 3)), r"'1\.")):
+        with pytest.raises(LayoutMismatch, match=named):
+            check_shapes(shapes, Layout.of(other).shapes)
     check_shapes(shapes, Layout.of(small_model(dtype=torch.bfloat16)).shapes)
 
 
@@ -203,32 +137,41 @@ def half(version):
     return {"first": torch.full((16,), float(version))}
 
 
+def lapping(ring, *publications):
+    """A reader of ``ring`` that is overtaken by ``publications`` after its first read."""
+
+    def write(reads):
+        for version in publications if reads == 1 else ():
+            ring.publish(numbered(version), version)
+
+    return ChunkedReader(ring, after_read=write)
+
+
 def test_a_write_in_the_middle_of_a_read_makes_the_reader_start_over_with_the_newest_version():
     ring = WeightRing(numbered(0), slots=2)
     ring.publish(numbered(1), 1)
-
-    def write(reads):
-        if reads == 1:
-            for version in (2, 3):
-                ring.publish(numbered(version), version)
-
-    reader = ChunkedReader(ring, after_read=write)
+    reader = lapping(ring, 2, 3)
     assert read_whole(ring, reader) == (3, {3.0})
     assert reader.reads == 2
-
-
-def test_nothing_is_read_when_nothing_is_newer():
-    ring = WeightRing(numbered(0))
-    ring.publish(numbered(4), 4)
-    reader = ChunkedReader(ring)
-    assert read_whole(ring, reader, newer_than=4) == (4, {0.0})
-    assert reader.reads == 0
+    assert read_whole(ring, reader, newer_than=3) == (3, {0.0})
+    assert reader.reads == 2, "nothing is newer, so nothing is read"
+    # Of a version that is published again the last publication counts.
+    ring.publish(numbered(5), 3)
+    assert read_whole(ring) == (3, {5.0})
+    always = ChunkedReader(ring, after_read=lambda _: [ring.publish(numbered(v), v) for v in (6, 7, 8)])
+    with pytest.raises(WeightPullError, match="4 reads .* torn"):
+        read_whole(ring, always, attempts=4)
 
 
 @pytest.mark.parametrize("slots", [2, 3])
 @pytest.mark.parametrize("failures", [1, 2, 5])
 def test_after_a_publication_that_raised_readers_have_the_old_version_and_then_the_next_one(slots, failures):
     ring = WeightRing(numbered(0), slots)
+    with pytest.raises(KeyError):
+        ring.publish(half(1), 1)
+    assert newest_common([ring.headers]) is None
+    with pytest.raises(WeightPullError, match=r"whole for 0\.01 s"):
+        read_whole(ring, timeout=0.01)
     for good in range(1, 8):
         ring.publish(numbered(good), good)
         assert read_whole(ring) == (good, {float(good)})
@@ -236,18 +179,6 @@ def test_after_a_publication_that_raised_readers_have_the_old_version_and_then_t
             with pytest.raises(KeyError):
                 ring.publish(half(100), 100)
             assert read_whole(ring) == (good, {float(good)})
-
-
-def test_a_first_publication_that_raised_offers_nothing_and_the_second_is_read():
-    ring = WeightRing(numbered(0))
-    assert newest_common([ring.headers]) is None
-    with pytest.raises(KeyError):
-        ring.publish(half(1), 1)
-    assert newest_common([ring.headers]) is None
-    with pytest.raises(WeightPullError, match=r"whole for 0\.01 s"):
-        read_whole(ring, timeout=0.01)
-    ring.publish(numbered(2), 2)
-    assert read_whole(ring) == (2, {2.0})
 
 
 def test_a_reader_that_was_overtaken_by_a_failure_and_a_repeat_of_the_same_version_starts_over():
@@ -266,44 +197,19 @@ def test_a_reader_that_was_overtaken_by_a_failure_and_a_repeat_of_the_same_versi
     assert reader.reads == 2
 
 
-def test_of_one_version_that_was_published_again_the_last_publication_is_read():
-    ring = WeightRing(numbered(0))
-    for value in range(1, 6):
-        ring.publish(numbered(value), 7)
-        assert read_whole(ring) == (7, {float(value)})
-
-
-def test_a_pull_from_an_empty_ring_waits_and_looks_less_and_less_often():
-    ring = WeightRing(numbered(0))
-    reader, began = ChunkedReader(ring), time.monotonic()
-    with pytest.raises(WeightPullError):
-        read_whole(ring, reader, timeout=0.3)
-    assert time.monotonic() - began >= 0.3
-    assert 2 < reader.looks < 15
-
-
-def test_a_pull_that_came_too_early_gets_the_first_version_when_it_is_there():
+def test_a_pull_that_came_too_early_looks_less_and_less_often_and_gets_the_first_version_when_it_is_there():
     ring = WeightRing(numbered(0))
     staging = torch.zeros(ring.layout.size, dtype=torch.uint8)
 
     async def run():
         reader = ChunkedReader(ring)
         pull = asyncio.create_task(read_rings([reader], [staging]))
-        while reader.looks < 3:
-            await asyncio.sleep(0)
-        assert not pull.done()
+        await asyncio.sleep(0.3)
+        assert not pull.done() and 2 < reader.looks < 15
         ring.publish(numbered(1), 1)
         assert await pull == 1
 
     asyncio.run(run())
-
-
-def test_a_reader_that_is_lapped_every_time_gives_up():
-    ring = WeightRing(numbered(0), slots=2)
-    ring.publish(numbered(0), 0)
-    reader = ChunkedReader(ring, after_read=lambda _: [ring.publish(numbered(v), v) for v in (1, 2, 3)])
-    with pytest.raises(WeightPullError, match="4 reads .* torn"):
-        read_whole(ring, reader, attempts=4)
 
 
 def test_shared_memory_is_opened_by_the_handle_of_its_publisher_and_by_no_other():
@@ -314,56 +220,44 @@ def test_shared_memory_is_opened_by_the_handle_of_its_publisher_and_by_no_other(
     memory.fill_(7)
     other.fill_(9)
     assert set(open_shared(handle).tolist()) == {7}
-    for foreign in (
-        replace(handle, proof=bytes(32)),
-        replace(handle, descriptor=of_other.descriptor),
-        replace(handle, descriptor=0),
-        replace(handle, size=200),
-        replace(handle, pid=2**22 + 1),
-    ):
+    changes = [{"proof": bytes(32)}, {"descriptor": of_other.descriptor}, {"descriptor": 0}, {"pid": 2**22 + 1}]
+    for change in changes:
         with pytest.raises(OSError, match="not the one|No such file"):
-            open_shared(foreign)
+            open_shared(replace(handle, **change))
 
 
-def test_weights_on_the_cpu_are_shared_and_never_pinned_also_on_a_machine_with_cuda(monkeypatch):
+class OnGpu:
+    """Stands for a tensor on a GPU."""
+
+    is_cuda, device, dtype, shape = True, torch.device("cuda", 0), torch.float32, (16,)
+
+    def numel(self):
+        return 16
+
+
+def test_weights_on_the_cpu_are_shared_and_on_a_gpu_pinned_and_the_cpus_never_ask_cuda(monkeypatch):
     """Where there is no driver, asking for pinned memory raises; so does every other call into CUDA
     here."""
 
     def refuse(*_, **__):
         raise AssertionError("CUDA was asked on a path of the CPU")
 
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "_lazy_init", refuse)
-    monkeypatch.setattr(torch.cuda, "device_count", refuse)
-    pinned = note_pinned(monkeypatch)
-    ring = WeightRing(small_model())
-    ring.publish(small_model(), 1)
-    assert (ring.shared is not None) == hasattr(os, "memfd_create")
-    monkeypatch.setattr(ring_module, "allocate", lambda size: (None, None))
-    ring = WeightRing(small_model())
-    ring.publish(small_model(), 1)
-    assert ring.shared is None and pinned[-1:] == [False] and not any(pinned)
-
-
-def test_weights_on_a_gpu_are_pinned_and_not_shared(monkeypatch):
-    class OnGpu:
-        is_cuda, device, dtype, shape = True, torch.device("cuda", 0), torch.float32, (16,)
-
-        def numel(self):
-            return 16
-
-    pinned = note_pinned(monkeypatch)
-    assert WeightRing({"cpu": torch.ones(1), "gpu": OnGpu()}).shared is None
-    assert pinned == [True]
-
-
-def note_pinned(monkeypatch):
-    """Return a list of whether memory is asked for pinned, from now on. It never is here."""
-    asked, zeros = [], torch.zeros
+    asked, zeros, model = [], torch.zeros, small_model()
 
     def unpinned(*shape, pin_memory=False, **options):
         asked.append(pin_memory)
         return zeros(*shape, **options)
 
     monkeypatch.setattr(torch, "zeros", unpinned)
-    return asked
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    for name in ("_lazy_init", "device_count"):
+        monkeypatch.setattr(torch.cuda, name, refuse)
+    ring = WeightRing(model)
+    ring.publish(model, 1)
+    assert (ring.shared is not None) == hasattr(os, "memfd_create")
+    assert WeightRing({"cpu": torch.ones(1), "gpu": OnGpu()}).shared is None
+    assert asked == [True]
+    monkeypatch.setattr(ring_module, "allocate", lambda size: (None, None))
+    ring = WeightRing(model)
+    ring.publish(model, 1)
+    assert ring.shared is None and asked == [True, False]

@@ -35,8 +35,7 @@ from zorplex_rl.services.runtime import (
     uncounted_endpoint,
 )
 
-ReplicaStart = Callable[[str], Awaitable["Replica"]]
-"""Start a replica under the given name. Returns it after its set-up."""
+ReplicaStart = Callable[[str], Awaitable["Replica"]]  # starts one under the given name, and sets it up
 QUIET_SECONDS = 2.0  # after so long all callers know that a replica drains
 STOP_SECONDS = 5.0
 
@@ -88,8 +87,7 @@ class Machine:
     async def until_one_ends(self, pids: Sequence[int]) -> str:
         """Wait until one of ``pids`` has ended. Returns that, in words."""
         if not hasattr(os, "pidfd_open"):
-            # macOS: there Monarch notices it.
-            await asyncio.Event().wait()
+            await asyncio.Event().wait()  # macOS: there Monarch notices it
         loop, ended = asyncio.get_running_loop(), asyncio.Event()
         files: list[int] = []
         try:
@@ -113,8 +111,7 @@ class Machine:
 
     @contextlib.asynccontextmanager
     async def lend(self, folder: Path, is_filled: bool) -> AsyncIterator[str]:
-        """Lend ``folder`` to a process there, which fills it or, if it ``is_filled``, reads it. Yields
-        its path on that machine."""
+        """Yield ``folder``'s path there; a process reads it or, unless it ``is_filled``, fills it."""
         yield str(folder)
 
 
@@ -295,7 +292,8 @@ async def spawn(
     its ``setup``, if it has one. Returns when that is done.
 
     A class names in ``imports`` what its process imports before the actor is made, besides the
-    class's own module. Raises what ``setup`` raises, or ReplicaFailed if a process ends before.
+    class's own module. Raises what ``setup`` raises, or ReplicaFailed if a process ends before. What
+    ``__init__`` raises is told to the first request, so what can fail belongs into ``setup``.
     """
     mesh = machine.start_processes(name, procs)
     replica = Replica(name, None, procs, mesh, machine)

@@ -133,7 +133,9 @@ class ReplicaSet:
         loop = asyncio.get_running_loop()
         starting = {next(self._places): loop.create_future() for _ in range(number)}
         for place, is_up in starting.items():
-            self._keeping[place] = asyncio.create_task(self._keep(place, is_up))
+            keeping = self._keeping[place] = asyncio.create_task(self._keep(place, is_up))
+            # Another call may take the place out meanwhile: then there is nothing to wait for.
+            keeping.add_done_callback(lambda _, up=is_up: up.done() or up.set_result(None))  # type: ignore[misc]
         try:
             await asyncio.gather(*starting.values())
         except BaseException:

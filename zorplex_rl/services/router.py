@@ -4,10 +4,9 @@
               ▲  └► Overloaded       └──► died ──► idempotent? ── no ──► ReplicaFailed
               └────── again, at its old position in the queue ── yes ──────┘
 
-A free slot goes to the oldest request that may use it, in the same step of the event loop, so no
-request is overtaken. When a replica dies, its caller cannot know whether it has carried out what it
-had received. Only requests to *idempotent* endpoints are sent again: so none is lost, and none is
-done twice unless that is harmless.
+A free slot goes to the oldest request that may use it, so no request is overtaken. When a replica
+dies, its caller cannot know what it has carried out. Only requests to *idempotent* endpoints are
+sent again: so none is lost, and none is done twice unless that is harmless.
 """
 
 import asyncio
@@ -35,8 +34,7 @@ class Method:
     session: "Session | None" = None
 
     async def route(self, *args: Any, **kwargs: Any) -> Any:
-        """Return the answer of one ready replica; of several processes, the list of answers. Raises
-        what the endpoint raised, ReplicaFailed or Overloaded."""
+        """Return what one ready replica answers. Raises what it raised, ReplicaFailed or Overloaded."""
         return await self.router.route(self.name, args, kwargs, self.session)
 
     async def fanout(self, *args: Any, **kwargs: Any) -> list[Any]:

@@ -22,8 +22,8 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 from unittest import mock
 
+# Read by Monarch while it is imported: what it logs, and how soon it says that a process is gone.
 SETTINGS = {"MONARCH_FILE_LOG": "error", "HYPERACTOR_MESH_SUPERVISION_POLL_FREQUENCY": "1s"}
-"""What Monarch reads while it is imported: what it logs, and how soon it says that a process is gone."""
 with mock.patch.dict(os.environ, SETTINGS):
     import monarch
     import monarch.actor
@@ -39,12 +39,10 @@ from zorplex_rl import errors
 current_rank, this_host = monarch.actor.current_rank, monarch.actor.this_host
 get_or_spawn_controller = monarch.actor.get_or_spawn_controller
 uncounted_endpoint = monarch.actor.concurrent_endpoint  # marks an async endpoint that is no load
-ReplicaDied = SupervisionError
-"""What a call raises if its process is gone. What an endpoint raises is an ActorError instead."""
+ReplicaDied = SupervisionError  # what a call raises if its process is gone; an endpoint raises ActorError
 Result = TypeVar("Result")
 
-# The C library gives a freed block of some MB back to the system, and the next message of that size
-# pays for every page anew. Other C libraries have no such setting.
+# The C library gives freed blocks of some MB back, and the next message pays for every page anew.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 if (_mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:
     _mallopt(_M_MMAP_THRESHOLD, 32 << 20)

@@ -117,16 +117,10 @@ def test_a_plan_fills_every_shard_and_moves_exactly_the_minimum(case):
     check(*case)
 
 
-@pytest.mark.parametrize("rows", [3, 5, 7])
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_uneven_rows_move_the_minimum_between_any_two_placements(rows, ranks):
-    meshes = [((ranks,), 1), ((2, ranks // 2), 2)]
-    every = [
-        Sharding(mesh, placements)
-        for mesh, dimensions in meshes
-        for placements in itertools.product([ROWS, COLUMNS, EVERYWHERE], repeat=dimensions)
-    ]
-    for source, destination in itertools.product(every, repeat=2):
+@pytest.mark.parametrize("mesh", [(2,), (4,), (2, 2)])
+def test_uneven_rows_move_the_minimum_between_any_two_placements(mesh):
+    every = [Sharding(mesh, p) for p in itertools.product([ROWS, COLUMNS, EVERYWHERE], repeat=len(mesh))]
+    for rows, source, destination in itertools.product((3, 7), every, every):
         check((rows, 5), source, destination)
 
 
@@ -139,12 +133,6 @@ def test_replicas_of_the_source_share_the_work(data):
     assume(moves)
     sent = [sum(move.bytes for move in moves if move.source == rank) for rank in range(replicas)]
     assert max(sent) - min(sent) <= max(move.bytes for move in moves)
-
-
-def test_what_other_tensors_made_a_replica_send_counts_when_the_next_is_planned():
-    source, destination, sent = Sharding((2,), (EVERYWHERE,)), Sharding((1,), (EVERYWHERE,)), [0, 0]
-    assert [plan((4,), source, destination, ITEMSIZE, sent)[0].source for _ in range(4)] == [0, 1, 0, 1]
-    assert sent == [16, 16]
 
 
 def test_partial_sums_and_shards_with_gaps_are_refused():

@@ -76,19 +76,13 @@ def test_a_shard_that_is_not_cut_as_its_placement_says_is_refused(mesh_of):
         describe(model, mesh)
 
 
-def test_a_parameter_that_lies_elsewhere_is_refused(mesh_of):
+def test_a_parameter_that_lies_elsewhere_or_holds_partial_sums_is_refused(mesh_of):
     mesh = mesh_of(0, 2, 2)
     other = init_device_mesh("cpu", (4,), mesh_dim_names=("all",))
-    model = nn.ParameterDict({"p": DTensor.from_local(torch.zeros(2), other, [Shard(0)])})
-    with pytest.raises(ValueError, match="'p' cannot be resharded"):
-        describe(model, mesh)
-
-
-def test_a_parameter_of_partial_sums_is_refused(mesh_of):
-    mesh = mesh_of(0, 2, 2)
-    model = nn.ParameterDict({"p": DTensor.from_local(torch.zeros(2), mesh, [Partial(), Shard(0)])})
-    with pytest.raises(ValueError, match="Partial.*cannot be resharded"):
-        describe(model, mesh)
+    for placed in ((other, [Shard(0)]), (mesh, [Partial(), Shard(0)])):
+        model = nn.ParameterDict({"p": DTensor.from_local(torch.zeros(2), *placed)})
+        with pytest.raises(ValueError, match="cannot be resharded"):
+            describe(model, mesh)
 
 
 def test_a_plan_between_meshes_of_different_sizes_and_dimensions_is_the_minimum(mesh_of):
