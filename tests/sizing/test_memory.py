@@ -3,17 +3,21 @@ was measured."""
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
 import torch
 
 from zorplex_rl.course.nb10 import make_model
-from zorplex_rl.learning.batches import split_by_tokens
+from zorplex_rl.learning.batches import collate
+from zorplex_rl.policy.decoder import states_of
+from zorplex_rl.policy.load import load_policy
 from zorplex_rl.sizing import measured, memory
 from zorplex_rl.sizing.measured import available_memory, measure
 from zorplex_rl.sizing.memory import BatchShape, Workload, generator_memory, trainer_memory
 from zorplex_rl.sizing.model_shape import ModelShape
+from zorplex_rl.task.episode import Episode
 
 SMALL = ModelShape(layers=2, hidden=64, heads=4, kv_heads=2, intermediate=96, vocabulary=500)
 QWEN = ModelShape(layers=24, hidden=896, heads=14, kv_heads=2, intermediate=4864, vocabulary=151936)
@@ -41,47 +45,50 @@ def test_each_zero_stage_divides_one_more_part():
 
 
 def test_a_token_by_hand():
-    """One layer, one row after one prompt: every tensor that autograd keeps, counted by hand."""
+    """One layer, one response to one prompt: every tensor that autograd keeps, counted by hand."""
     shape = ModelShape(layers=1, hidden=8, heads=4, kv_heads=2, intermediate=16, vocabulary=10)
     batch = BatchShape(prompts=1, prompt=3, rows=1, response=5)
     tokens = 3 + 4
-    norms, mlp, queries_and_outputs = 6 * 8 * tokens, 4 * 16 * tokens, 2 * 8 * tokens
-    keys_and_values = 2 * 8 * 7 + 2 * 4 * 3  # of the response repeated for all heads, of the prompt not
-    mask = 4 * 7
-    ends = 3 * 8 * tokens
-    by_hand = 4 * (norms + mlp + queries_and_outputs + keys_and_values + mask + ends)
+    of_norms = 4 * 8 * tokens  # of each of two the input and what is scaled
+    of_products = (2 * 8 + 8 + 4 * 16) * tokens  # inputs, attention's output, the gated layer
+    of_attention = (8 + 4 + 2 * 8) * tokens + tokens**2  # queries, keys, both repeated for all heads, mask
+    ends = 2 * 8 * tokens
+    by_hand = 4 * (of_norms + of_products + of_attention + ends)
     assert memory.activation_bytes(shape, batch, "float32") == by_hand
     assert memory.logit_bytes(shape, batch) == 4 * 4 * 5 * 10
 
 
-@pytest.mark.parametrize(
-    ("prompt", "response", "budget"), [(100, 96, 8192), (300, 20, 1000), (50, 400, 300), (1, 1, 1)]
-)
-def test_the_micro_batches_are_those_of_the_trainer(prompt, response, budget):
-    found = Workload(prompt, response, prompts=4, group_size=8, token_budget=budget).micro_batches
-    assert [batch.rows for batch, count in found for _ in range(count)] == [
-        len(part) for part in split_by_tokens([response] * 32, budget, prompt)
+def episodes_of(prompts: int, prompt: int, samples: int, response: int) -> list[Episode]:
+    """Groups that share their prompt and nothing else."""
+    numbers = itertools.count(1)
+    asked = [[next(numbers) % 500 for _ in range(prompt)] for _ in range(prompts)]
+    return [
+        Episode(
+            None, ids, [next(numbers) % 500 for _ in range(response)], [True] * response, [0.0] * response, [], "eos"
+        )
+        for ids in asked
+        for _ in range(samples)
     ]
 
 
+@pytest.mark.parametrize(("prompt", "response", "budget"), [(100, 96, 8192), (100, 20, 500), (50, 90, 400), (7, 2, 1)])
+def test_the_micro_batches_are_those_of_the_trainer(prompt, response, budget):
+    found = Workload(prompt, response, prompts=4, group_size=8, token_budget=budget).micro_batches
+    batches = collate(episodes_of(4, prompt, 8, response), [1.0] * 32, budget)
+    assert sorted(batch.rows for batch, count in found for _ in range(count)) == sorted(
+        len(b.episodes) for b in batches
+    )
+    assert max(batch.tokens for batch, _ in found) == max(b.tree.ids.numel() for b in batches)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("kv_heads", [1, 2])
+@pytest.mark.parametrize("kv_heads", [1, 2, 4])
 def test_autograd_keeps_the_activations_that_are_counted(kv_heads, dtype, tmp_path):
-    """Every storage that a backward pass needs, once. A single key head is expanded for the query
-    heads, which copies nothing."""
-    from transformers import Qwen2ForCausalLM
-
-    from zorplex_rl.learning import batches, learner
-
+    """Every storage that a backward pass needs, once."""
     shape = replace(SMALL, kv_heads=kv_heads, layers=4)
     make_model(shape, tmp_path)
-    model = Qwen2ForCausalLM.from_pretrained(tmp_path, dtype=getattr(torch, dtype))
-    rows, prompt, response = 6, 40, 50
-    zeros = torch.zeros(rows, response)
-    batch = batches.MicroBatch(
-        tuple(range(rows)), torch.ones(2, prompt).long(), torch.tensor([prompt] * 2), torch.tensor([0, 1] * 3), zeros.long(), zeros, zeros, zeros,
-        torch.ones(rows),
-    )  # fmt: skip
+    model = load_policy(str(tmp_path), dtype=dtype).model
+    (batch,) = collate(episodes_of(2, 40, 3, 50), [1.0] * 6, 8192)
     own = {p.untyped_storage().data_ptr() for p in model.parameters()}
     kept: dict[int, torch.UntypedStorage] = {}
 
@@ -92,10 +99,10 @@ def test_autograd_keeps_the_activations_that_are_counted(kv_heads, dtype, tmp_pa
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        states = learner.response_states(model, batch)
+        states = states_of(model, batch.tree)
     assert states.requires_grad
-    computed = memory.activation_bytes(shape, BatchShape(2, prompt, rows, response), dtype)
-    assert computed == pytest.approx(sum(storage.nbytes() for storage in kept.values()), rel=0.1)
+    computed = memory.activation_bytes(shape, BatchShape(2, 40, 6, 50), dtype)
+    assert computed == pytest.approx(sum(storage.nbytes() for storage in kept.values()), rel=0.05)
 
 
 @pytest.mark.slow

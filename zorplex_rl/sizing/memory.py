@@ -14,9 +14,9 @@ N parameters, L layers, h hidden size, a attention width (heads · head size), k
 intermediate size, V vocabulary, e bytes of a number (2 or 4). Activations are what autograd keeps.
 
     weights     e·N                         masters   4·N if e is 2        gradients  4·N        AdamW's moments  8·N
-    one token   L · (norms + e·(4i + 2a))   norms     24·h in float32, 16·h in bfloat16
-    attention   L · e · (2a · keys + mask)  keys and values, repeated for every query head that shares them (k for a, if there is one key head);
-                                            the mask once for each layer
+    one token   L · (16·h + e·(2h + 4i + 2a + k + keys))    two norms in float32, inputs and results of all products; keys and values
+                                            that query heads share are repeated for each (2a), else they are there (k)
+    mask        L · e · n² for each row of n tokens of the tree (policy/decoder.py)
     logits      4 · 4·V for each sampled token: logits, log-probs and two more for the entropy, all float32
     cache       L · 2k · e · slots · length, the length rounded up to a multiple of 32
 
@@ -54,12 +54,24 @@ OFF_GPU = ("weight ring", "staging", KEPT, LIBRARIES)
 
 @dataclass(frozen=True, slots=True)
 class BatchShape:
-    """A micro-batch: ``rows`` of ``response`` tokens after ``prompts`` of ``prompt`` tokens."""
+    """A micro-batch: ``rows`` responses of ``response`` tokens to ``prompts`` of ``prompt`` tokens,
+    each prompt a tree with its responses, which share nothing else."""
 
     prompts: int
     prompt: int
     rows: int
     response: int
+
+    @property
+    def tokens(self) -> int:
+        """On which the model runs: nothing follows a response's last token."""
+        return self.prompts * self.prompt + self.rows * (self.response - 1)
+
+    @property
+    def seen(self) -> int:
+        """Entries of the mask."""
+        longest = -(-self.tokens // self.prompts)
+        return self.prompts * longest**2
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,14 +104,18 @@ class Workload:
     @property
     def micro_batches(self) -> list[tuple[BatchShape, int]]:
         """The micro-batches of a step, and how often each occurs, if all responses are longest."""
-        rows = self.prompts * self.group_size
-        most = max(1, self.token_budget // (self.prompt + self.response))
-        sizes = {most: rows // most, rows % most: 1}
-        return [
-            (BatchShape(min(self.prompts, size), self.prompt, size, self.response), count)
-            for size, count in sizes.items()
-            if size and count
-        ]
+        room = max(1, (self.token_budget - self.prompt) // max(1, self.response - 1))
+        found = []
+        for size, parts in {
+            min(self.group_size, room): self.group_size // room or 1,
+            self.group_size % room: 1,
+        }.items():
+            trees = self.prompts * parts if size else 0
+            most = max(1, self.token_budget // (self.prompt + size * (self.response - 1)))
+            for together, count in ((most, trees // most), (trees % most, 1)):
+                if together and count:
+                    found.append((BatchShape(together, self.prompt, together * size, self.response), count))
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,18 +169,14 @@ def trainer_memory(shape: ModelShape, work: Workload, ranks: int = 1, stage: int
         number = f" {done}" if len(work.micro_batches) > 1 or done > 1 else ""
         gradients, earlier = (whole, small_gradients) if done > 1 else ({"gradients": 0}, 0)
         kept = activation_bytes(shape, batch, work.dtype, tensor)
-        mlp = 4 * shape.layers * e * batch.rows * batch.response * shape.intermediate
+        mlp = 4 * shape.layers * e * batch.tokens * shape.intermediate
         small_kept = earlier + kept - _returned(mlp, 4 * shape.layers)
         logits = logit_bytes(shape, batch, tensor)
-        copied = table if low else 0  # In bfloat16 the output layer runs on a float32 copy of its weights.
-        keys = e * 2 * shape.layers * shape.keys * batch.rows * (batch.prompt + batch.response) // tensor
         # The table's gradient comes in parts, one for each place where it is used.
-        again = e * n // tensor + table if low else table * (2 if done > 1 else 1)
-        phases[f"forward{number}"] = base | gradients | {"activations": kept, "key-value copies": keys}
-        phases[f"logits{number}"] = base | gradients | {"activations": kept, "logits": logits + copied}
+        again = e * n // tensor + e * shape.table // tensor if low else table * (2 if done > 1 else 1)
+        phases[f"logits{number}"] = base | gradients | {"activations": kept, "logits": logits}
         phases[f"backward{number}"] = base | whole | {"gradient parts": again}
-        small[f"forward{number}"] = small_kept + keys
-        small[f"logits{number}"] = small_kept + logits - _returned(logits, LOGIT_COPIES) + copied - _returned(copied)
+        small[f"logits{number}"] = small_kept + logits - _returned(logits, LOGIT_COPIES)
         small[f"backward{number}"] = small_gradients + (again if table < RETURNED else e * small_gradients // 4 * low)
     # AdamW's square root and quotient of its largest tensor.
     temporaries = 2 * max(table, 4 * shape.hidden * max(shape.intermediate, shape.attention) // tensor)
@@ -184,20 +196,12 @@ def _returned(size: int, blocks: int = 1) -> int:
 
 
 def activation_bytes(shape: ModelShape, batch: BatchShape, dtype: str, tensor: int = 1) -> int:
-    """Return what autograd keeps of ``batch`` for its backward pass, without the logits. The first
-    hidden state is the prompt's last, so a response's pass is a token shorter."""
+    """Return what autograd keeps of ``batch`` for its backward pass, without the logits."""
     e = BYTES[dtype]
-    steps = batch.response - 1
-    width = batch.prompt + steps
-    prompts = batch.prompts * batch.prompt
-    tokens = batch.rows * steps + prompts
-    # Two norms a layer: float32 keeps input, normalized, scaled; bfloat16 the input in float32.
-    norms = (24 if e == 4 else 16) * shape.hidden * tokens
-    mask = e * batch.rows * steps * width
-    divided = (4 * shape.intermediate + 2 * shape.attention) * tokens
-    divided += 2 * shape.copied_keys * batch.rows * width + 2 * shape.keys * prompts
-    ends = (2 * e + 4) * shape.hidden * tokens
-    return shape.layers * (norms + mask + e * divided // tensor) + ends
+    repeated = 2 * shape.attention if 1 < shape.kv_heads < shape.heads else shape.keys
+    divided = 4 * shape.intermediate + 2 * shape.attention + shape.keys + repeated
+    layer = batch.tokens * ((16 + 2 * e) * shape.hidden + e * divided // tensor) + e * batch.seen
+    return shape.layers * layer + 8 * shape.hidden * batch.tokens
 
 
 def logit_bytes(shape: ModelShape, batch: BatchShape, tensor: int = 1) -> int:
@@ -239,15 +243,14 @@ def _sampling(shape: ModelShape, work: Workload, tasks: int, samples: int, tenso
     prompts = min(tasks, -(-2 * work.slots // samples))
     length = -(-(work.prompt + work.response) // CACHE_STEP) * CACHE_STEP
     shared = min(work.shared_prompt, work.prompt - 1) if prompts > 1 else 0
-    new = prompts * (work.prompt - shared)
-    prompt_keys = cache_bytes(shape, prompts, work.prompt, work.dtype, tensor)
-    repeated = 2 * shape.copied_keys if shared and shape.heads > shape.kv_heads > 1 else 0
-    layer = e * (new * 4 * (shape.intermediate + shape.attention) + prompts * work.prompt * repeated) // tensor
-    layer += new * ((8 + e) * shape.hidden + e * work.prompt)
+    new = shared + prompts * (work.prompt - shared)
+    seen = new**2 if shared else prompts * work.prompt**2
+    prompt_keys, tree_keys = (cache_bytes(shape, 1, n, work.dtype, tensor) for n in (prompts * work.prompt, new))
+    layer = e * (new * 4 * (shape.intermediate + shape.attention) + seen) // tensor + new * (8 + e) * shape.hidden
     prefill = {
-        # The model's cache, stacked by layer, and stacked once more; then a copy for each prompt.
-        "prompts' keys and values": 3 * prompt_keys,
-        "prefill": max(0, layer - 2 * prompt_keys) + e * prompts * vocabulary,
+        # Those of the tree, then a copy for each prompt.
+        "prompts' keys and values": prompt_keys + tree_keys,
+        "prefill": max(0, layer - prompt_keys) + e * prompts * vocabulary,
     }
     sample = {
         "key-value cache": cache_bytes(shape, rows, length, work.dtype, tensor) + e * work.slots * length,

@@ -47,11 +47,6 @@ class ModelShape:
         return self.kv_heads * (self.head_size or self.hidden // self.heads)
 
     @property
-    def copied_keys(self) -> int:
-        """Width of the keys in attention: copied per query head; a single key head needs none."""
-        return self.attention if self.heads > self.kv_heads > 1 else self.keys
-
-    @property
     def matrices(self) -> int:
         """Parameters of one layer that are in matrices."""
         return self.hidden * (2 * self.attention + 2 * self.keys + 3 * self.intermediate)
