@@ -84,8 +84,7 @@ def _():
 
     **ZeRO** divides parts over the `ranks` of data parallelism; each rank has tokens of its own.
     Stage 0 divides nothing; stage 3 is **FSDP** (notebook 04). The logits are four float32
-    tensors of `rows × response × vocabulary` numbers. In 16 bits add a float32 copy of the output
-    layer: `4 × vocabulary × hidden` bytes.
+    tensors of `rows × response × vocabulary` numbers.
     """)
     return
 
@@ -93,15 +92,18 @@ def _():
 @app.function
 def activation_bytes(shape, batch, e, recomputed=False):
     """Bytes that autograd keeps of a micro-batch of `rows` answers to `prompts` prompts."""
-    answer = batch.response - 1  # the first token comes from the prompt's last state
-    width = batch.prompt + answer
-    tokens = batch.rows * answer + batch.prompts * batch.prompt
-    norms = (24 if e == 4 else 16) * shape.hidden * tokens
-    inner = e * (4 * shape.intermediate + 2 * shape.attention) * tokens
-    keys = e * 2 * shape.keys * batch.prompts * batch.prompt
-    attended = e * 2 * shape.attention * batch.rows * width + keys
-    layer = norms + inner + attended + e * batch.rows * answer * width
-    ends = (2 * e + 4) * shape.hidden * tokens
+    # each prompt runs once, with all its answers; after an answer's last token nothing follows
+    tokens = batch.prompts * batch.prompt + batch.rows * (batch.response - 1)
+    norms = 16 * shape.hidden
+    inner = e * (2 * shape.hidden + 4 * shape.intermediate)
+    shared = (
+        1 < shape.kv_heads < shape.heads
+    )  # then keys and values are repeated for each head
+    keys = 2 * shape.attention if shared else shape.keys
+    layer = tokens * (norms + inner + e * (2 * shape.attention + shape.keys + keys))
+    ends = (
+        8 * shape.hidden * tokens + e * batch.seen
+    )  # `seen`: who may look at whom, tokens²
     if recomputed:  # keep the input of each layer, and one whole layer at a time
         return shape.layers * e * shape.hidden * tokens + layer + ends
     return shape.layers * layer + ends
@@ -863,8 +865,7 @@ def trainer_budget_solution(shape, batch, e, ranks, stage):
     for divided in [["masters", "moments"], ["gradients"], ["weights"]][:stage]:
         for part in divided:
             parts[part] /= ranks
-    copy = 4 * shape.vocabulary * shape.hidden if e < 4 else 0
-    logits = 4 * 4 * batch.rows * batch.response * shape.vocabulary + copy
+    logits = 4 * 4 * batch.rows * batch.response * shape.vocabulary
     return parts | {"activations": activation_bytes(shape, batch, e), "logits": logits}
 
 

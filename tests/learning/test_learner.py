@@ -16,16 +16,14 @@ from zorplex_rl.learning.checkpoint import load_learner, save_learner
 from zorplex_rl.learning.learner import (
     KNOBS,
     Learner,
-    _rows,
-    embed,
     loss_of,
     response_logprobs,
-    response_states,
     token_logprobs,
 )
 from zorplex_rl.learning.losses import LOSSES, policy_loss
 from zorplex_rl.learning.train_simple import compare, play
 from zorplex_rl.policy.load import Policy
+from zorplex_rl.policy.model import embed
 from zorplex_rl.task.environment import Zorplex
 
 pytestmark = pytest.mark.slow
@@ -112,41 +110,26 @@ def test_what_is_judged_by_episode_or_batch_is_the_same_in_micro_batches(
     assert distance(whole, gradient(embedded, episodes, advantages, loss=loss)) > 0.01
 
 
-def test_the_log_probs_of_a_bfloat16_model_are_rounded_no_more_than_its_last_hidden_states(
-    embedded, episodes, advantages
-):
-    policy = fresh(embedded, torch.bfloat16)
-    batch, *_ = collate(episodes, advantages, ALL_AT_ONCE)
-    sampled = batch.mask.bool()
-    with torch.no_grad():
-        found = token_logprobs(policy, batch)[0][sampled]
-        states = response_states(policy.model, batch)[sampled].float()
-        logits = states @ policy.model.get_output_embeddings().weight.float().T
-    expected = logits.log_softmax(-1).gather(1, batch.ids[sampled][:, None])[:, 0]
-    torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
-
-
 def test_the_gradient_of_what_many_tokens_share_is_added_up_in_float32(embedded):
     """In bfloat16 a sum of ones ends at 256."""
-    count = 1000
-    shared = torch.zeros(1, 1, dtype=torch.bfloat16, requires_grad=True)
-    _rows(shared, torch.zeros(count, dtype=torch.long)).sum(dtype=torch.float32).backward()
-    assert shared.grad.item() == count
-    model = fresh(embedded, torch.bfloat16).model
-    embed(model, torch.full((1, count), 7)).sum(dtype=torch.float32).backward()
-    assert (model.get_input_embeddings().weight.grad[7] == count).all()
+    table, count = fresh(embedded, torch.bfloat16).model.get_input_embeddings().weight, 1000
+    embed(table, torch.full((1, count), 7)).sum(dtype=torch.float32).backward()
+    assert (table.grad[7] == count).all()
 
 
-def test_a_group_runs_its_prompt_once_and_the_budget_bounds_every_micro_batch(episodes, advantages):
-    for budget in (100_000, 300):
-        batches = collate(episodes, advantages, budget)
-        assert sorted(i for batch in batches for i in batch.episodes) == list(range(16))
-        for batch in batches:
-            assert batch.ids.numel() + batch.prompts.shape[1] * len(batch.ids) <= budget
-            assert len(batch.prompts) == len({tuple(episodes[i].prompt_ids) for i in batch.episodes})
-            for row, index in zip(batch.follows.tolist(), batch.episodes, strict=True):
-                prompt = batch.prompts[row, : batch.prompt_lengths[row]].tolist()
-                assert prompt == episodes[index].prompt_ids
+@pytest.mark.parametrize("budget", [100_000, 300, 1])
+def test_each_distinct_beginning_runs_once_and_the_budget_bounds_every_micro_batch(episodes, advantages, budget):
+    batches = collate(episodes, advantages, budget)
+    assert sorted(i for batch in batches for i in batch.episodes) == list(range(16))
+    for batch in batches:
+        assert batch.tree.ids.numel() <= budget or len(batch.episodes) == 1
+        for row, (index, place) in enumerate(zip(batch.episodes, batch.tree.places, strict=True)):
+            episode = episodes[index]
+            assert batch.tree.ids[*place].tolist() == episode.prompt_ids + episode.token_ids[:-1]
+            before = batch.places[:, row, : len(episode.token_ids)]
+            assert torch.equal(before, place[:, len(episode.prompt_ids) - 1 :])
+    whole = sum(int(batch.tree.mask.diagonal(dim1=-2, dim2=-1).sum()) for batch in batches)
+    assert (whole < sum(len(e.prompt_ids) + len(e.token_ids) - 1 for e in episodes)) == (budget > 1)
 
 
 def test_an_episode_without_advantage_leaves_no_trace_in_the_gradient(unclipped, embedded, episodes, advantages):

@@ -57,6 +57,9 @@ class Masked:
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         if self.kept is not None:
             self.kept.append((k, v))
+        if self.mask.dtype == torch.bool:
+            # Torch would make these numbers in every layer, and keep them for its backward pass.
+            self.mask = torch.zeros_like(self.mask, dtype=q.dtype).masked_fill_(~self.mask, float("-inf"))
         groups = q.shape[2] // k.shape[2]
         q = q.transpose(1, 2)
         k, v = (x.transpose(1, 2)[:, :, None].expand(-1, -1, groups, -1, -1).flatten(1, 2) for x in (k, v))

@@ -16,7 +16,7 @@ intermediate size, V vocabulary, e bytes of a number (2 or 4). Activations are w
     weights     e·N                         masters   4·N if e is 2        gradients  4·N        AdamW's moments  8·N
     one token   L · (16·h + e·(2h + 4i + 2a + k + keys))    two norms in float32, inputs and results of all products; keys and values
                                             that query heads share are repeated for each (2a), else they are there (k)
-    mask        L · e · n² for each row of n tokens of the tree (policy/decoder.py)
+    mask        e · n² for each row of n tokens of the tree (policy/decoder.py)
     logits      4 · 4·V for each sampled token: logits, log-probs and two more for the entropy, all float32
     cache       L · 2k · e · slots · length, the length rounded up to a multiple of 32
 
@@ -200,8 +200,8 @@ def activation_bytes(shape: ModelShape, batch: BatchShape, dtype: str, tensor: i
     e = BYTES[dtype]
     repeated = 2 * shape.attention if 1 < shape.kv_heads < shape.heads else shape.keys
     divided = 4 * shape.intermediate + 2 * shape.attention + shape.keys + repeated
-    layer = batch.tokens * ((16 + 2 * e) * shape.hidden + e * divided // tensor) + e * batch.seen
-    return shape.layers * layer + 8 * shape.hidden * batch.tokens
+    layer = batch.tokens * ((16 + 2 * e) * shape.hidden + e * divided // tensor)
+    return shape.layers * layer + 8 * shape.hidden * batch.tokens + e * batch.seen
 
 
 def logit_bytes(shape: ModelShape, batch: BatchShape, tensor: int = 1) -> int:

@@ -9,13 +9,10 @@ import torch
 
 
 def _activations(shape, batch, e):
-    answer = batch.response - 1
-    width = batch.prompt + answer
-    tokens = batch.rows * answer + batch.prompts * batch.prompt
-    layer = (24 if e == 4 else 16) * shape.hidden * tokens
-    layer += e * (4 * shape.intermediate + 2 * shape.attention) * tokens
-    layer += e * 2 * (shape.attention * batch.rows * width + shape.keys * batch.prompts * batch.prompt)
-    return shape.layers * (layer + e * batch.rows * answer * width) + (2 * e + 4) * shape.hidden * tokens
+    tokens = batch.rows * (batch.response - 1) + batch.prompts * batch.prompt
+    keys = 2 * shape.attention if 1 < shape.kv_heads < shape.heads else shape.keys
+    numbers = 2 * shape.hidden + 4 * shape.intermediate + 2 * shape.attention + shape.keys + keys
+    return shape.layers * tokens * (16 * shape.hidden + e * numbers) + 8 * shape.hidden * tokens + e * batch.seen
 
 
 def _budget(shape, batch, e, ranks, stage, factors=(4, 4, 8), copies=4, groups=None):
@@ -26,7 +23,6 @@ def _budget(shape, batch, e, ranks, stage, factors=(4, 4, 8), copies=4, groups=N
         for part in group:
             parts[part] /= ranks
     logits = copies * 4 * batch.rows * batch.response * shape.vocabulary
-    logits += 4 * shape.vocabulary * shape.hidden * (e < 4)
     return parts | {"activations": _activations(shape, batch, e), "logits": logits}
 
 
