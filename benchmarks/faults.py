@@ -69,7 +69,7 @@ def run(options: Options, seed: int, victims: tuple[str, ...]) -> Measured:
     with tempfile.TemporaryDirectory() as scratch:
         folder = RunFolder.create(Path(scratch) / "run", config)
         _, last = asyncio.run(run_training(config, folder, show=show, on_start=controllers.append))
-        counters = folder.controller_state(folder.newest_checkpoint())["replay"]["counters"]
+        counters = folder.controller_state(folder.newest_checkpoint())["replay_buffer"]["counters"]
         restarts = {row["role"]: row["recovery_seconds"] for row in folder.metrics() if row["event"] == "restart"}
     groups = config.steps * config.prompts_per_step
     if counters["trained"] != groups or counters["started"] != groups + counters["abandoned"]:

@@ -68,7 +68,7 @@ class ServiceOptions:
     idempotent: Collection[str] = ()  # endpoints that may be called again if a replica fails during a call
     max_in_flight: int = 64  # slots: requests that one calling process may have sent to a replica
     max_queue: int = 1024  # requests that may wait in one calling process; more are refused at once
-    wait_timeout: float = 30.0  # longest wait for a slot; start_timeout while no replica is ready
+    wait_timeout: float = 30.0  # longest wait for a slot; start_timeout if no replica is ready as it begins
     start_timeout: float = 300.0  # longest start of a replica, with ``setup``
     probe_every: float = 1.0
     probe_timeout: float = 3.0  # a replica that does not answer a probe in time is killed and replaced

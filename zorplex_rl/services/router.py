@@ -170,7 +170,7 @@ class Router:
         """See to the requests of a replica that has ended. A draining one still answers its own."""
         for request in list(replica.in_flight) if replica.ended.is_set() else ():
             self._free_slot(request, replica)
-            # Of a service that is given up they wait for that, and fail with its error.
+            # An irreplaceable service is closed next, which gives its requests the error.
             if request.method not in self.options.idempotent and not self.options.irreplaceable:
                 why = "it may or may not have finished, and is not repeated, since it is not marked idempotent"
                 what = (
