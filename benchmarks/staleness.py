@@ -32,7 +32,7 @@ import tyro
 from table import describe_machine, print_table
 
 from zorplex_rl.config import LossName
-from zorplex_rl.course.recorded_study import Cell, Row, Study, read_study, whole_lines
+from zorplex_rl.course.recorded_study import Row, Study, StudyCell, read_study, whole_lines
 from zorplex_rl.course.staleness import Conditions, Trial, held_out_accuracy, train_with_lag
 from zorplex_rl.errors import TrainingDiverged
 from zorplex_rl.learning.learner import Learner
@@ -200,7 +200,7 @@ def tabulate(study: Study) -> None:
         print_table(title, ["loss", *(f"lag {lag}" for lag in lags)], rows)
 
 
-def _shown(cell: Cell | None) -> str:
+def _shown(cell: StudyCell | None) -> str:
     if cell is None:
         return ""
     fell = sum(row.collapsed_at is not None for row in cell.rows)

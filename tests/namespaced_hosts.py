@@ -24,7 +24,7 @@ from zorplex_rl.course import namespaces
 from zorplex_rl.course.namespaces import why_not as why_not
 
 
-class Host(namespaces.Host):
+class Host(namespaces.NamespacedHost):
     """One host."""
 
     def run(self, *command: str, timeout: float = 60.0, cwd: Path | str | None = None) -> str:

@@ -156,6 +156,7 @@ def test_01_a_mended_player_plays_a_long_rally_in_two_processes_and_the_first_on
     asyncio.run(use())
 
 
+@pytest.mark.long
 def test_02_a_step_that_passes_its_check_trains_two_ranks_as_one_process(interactive):
     inputs = torch.linspace(-1, 1, 8)[:, None]
     settings = (inputs, inputs.sin()), 20, 0.3

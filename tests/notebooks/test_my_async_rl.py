@@ -128,6 +128,7 @@ def results(said: str) -> tuple[float, list[int]]:
     return shares[1] / 100, [int(lag) for lag in re.findall(r"lag (\d+)", said)]
 
 
+@pytest.mark.long
 def test_it_learns_no_step_is_given_data_older_than_max_lag_and_a_call_to_an_ended_process_fails(
     load_mine, tmp_path, monkeypatch, capsys
 ):

@@ -105,6 +105,7 @@ def new_policy(mine):
     return mine.Record(model=model, tokenizer=tokenizer, eos_ids=(tokenizer.eos_token_id,))
 
 
+@pytest.mark.long
 def test_it_learns(monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
     mine = loaded(MINE)

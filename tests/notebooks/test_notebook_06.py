@@ -196,6 +196,7 @@ def test_a_constructor_that_raises_is_an_error_and_no_endless_wait(page):
         asyncio.run(opened())
 
 
+@pytest.mark.long
 def test_only_a_rule_that_checks_and_charges_in_one_step_charges_once_under_kills(page):
     async def all_three():
         rules = (page.charge_always, page.note_then_charge, page.charge_once_solution)

@@ -159,6 +159,7 @@ def test_catching_up_never_writes_over_somebodys_work(tmp_path, capsys):
     assert copy.read_text() == "mine"
 
 
+@pytest.mark.long
 def test_the_progress_sheet_says_which_exercises_of_whom_pass(tmp_path):
     notebook, here = NOTEBOOKS["06"], tmp_path / "class"
     solved, names = catch_up().solve(notebook)

@@ -18,7 +18,7 @@ is a defect, and gets its traceback.
 
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import tyro
 
@@ -28,7 +28,7 @@ from zorplex_rl.cli.env import Env
 from zorplex_rl.cli.eval import Eval
 from zorplex_rl.cli.export import Export
 from zorplex_rl.cli.open import Open
-from zorplex_rl.cli.policy import Policy
+from zorplex_rl.cli.policy import PolicyCommand
 from zorplex_rl.cli.replay import Replay
 from zorplex_rl.cli.size import Size
 from zorplex_rl.cli.status import Status
@@ -36,7 +36,8 @@ from zorplex_rl.cli.train import Train
 from zorplex_rl.cli.worker import Worker
 from zorplex_rl.errors import ConfigError, ZorplexError
 
-Commands = Train | Eval | Export | Size | Replay | Status | Check | Open | Policy | Env | Worker
+ShowPolicy = Annotated[PolicyCommand, tyro.conf.subcommand("policy")]  # policy/load.py has a Policy
+Commands = Train | Eval | Export | Size | Replay | Status | Check | Open | ShowPolicy | Env | Worker
 FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
 
 

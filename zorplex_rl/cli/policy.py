@@ -7,7 +7,7 @@ import tyro
 
 
 @dataclass(frozen=True)
-class Policy:
+class PolicyCommand:
     """Describe a policy: architecture, parameters, vocabulary."""
 
     action: Annotated[Literal["show"], tyro.conf.Positional]

@@ -34,7 +34,7 @@ SAME_WISH_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class Train:
-    """Train a policy with reinforcement learning, every role in a process of its own."""
+    """Train a policy with reinforcement learning, each role in its own process."""
 
     config: Config = field(default_factory=Config)
     preset: PresetName | None = None

@@ -73,7 +73,7 @@ class Namespace:
         self._unshare.communicate()
 
 
-class Host:
+class NamespacedHost:
     """One host. ``address`` is its IPv4 address."""
 
     def __init__(self, name: str, address: str, switch: Namespace) -> None:
@@ -121,7 +121,7 @@ class Host:
 
 
 @contextlib.contextmanager
-def namespaced_hosts(*names: str, kind: type[Host] = Host) -> Iterator[dict[str, Host]]:
+def namespaced_hosts(*names: str, kind: type[NamespacedHost] = NamespacedHost) -> Iterator[dict[str, NamespacedHost]]:
     """Make hosts with a network between them. Ends them, with all that runs on them."""
     with contextlib.ExitStack() as running:
         switch = Namespace(SWITCH, "--net")

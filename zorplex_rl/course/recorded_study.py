@@ -70,7 +70,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class StudyCell:
     """The trials of one loss, lag and learning rate; they differ in their seeds."""
 
     loss: str
@@ -109,13 +109,13 @@ class Study:
         """The number of seeds that all cells have."""
         return min((len(cell.rows) for cell in self.cells()), default=0)
 
-    def cells(self, seeds: int = 1) -> list[Cell]:
+    def cells(self, seeds: int = 1) -> list[StudyCell]:
         """Return the cells with at least ``seeds`` trials, these in order of their seeds."""
         found: dict[tuple[str, int, float], list[Row]] = {}
         for row in self.rows:
             found.setdefault(row.key[:3], []).append(row)
         by_seed = {key: tuple(sorted(rows, key=lambda row: row.seed)) for key, rows in found.items()}
-        return [Cell(*key, rows) for key, rows in by_seed.items() if len(rows) >= seeds]
+        return [StudyCell(*key, rows) for key, rows in by_seed.items() if len(rows) >= seeds]
 
 
 def read_study(file: Path) -> Study:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from zorplex_rl.errors import PolicyError
 
-# Torch takes a second to load. Whoever only looks for a folder needs none.
+# Torch takes a second to load, and looking for a folder needs none.
 if TYPE_CHECKING:
     import torch
     from jinja2 import Template

@@ -8,7 +8,7 @@ without actors and without Monarch.
                          generators   go on, up to the event that needs newer weights
                          learner      takes a step on the groups of the schedule
 
-Whoever decodes together, with which weights, and the order in which a step adds up gradients are as
+Which rows decode together, with which weights, and the order in which a step adds up gradients are as
 in the run. So the results are the run's, bit for bit, on the same machine. With another loss,
 learning rate or seed, episodes have other lengths: an event comes after as many steps as in the run,
 or once the engine is idle, and what the next step needs is sampled before the weights change.
@@ -81,7 +81,7 @@ class Trained:
 
 
 class Generator:
-    """One generator of the run: an engine with weights of its own, which is told what ``events``
+    """One generator of the run: an engine with its own weights, which is told what ``events``
     say. A slow tool answers at once, so that rows are decoded beside others than in the run."""
 
     def __init__(self, policy: Policy, config: Config, environment: Environment, events: list[Event]) -> None:

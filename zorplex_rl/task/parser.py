@@ -23,7 +23,7 @@ TOOL_NAMES = ("LOOKUP", "GETKEY", "FETCH")
 ANSWER_TAG = "[ANSWER]"
 
 Answer = int | str
-"""What an answer is: an integer, unless an environment has a ``find_answer`` of its own."""
+"""What an answer is: an integer, unless an environment has its own ``find_answer``."""
 
 _SHARE = re.compile(r"\W*?[%‰‱％﹪٪؉؊]")
 

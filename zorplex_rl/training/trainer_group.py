@@ -54,7 +54,7 @@ class TrainerRankActor(TrainerActor):
             if self.device != "cpu":
                 import torch
 
-                # A thread has a current device of its own.
+                # Each thread has its own current device.
                 torch.cuda.set_device(self.device)
             return function(*args)
 

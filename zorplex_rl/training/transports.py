@@ -132,12 +132,11 @@ class RdmaReader:
         _start_rdma()
         self.layout = source.layout
         self._headers, self._slots = source.rdma
-        self._shape = (source.slots, 2)
+        self._read_into = torch.zeros(source.slots, 2, dtype=torch.int64)  # kept: Monarch registers each new one
 
     async def read_headers(self) -> Tensor:
-        headers = torch.zeros(self._shape, dtype=torch.int64)
-        await self._read(self._headers, headers.view(-1).view(torch.uint8))
-        return headers
+        await self._read(self._headers, self._read_into.view(-1).view(torch.uint8))
+        return self._read_into.clone()
 
     async def read_slot(self, slot: int, staging: Tensor) -> None:
         await self._read(self._slots[slot], staging)

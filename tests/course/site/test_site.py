@@ -32,7 +32,7 @@ from zorplex_rl.course.site.contents import Card, built_by, headline_of, routes
 from zorplex_rl.course.site.course_map import Station, course_map
 from zorplex_rl.course.site.export import export
 from zorplex_rl.course.site.frame import search_page
-from zorplex_rl.course.site.page import Cell, Lesson, Page
+from zorplex_rl.course.site.page import Lesson, Page, PageCell
 from zorplex_rl.course.widgets import TimelineSimulator
 from zorplex_rl.errors import SiteError
 
@@ -526,7 +526,7 @@ def test_the_contents_name_title_minutes_goals_and_machine(tiny):
 
 def page_of(*outputs: str, code: str = "") -> Page:
     """A page whose cells put out ``outputs``; ``code`` is that of the last."""
-    cells = [Cell("", True, [{"data": {"text/html": markup}}], []) for markup in outputs]
+    cells = [PageCell("", True, [{"data": {"text/html": markup}}], []) for markup in outputs]
     return Page([*cells[:-1], replace(cells[-1], code=code)], {})
 
 

@@ -23,7 +23,7 @@ from typing import Any
 
 from zorplex_rl.course.lesson.lesson import START, inline
 from zorplex_rl.course.site.outline import sections, words
-from zorplex_rl.course.site.page import Cell, Lesson, Page
+from zorplex_rl.course.site.page import Lesson, Page, PageCell
 from zorplex_rl.course.site.render import plain
 
 ROUTES = {"two hours": ("05", "08"), "half a day": ("05", "06", "07", "08", "09")}
@@ -118,7 +118,7 @@ def headline_of(page: Page) -> str:
     return _last_answer(page)
 
 
-def _computed_point(cell: Cell) -> int | None:
+def _computed_point(cell: PageCell) -> int | None:
     """Return which argument of ``lesson.recap`` in this cell is the first with computed values;
     None if there is none."""
     if "lesson.recap(" not in cell.code:
@@ -153,7 +153,7 @@ def _last_answer(page: Page) -> str:
     return ""
 
 
-def _unfolded(cell: Cell) -> list[str]:
+def _unfolded(cell: PageCell) -> list[str]:
     """Return the drawings of a cell that are seen at once."""
     seen = re.split(r'<section class="lesson-(?:reveal|held)|<details', cell.markup)[0]
     return [figure for figure in _FIGURE.findall(seen) if "<svg" in figure]

@@ -22,7 +22,7 @@ MARKUP = ("text/html", "text/markdown")
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class PageCell:
     """Hold a cell's source and results: ``outputs`` by mime type, ``console`` as printed."""
 
     code: str
@@ -89,7 +89,7 @@ class Lesson:
 class Page:
     """Hold the cells of an exported page and its widgets: model id → code, state and buffers."""
 
-    cells: list[Cell]
+    cells: list[PageCell]
     models: dict[str, dict[str, Any]]
 
     @classmethod
@@ -100,7 +100,7 @@ class Page:
         results = {cell["id"]: cell for cell in session}
         nothing: dict[str, Any] = {"outputs": [], "console": []}
         found = [(cell, results.get(cell["id"], nothing)) for cell in notebook]
-        cells = [Cell(c["code"], c["config"]["hide_code"], r["outputs"], r["console"]) for c, r in found]
+        cells = [PageCell(c["code"], c["config"]["hide_code"], r["outputs"], r["console"]) for c, r in found]
         return cls([cell for cell in cells if cell.code.strip()], _models(source))
 
     @property

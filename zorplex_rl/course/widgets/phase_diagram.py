@@ -14,7 +14,7 @@ from typing import Any
 
 import traitlets
 
-from zorplex_rl.course.recorded_study import Cell, Study
+from zorplex_rl.course.recorded_study import Study, StudyCell
 from zorplex_rl.course.widgets.widget import Widget
 
 
@@ -71,7 +71,7 @@ class PhaseDiagram(Widget, script="phase_diagram.js"):
         return table(caption, rows).text + md(data["label"]).text
 
 
-def _shown(cell: Cell) -> dict[str, Any]:
+def _shown(cell: StudyCell) -> dict[str, Any]:
     """Return what the page draws of ``cell``; the series of all its seeds have the same steps."""
     steps = cell.rows[0].eval_steps
     return {
