@@ -144,7 +144,7 @@ async def step_under_a_kill(run, device="cpu"):
 def alone(run):
     """Return the episodes of the same step, written in this process."""
     torch.set_num_threads(run.threads)
-    zorplex = Zorplex(run.seed, run.hints)
+    zorplex = Zorplex(run.seed, shots=run.shots)
     tasks = zorplex.tasks(kinds_of(run.task), run.prompts_per_step)
     requests = group_requests(enumerate(tasks), run.group_size, run.seed)
     sampling = Sampling(run.temperature, run.max_tokens, run.max_turns, run.slots)

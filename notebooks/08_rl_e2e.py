@@ -98,7 +98,7 @@ def settings():
         policy=_name,  # or the folder of a model, for example a copy of Qwen2.5-0.5B-Instruct
         device="cuda" if torch.cuda.is_available() else "cpu",
         seed=0,
-        hints=not _embedded,  # a worked example in the system prompt
+        shots=0 if _embedded else 2,  # worked examples, as turns of the chat
         max_tokens=96 if _embedded else 256,
         prompts=8,  # groups in a training batch
         samples=8,  # episodes in a group
@@ -118,7 +118,7 @@ def settings():
 def _(config):
     torch.set_num_threads(config.threads)
     policy = load_policy(config.policy, config.device)
-    environment = Zorplex(config.seed, config.hints)
+    environment = Zorplex(config.seed, shots=config.shots)
     # For the labels of this page's buttons: what takes how long with this policy on this machine.
     expected = nb08.run_time(nb08.run_config(config), policy, IMPORTS)
     lesson.ran_on(policy)

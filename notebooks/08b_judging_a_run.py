@@ -78,7 +78,7 @@ def settings():
         policy=_name,  # or the folder of a model, for example a copy of Qwen2.5-0.5B-Instruct
         device="cuda" if torch.cuda.is_available() else "cpu",
         seed=0,
-        hints=not _embedded,  # a worked example in the system prompt
+        shots=0 if _embedded else 2,  # worked examples, as turns of the chat
         max_tokens=96 if _embedded else 256,
         prompts=6,  # groups in a training batch
         samples=8,  # episodes in a group
@@ -103,7 +103,7 @@ def settings():
 def _(config):
     torch.set_num_threads(config.threads)
     policy = load_policy(config.policy, config.device)
-    environment = Zorplex(config.seed, config.hints)
+    environment = Zorplex(config.seed, shots=config.shots)
     sampling = Sampling(max_tokens=config.max_tokens)
     lesson.ran_on(policy)
     return environment, policy, sampling
@@ -112,7 +112,7 @@ def _(config):
 @app.function
 def train(config, pays, steps, kl=0.0):
     """Train a copy of the policy on what `pays(episode)` says. Yields every step."""
-    environment = Zorplex(config.seed, config.hints)
+    environment = Zorplex(config.seed, shots=config.shots)
     sampling = Sampling(max_tokens=config.max_tokens)
     policy, reference = (load_policy(config.policy, config.device) for _ in range(2))
     learner = Learner(

@@ -84,16 +84,15 @@ def _():
 
     **ZeRO** divides parts over the `ranks` of data parallelism; each rank has tokens of its own.
     Stage 0 divides nothing; stage 3 is **FSDP** (notebook 04). The logits are four float32
-    tensors of `rows × response × vocabulary` numbers.
+    tensors of `responses × response × vocabulary` numbers.
     """)
     return
 
 
 @app.function
 def activation_bytes(shape, batch, e, recomputed=False):
-    """Bytes that autograd keeps of a micro-batch of `rows` answers to `prompts` prompts."""
-    # each prompt runs once, with all its answers; after an answer's last token nothing follows
-    tokens = batch.prompts * batch.prompt + batch.rows * (batch.response - 1)
+    """Bytes that autograd keeps of a micro-batch: `rows` of `width` tokens, packed with texts."""
+    tokens = batch.rows * batch.width
     norms = 16 * shape.hidden
     inner = e * (2 * shape.hidden + 4 * shape.intermediate)
     shared = (
@@ -101,9 +100,8 @@ def activation_bytes(shape, batch, e, recomputed=False):
     )  # then keys and values are repeated for each head
     keys = 2 * shape.attention if shared else shape.keys
     layer = tokens * (norms + inner + e * (2 * shape.attention + shape.keys + keys))
-    ends = (
-        8 * shape.hidden * tokens + e * batch.seen
-    )  # `seen`: who may look at whom, tokens²
+    # the mask, who may look at whom, has width² numbers for each row
+    ends = 8 * shape.hidden * tokens + e * tokens * batch.width
     if recomputed:  # keep the input of each layer, and one whole layer at a time
         return shape.layers * e * shape.hidden * tokens + layer + ends
     return shape.layers * layer + ends
@@ -181,7 +179,7 @@ def _(config):
 
     def on_this_machine(work):
         """With the ring of notebook 07: three copies of the weights, for generators."""
-        (batch, _), *_ = work.micro_batches
+        batch = work.micro_batches(config.shape)[0]
         ring = {"weight ring": 3 * 4 * config.shape.parameters}
         return my_budget(config.shape, batch, 4, 1, 0) | ring
 
@@ -391,7 +389,7 @@ def _():
 
 @app.cell
 def _(my_budget):
-    one_answer = BatchShape(prompts=1, prompt=512, rows=1, response=2048)
+    one_answer = BatchShape(rows=1, width=512 + 2047, responses=1, response=2048)
     room = MEMORY_SHARE * H100.memory
 
     def first_stage(shape, ranks, recomputed=False):
@@ -865,7 +863,7 @@ def trainer_budget_solution(shape, batch, e, ranks, stage):
     for divided in [["masters", "moments"], ["gradients"], ["weights"]][:stage]:
         for part in divided:
             parts[part] /= ranks
-    logits = 4 * 4 * batch.rows * batch.response * shape.vocabulary
+    logits = 4 * 4 * batch.responses * batch.response * shape.vocabulary
     return parts | {"activations": activation_bytes(shape, batch, e), "logits": logits}
 
 

@@ -33,7 +33,6 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from itertools import count, islice
 from pathlib import Path
-from typing import get_args
 
 import torch
 import torch.nn.functional as F
@@ -46,7 +45,7 @@ from zorplex_rl.policy.load import Policy, load_policy, save_model
 from zorplex_rl.policy.tool_loop import encode_prompt, encode_text
 from zorplex_rl.task.episode import Task
 from zorplex_rl.task.parser import format_result
-from zorplex_rl.task.specs import DIFFICULTIES, VALUES, Split, TaskSpec, get_spec
+from zorplex_rl.task.specs import DIFFICULTIES, VALUES, TaskSpec, chain_of, get_spec
 
 IGNORED = -100
 """The label of a token that the policy did not write."""
@@ -163,8 +162,35 @@ def random_demonstration(
     """
     kind = rng.choices(KINDS, weights=shares)[0]
     difficulty = rng.choices(tuple(DIFFICULTIES), weights=difficulties)[0]
-    spec = get_spec(kind, rng.randrange(1 << 30), difficulty, hints=rng.random() < habits.hint)
-    return demonstrate(spec, spec.task(rng.randrange(1 << 30), rng.choice(get_args(Split))), rng, habits)
+    seed, is_hinted = rng.randrange(1 << 30), rng.random() < habits.hint
+    spec = get_spec(kind, seed, difficulty)
+    task = spec.task(rng.randrange(1 << 30), rng.choice(("train", "held_out")))
+    if is_hinted:
+        task = replace(task, system=f"{task.system}\nExample: {_example(task)}")
+    return demonstrate(spec, task, rng, habits)
+
+
+def _example(task: Task) -> str:
+    """Return a worked example with values for blip and zork: no call or answer is right for ``task``."""
+    blip, zork = (task.table.get(chain_of(word, task.redirects)[-1], 0) for word in ("blip", "zork"))
+    first = _made_up(blip)
+    second = _made_up(zork, blip + zork - first, first)
+    return EXAMPLES[task.kind].format(first, second, first + second)
+
+
+def _made_up(*true: int) -> int:
+    """Return a worked example's value: the first of four that is not among ``true``."""
+    return next(value for value in (26, 38, 17, 45) if value not in true)
+
+
+EXAMPLES = {
+    "simple": "What is blip?\nLOOKUP[blip] -> {0}\n[ANSWER] {0}",
+    "compositional": "What is blip + zork?\nLOOKUP[blip] -> {0}\nLOOKUP[zork] -> {1}\n{0}+{1}={2}\n[ANSWER] {2}",
+    # Keys begin at K10, and no table has quux.
+    "multi_step": "What is blip?\nGETKEY[blip] -> K07\nFETCH[K07] -> {0}\n[ANSWER] {0}",
+    "recursive": "What is blip?\nLOOKUP[blip] -> SEE: quux\nLOOKUP[quux] -> {0}\n[ANSWER] {0}",
+}
+"""For each kind, with two made-up values and their sum."""
 
 
 def arithmetic_drill(rng: random.Random, lines: int = 10) -> Pieces:

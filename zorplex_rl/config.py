@@ -20,7 +20,7 @@ LossName = Literal[
     "sequence_rejection", "geometric_rejection",
 ]  # fmt: skip
 TransportName = Literal["auto", "shm", "rdma", "message"]
-OnUpdate = Literal["wait", "continue", "keep-prefix"]
+OnUpdate = Literal["wait", "continue"]
 Device = Literal["auto", "cpu", "cuda"]
 Dtype = Literal["float32", "bfloat16"]
 
@@ -80,8 +80,6 @@ class Config:
     """Seconds after which a tool of your own task has answered ERROR: timed out."""
     difficulty: Difficulty = "easy"
     """Words in a compositional question: easy (2), medium (3), hard (4)."""
-    hints: bool = False
-    """Show a worked example, with made-up values, in the system prompt."""
     shots: int = bounded(0, 0)
     """Worked examples of the task, shown as turns of the chat before each question."""
     policy: str = "embedded"
@@ -105,7 +103,7 @@ class Config:
     tool_latency: float = bounded(0.0, 0, 3600)
     """Mean seconds of a simulated tool call (log-normal); above 0 tools run in a process of their own."""
     on_update: OnUpdate = "wait"
-    """Episodes under way when weights come: end first, go on, or go on and read the prefix again."""
+    """Whether episodes under way end before new weights come, or go on with them."""
     transport: TransportName = "auto"
     """How weights travel: shared memory, RDMABuffer, messages, or the first that works."""
     eval_every: int = bounded(10, 1)
@@ -162,8 +160,8 @@ class Config:
                 f"--group-size is {self.group_size}, but --loss {self.learner.loss} and --credit {self.learner.credit} compare the "
                 "samples of a prompt; use 2 or more"
             )
-        if self.is_own_task and (self.difficulty != "easy" or self.hints):
-            raise ConfigError(f"--difficulty and --hints are about Zorplex tasks, and --task is {self.task!r}")
+        if self.is_own_task and self.difficulty != "easy":
+            raise ConfigError(f"--difficulty is about Zorplex tasks, and --task is {self.task!r}")
         if self.prompts_per_step < self.services.generators:
             raise ConfigError(
                 f"--generators is {self.services.generators}, but a step has only {self.prompts_per_step} prompts to share among them"

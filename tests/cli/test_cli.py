@@ -89,7 +89,7 @@ def test_there_are_eleven_commands_and_the_help_of_train_fits_three_screens(caps
 
 
 def test_every_flag_of_a_configuration_is_on_the_command_line():
-    config = SMALL.changed(loss="tis", hints=True, tool_latency=0.25)
+    config = SMALL.changed(loss="tis", shots=2, tool_latency=0.25)
     assert parse(["train", *as_flags(config)]).config == config
 
 

@@ -95,7 +95,7 @@ def test_a_checkpoint_shaped_like_qwen_loads_from_a_path_and_rolls_out(qwen_fold
 
 
 def test_a_prompt_is_the_chat_templates_own_tokenization_with_the_tasks_system_prompt(qwen_folder):
-    policy, task = load_policy(str(qwen_folder)), Zorplex(hints=True, kinds=("recursive",)).task(3)
+    policy, task = load_policy(str(qwen_folder)), Zorplex(kinds=("recursive",)).task(3)
     messages = [{"role": "system", "content": task.system}, {"role": "user", "content": task.question}]
     direct = policy.tokenizer.apply_chat_template(messages, add_generation_prompt=True)
     assert encode_prompt(policy.tokenizer, task) == list(direct)

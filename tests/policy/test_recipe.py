@@ -129,3 +129,13 @@ def test_the_embedded_policy_is_right_between_15_and_45_percent_of_the_time_on_t
     deviation = (accuracy * (1 - accuracy) / count) ** 0.5
     assert 0.15 - 2 * deviation < accuracy < 0.45 + 2 * deviation, accuracy
     assert sum(episode.tool_calls >= episode.task.min_tool_calls for episode in episodes) > 0.8 * count
+
+
+@pytest.mark.parametrize("kind", TASK_SPECS)
+def test_no_call_and_no_answer_of_a_worked_example_is_right_for_its_task(kind):
+    spec = get_spec(kind)
+    for index in range(500):
+        task = spec.task(index)
+        example = recipe._example(task)
+        calls = re.findall(r"^(\w+\[\w+\]) -> (.+)$", example, re.MULTILINE)
+        assert calls and not any(spec.run(task, call) == result for call, result in calls)

@@ -33,15 +33,15 @@ from zorplex_rl.task.rewards import final_answer, score
 
 pytestmark = pytest.mark.slow
 
-ENV, HINTED = Zorplex(seed=0), Zorplex(seed=0, hints=True)
+ENV, SHOWN = Zorplex(seed=0), Zorplex(seed=0, shots=1)
 PATIENCE = 30.0
 """Seconds after which a test that hangs is failed; nothing waits so long when all is well."""
 
 
 def mixed_requests(count: int) -> list[RolloutRequest]:
-    """Tasks of every kind, every third with a hint, so that prompts of very different length meet
+    """Tasks of every kind, every third with a worked example, so that prompts of very different length meet
     in a batch."""
-    return [RolloutRequest((HINTED if i % 3 == 2 else ENV).task(i), seed=100 + i, group=i // 4) for i in range(count)]
+    return [RolloutRequest((SHOWN if i % 3 == 2 else ENV).task(i), seed=100 + i, group=i // 4) for i in range(count)]
 
 
 def tokens_of(episodes: list[Episode]) -> list[tuple]:

@@ -61,9 +61,9 @@ def test_a_synchronous_run_is_the_same_bit_for_bit(sync_run):
     [
         {"generators": 2, "on_update": "continue"},
         {"generators": 2, "on_update": "wait"},
-        {"generators": 1, "on_update": "keep-prefix", "task": "multi_step"},
+        {"generators": 1, "on_update": "continue", "task": "multi_step"},
     ],
-    ids=lambda changed: changed["on_update"],
+    ids=lambda changed: f"{changed['generators']} {changed['on_update']}",
 )
 def test_so_is_an_asynchronous_one_however_its_generators_take_new_weights(changed, tmp_path):
     config = LAGGING.changed(tool_latency=0.0, max_lag=2, steps=6, checkpoint_every=6, **changed)

@@ -47,7 +47,7 @@ def test_each_zero_stage_divides_one_more_part():
 def test_a_token_by_hand():
     """One layer, one response to one prompt: every tensor that autograd keeps, counted by hand."""
     shape = ModelShape(layers=1, hidden=8, heads=4, kv_heads=2, intermediate=16, vocabulary=10)
-    batch = BatchShape(prompts=1, prompt=3, rows=1, response=5)
+    batch = BatchShape(rows=1, width=3 + 4, responses=1, response=5)
     tokens = 3 + 4
     of_norms = 4 * 8 * tokens  # of each of two the input and what is scaled
     of_products = (2 * 8 + 8 + 4 * 16) * tokens  # inputs, attention's output, the gated layer
@@ -73,12 +73,10 @@ def episodes_of(prompts: int, prompt: int, samples: int, response: int) -> list[
 
 @pytest.mark.parametrize(("prompt", "response", "budget"), [(100, 96, 8192), (100, 20, 500), (50, 90, 400), (7, 2, 1)])
 def test_the_micro_batches_are_those_of_the_trainer(prompt, response, budget):
-    found = Workload(prompt, response, prompts=4, group_size=8, token_budget=budget).micro_batches
+    found = Workload(prompt, response, prompts=4, group_size=8, token_budget=budget).micro_batches(SMALL)
     batches = collate(episodes_of(4, prompt, 8, response), [1.0] * 32, budget)
-    assert sorted(batch.rows for batch, count in found for _ in range(count)) == sorted(
-        len(b.episodes) for b in batches
-    )
-    assert max(batch.tokens for batch, _ in found) == max(b.tree.ids.numel() for b in batches)
+    assert sorted(batch.responses for batch in found) == sorted(len(b.episodes) for b in batches)
+    assert max(batch.tokens for batch in found) == max(b.tree.ids.numel() for b in batches)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -101,7 +99,7 @@ def test_autograd_keeps_the_activations_that_are_counted(kv_heads, dtype, tmp_pa
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         states = states_of(model, batch.tree)
     assert states.requires_grad
-    computed = memory.activation_bytes(shape, BatchShape(2, 40, 6, 50), dtype)
+    computed = memory.activation_bytes(shape, BatchShape(1, 2 * 40 + 6 * 49, 6, 50), dtype)
     assert computed == pytest.approx(sum(storage.nbytes() for storage in kept.values()), rel=0.05)
 
 

@@ -44,8 +44,8 @@ class Eval:
     """0 is greedy."""
     difficulty: Difficulty = "easy"
     """Difficulty of the compositional tasks."""
-    hints: bool = False
-    """Show a worked example in the system prompt."""
+    shots: int = Config.shots
+    """Worked examples of the task, as turns of the chat before each question."""
     max_tokens: int = Config.max_tokens
     """Longest response in tokens."""
     max_turns: int = Config.max_turns
@@ -71,7 +71,7 @@ class Eval:
 
         # The settings that a run has as well are bounded alike; temperature 0 is one of an evaluation.
         config = Config(
-            task=self.task, task_data=self.task_data, difficulty=self.difficulty, hints=self.hints, temperature=self.temperature or 1,
+            task=self.task, task_data=self.task_data, difficulty=self.difficulty, shots=self.shots, temperature=self.temperature or 1,
             max_tokens=self.max_tokens, max_turns=self.max_turns, eval_tasks=self.tasks, seed=self.seed, device=self.device,
         )  # fmt: skip
         config.check()

@@ -85,7 +85,7 @@ def workload_of(config: Config, folder: Path, environment: Environment) -> Workl
 def processes(shape: ModelShape, work: Workload, config: Config) -> list[Process]:
     """Return the processes of ``config`` that hold a model."""
     weights = {"weights": BYTES[work.dtype] * shape.parameters}
-    scoring = weights | {"logits": logit_bytes(shape, work.micro_batches[0][0])}
+    scoring = weights | {"logits": logit_bytes(shape, work.micro_batches(shape)[0])}
     found = [
         ("trainer", 1, trainer_memory(shape, work)),
         ("generator", config.services.generators, generator_memory(shape, replace(work, dtype=config.sampled_in))),

@@ -53,7 +53,7 @@ class Decoder(Actor):
 
     def __init__(self, name: str, policy: str, device: str, batch: int) -> None:
         torch.set_num_threads(1)
-        self.policy, self.environment = load_policy(policy, device), Zorplex(0, policy != "embedded")
+        self.policy, self.environment = load_policy(policy, device), Zorplex(shots=0 if policy == "embedded" else 2)
         tasks = self.environment.tasks(tuple(TASK_SPECS), batch)
         self.requests = [RolloutRequest(task, seed) for seed, task in enumerate(tasks)]
         self.recorder = SpanRecorder(name)

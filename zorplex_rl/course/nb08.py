@@ -70,7 +70,7 @@ def create(run: Config, beside: str | None = None) -> RunFolder:
 def run_config(config: SimpleNamespace, **changes: Any) -> Config:
     """Return the checked settings of a run: the page's, with ``changes``."""
     wanted = {"generators": 1, "spares": 0} | vars(config) | changes
-    alike = "policy hints max_lag steps max_tokens eval_tasks seed device threads".split()
+    alike = "policy shots max_lag steps max_tokens eval_tasks seed device threads".split()
     made = Config(
         task="compositional",
         prompts_per_step=wanted["prompts"],
@@ -125,7 +125,7 @@ def run_time(run: Config, policy: Policy, start: float) -> RunTime:
             logp, _ = token_logprobs(policy, batch)
             logp.sum().backward()
 
-    environment = Zorplex(run.seed, run.hints)
+    environment = Zorplex(run.seed, shots=run.shots)
     tasks = environment.tasks(kinds_of(run.task), run.prompts_per_step, "train")
     engine = RolloutEngine(policy, environment.execute, Sampling.of(run))
     engine.submit(group_requests(enumerate(tasks), run.group_size, run.seed))

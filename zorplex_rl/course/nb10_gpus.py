@@ -175,12 +175,9 @@ def train_seconds(shape: ModelShape, work: Workload, tensor: int = 1) -> float:
     """Return the seconds in which ``tensor`` GPUs train on ``prompts`` · ``group_size`` answers."""
     divided = 4 * shape.parameters / BANDWIDTH * OPTIMIZER_PASSES
     calls = 0.0
-    for batch, count in work.micro_batches:
-        steps = batch.response - 1
-        tokens = batch.rows * steps + batch.prompts * batch.prompt
-        attended = batch.rows * steps * (batch.prompt + steps) + batch.prompts * batch.prompt**2
-        of_layer = 6 * shape.matrices * tokens + 12 * shape.attention * attended
-        logits = 6 * shape.table * batch.rows * batch.response
-        divided += count * (shape.layers * of_layer + logits) / SPEED
-        calls += count * (TRAINING_CALLS * shape.layers + 300) * CALL
+    for batch in work.micro_batches(shape):
+        of_layer = 6 * shape.matrices * batch.tokens + 12 * shape.attention * batch.tokens * batch.width
+        logits = 6 * shape.table * batch.responses * batch.response
+        divided += (shape.layers * of_layer + logits) / SPEED
+        calls += (TRAINING_CALLS * shape.layers + 300) * CALL
     return divided / tensor + calls

@@ -36,7 +36,6 @@ class Conditions:
     device: str = "cpu"
     task: str = "compositional"
     difficulty: Difficulty = "easy"
-    hints: bool = False
     steps: int = 20
     schedule_steps: int = 0
     """The step at which the learning rate is lowest; 0: the last one."""
@@ -82,7 +81,7 @@ def train_with_lag(
     episodes, to plant a fault in them."""
     learner = fresh_learner(trial, conditions)
     sampler = load_policy(conditions.policy, conditions.device, conditions.sampler_dtype)
-    environment = Zorplex(trial.seed, conditions.hints)
+    environment = Zorplex(trial.seed)
     newest = deque([(0, weights_of(learner.policy))], maxlen=trial.lag + 1)
     metrics = []
     for step in range(conditions.steps):

@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from zorplex_rl.policy.decoder import TokenTree, plant, rows_of, split_by_tokens
+from zorplex_rl.policy.decoder import TokenTree, plant
+from zorplex_rl.policy.packing import rows_of, split_by_tokens
 from zorplex_rl.task.episode import Episode
 
 Advantages = Sequence[float] | Sequence[Sequence[float]]
@@ -50,14 +51,14 @@ def collate(
     reference_logprobs: Sequence[Sequence[float]] | None = None,
     device: torch.device | str = "cpu",
     part: tuple[int, int] = (0, 1),
-    even: int = 768,
+    row_length: int = 768,
 ) -> list[MicroBatch]:
     """Return micro-batches of ``episodes``, each of at most ``token_budget`` distinct tokens if it
     has more than one text; rows of advantage 0, without gradient, are in the last.
 
     ``reference_logprobs`` has a value for every token of each response. ``part`` (k, n) returns the
     k-th of n parts, as many micro-batches as in the others: so n processes can work through them in
-    step. ``even`` is the model's ``even_length``.
+    step. ``row_length`` is the model's, of ``policy/packing.py``.
     """
     which, parts = part
     batches = []
@@ -66,17 +67,19 @@ def collate(
         # Along groups, so that few prompts run in two parts.
         chosen.sort(key=lambda i: (episodes[i].prompt_ids, episodes[i].token_ids))
         cuts = [k * len(chosen) // parts for k in range(parts + 1)]
-        planned = [_plan(episodes, chosen[a:b], token_budget, even) for a, b in pairwise(cuts)]
+        planned = [_plan(episodes, chosen[a:b], token_budget, row_length) for a, b in pairwise(cuts)]
         own = planned[which]
         batches += [_micro_batch(rows, episodes, advantages, reference_logprobs, device) for rows in own]
         batches += [_idle_batch(teaches, device)] * (max(map(len, planned)) - len(own))
     return batches
 
 
-def _plan(episodes: Sequence[Episode], chosen: Sequence[int], token_budget: int, even: int) -> list[list[list[int]]]:
+def _plan(
+    episodes: Sequence[Episode], chosen: Sequence[int], token_budget: int, row_length: int
+) -> list[list[list[int]]]:
     """Return for each micro-batch the rows of its tree, each the indices of sorted episodes."""
     texts = [_text(episodes[i]) for i in chosen]
-    rows = rows_of(texts, [episodes[i].prompt_ids for i in chosen], even, token_budget)
+    rows = rows_of(texts, min(row_length, token_budget))
     batches = split_by_tokens([size for _, size in rows], token_budget)
     return [[[chosen[i] for i in rows[number][0]] for number in batch] for batch in batches]
 

@@ -27,7 +27,7 @@ from zorplex_rl.learning.advantages import by_prefix
 from zorplex_rl.learning.batches import Advantages, MicroBatch, collate
 from zorplex_rl.learning.losses import LOSSES, Loss, kl_penalty, onward, policy_loss, second_moment_bound
 from zorplex_rl.learning.ratios import Diagnostics, effective_sample_size, episode_log_ratios, mismatch
-from zorplex_rl.policy.decoder import even_length, plant, project, states_of
+from zorplex_rl.policy.decoder import plant, project, row_length_of, states_of
 from zorplex_rl.policy.load import Policy
 from zorplex_rl.task.episode import Episode
 
@@ -63,7 +63,7 @@ class Learner:
         credit: Advantages = by_prefix(episodes, advantages) if config.credit == "prefix" else advantages
         model = self.policy.model
         batches = collate(
-            episodes, credit, config.token_budget, reference_logprobs, model.device, even=even_length(model)
+            episodes, credit, config.token_budget, reference_logprobs, model.device, row_length=row_length_of(model)
         )
         tokens = float(sum(sum(episode.sampled) for episode in episodes))
         metrics: Diagnostics = {}
@@ -229,7 +229,7 @@ def response_logprobs(
     """Return log π of each response's tokens under ``policy``, a reference; 0.0 where injected."""
     found: list[list[float]] = [[] for _ in episodes]
     none, model = [0.0] * len(episodes), policy.model
-    for batch in collate(episodes, none, token_budget, device=model.device, even=even_length(model)):
+    for batch in collate(episodes, none, token_budget, device=model.device, row_length=row_length_of(model)):
         logp, _ = token_logprobs(policy, batch, temperature)
         for row, index in enumerate(batch.episodes):
             found[index] = logp[row, : len(episodes[index].token_ids)].tolist()

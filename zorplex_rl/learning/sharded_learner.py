@@ -42,7 +42,7 @@ from zorplex_rl.learning.learner import (
 )
 from zorplex_rl.learning.losses import second_moment_bound
 from zorplex_rl.learning.ratios import Diagnostics
-from zorplex_rl.policy.decoder import even_length
+from zorplex_rl.policy.decoder import row_length_of
 from zorplex_rl.policy.load import Policy
 from zorplex_rl.task.episode import Episode
 
@@ -71,8 +71,8 @@ class ShardedLearner:
         config, loss, number = self.config, loss_of(self.config), self.version + 1
         credit: Advantages = by_prefix(episodes, advantages) if config.credit == "prefix" else advantages
         device, part = self.policy.model.device, (self.mesh.get_rank(), self.mesh.size())
-        even = even_length(self.policy.model)
-        batches = collate(episodes, credit, config.token_budget, reference_logprobs, device, part, even)
+        length = row_length_of(self.policy.model)
+        batches = collate(episodes, credit, config.token_budget, reference_logprobs, device, part, length)
         tokens = float(sum(sum(episode.sampled) for episode in episodes))
         metrics: Diagnostics = {}
         proximal: list[Tensor] | None = None

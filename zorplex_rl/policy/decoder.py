@@ -45,6 +45,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from zorplex_rl.policy.model import Masked, Model, linear
+from zorplex_rl.policy.packing import common_length, row_length, rows_of, split_by_tokens
 
 # Transformers takes seconds to load: it is imported where one of its models is already there.
 if TYPE_CHECKING:
@@ -53,8 +54,6 @@ if TYPE_CHECKING:
 
 PADDED_TOKENS = 8192
 """Most padded tokens of prompts that run at once."""
-PADDING = 1.35
-"""Padding may make a row this many times as long. Beyond that, another batch is cheaper."""
 Snapshot = Tensor
 """One row's part of the cache, [layers, 2, kv_heads, length, head_dim], outside of it."""
 
@@ -105,67 +104,9 @@ def _grow(texts: Sequence[Sequence[int]]) -> tuple[list[int], list[int], list[li
     return tokens, depths, paths
 
 
-def common_length(one: Sequence[int], other: Sequence[int]) -> int:
-    """Return how many leading tokens two texts share."""
-    differing = (i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
-    return next(differing, min(len(one), len(other)))
-
-
-def rows_of(texts: Sequence[Sequence[int]], units: Sequence[Any], even: int, most: int) -> list[tuple[list[int], int]]:
-    """Divide ``texts`` into rows. Returns the indices of each row's texts, sorted, and its number of
-    distinct tokens, at most ``most`` if it has more than one text.
-
-    Texts of the same unit, which can be sorted and is a beginning of its texts, stay together if
-    there is room. A unit joins the row before where that is cheaper: a row of n tokens costs
-    n (``even`` + n), since with ``even`` tokens attention takes as long as all else.
-
-    >>> rows_of([[7, 1, 4], [7, 2], [7, 1, 5], [8, 1]], units=[[7], [7], [7], [8]], even=100, most=5)
-    [([0, 2, 1], 5), ([3], 2)]
-    """
-    parts: list[tuple[list[int], int]] = []
-    for index in sorted(range(len(texts)), key=lambda i: (units[i], texts[i])):
-        text = texts[index]
-        if parts and units[parts[-1][0][-1]] == units[index]:
-            indices, size = parts[-1]
-            longer = size + len(text) - common_length(texts[indices[-1]], text)
-            if longer <= most:
-                parts[-1] = ([*indices, index], longer)
-                continue
-        parts.append(([index], len(text)))
-    rows = parts[:1]
-    for indices, size in parts[1:]:
-        before, length = rows[-1]
-        together = length + size - common_length(texts[before[-1]], texts[indices[0]])
-        is_cheaper = together * (even + together) < length * (even + length) + size * (even + size)
-        if is_cheaper and together <= most:
-            rows[-1] = ([*before, *indices], together)
-        else:
-            rows.append((indices, size))
-    return rows
-
-
-def split_by_tokens(lengths: Sequence[int], token_budget: int) -> list[list[int]]:
-    """Split ``lengths`` into batches of similar lengths. Returns the indices of each: at least one,
-    and at most ``token_budget`` padded tokens if there are more.
-
-    >>> split_by_tokens([10, 30, 9, 10, 8], token_budget=30)
-    [[4, 2, 0], [3], [1]]
-    """
-    batches: list[list[int]] = []
-    for index in sorted(range(len(lengths)), key=lambda i: (lengths[i], i)):
-        longest = lengths[index]
-        is_full = not batches or (len(batches[-1]) + 1) * longest > token_budget
-        if is_full or longest > PADDING * lengths[batches[-1][0]]:
-            batches.append([])
-        batches[-1].append(index)
-    return batches
-
-
-def even_length(model: PreTrainedModel | Model) -> int:
-    """Return with how many tokens in a row attention takes as long as the rest of a layer."""
-    config = model.config
-    per_layer = 4 * config.hidden_size**2 + 3 * config.hidden_size * getattr(config, "intermediate_size", 0)
-    return per_layer // (2 * config.hidden_size)
+def row_length_of(model: PreTrainedModel | Model) -> int:
+    """Return how many tokens to pack into a row for ``model``."""
+    return row_length(model.config.hidden_size, getattr(model.config, "intermediate_size", 0))
 
 
 def states_of(model: PreTrainedModel | Model, tree: TokenTree) -> Tensor:
@@ -191,12 +132,12 @@ def project(model: PreTrainedModel | Model, states: Tensor) -> Tensor:
     return logits
 
 
-def prefill(model: PreTrainedModel | Model, prompts: Sequence[Sequence[int]]) -> list[tuple[Snapshot, Tensor]]:
+def prefill(model: PreTrainedModel | Model, prompts: Sequence[list[int]]) -> list[tuple[Snapshot, Tensor]]:
     """Run ``prompts``. Returns for each its snapshot and the next token's logits [V]."""
     if not isinstance(model, Model):
         return [_prefill_by_forward(model, prompt) for prompt in prompts]
     found: dict[int, tuple[Snapshot, Tensor]] = {}
-    rows = rows_of(prompts, prompts, even_length(model), PADDED_TOKENS)
+    rows = rows_of(prompts, row_length_of(model))
     for batch in split_by_tokens([size for _, size in rows], PADDED_TOKENS):
         chosen = [rows[i][0] for i in batch]
         tree = plant([[prompts[i] for i in row] for row in chosen], model.device)

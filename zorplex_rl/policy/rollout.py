@@ -10,7 +10,6 @@ An active row has a slot of the cache. A ``step`` has three parts:
 
 1. ``_fill_slots``: rows that wait for a slow tool leave their slots. Rows whose result has come
    enter free slots, then new requests do, with the prompt's part of the cache and its logits.
-   With ``keep-prefix`` new weights first read again what is written in each row.
 2. ``_sample``: each row with logits draws its next token. ``tool_loop.py`` reads the text, calls
    tools and appends results. Episodes that have ended leave.
 3. ``_forward``: the model runs on what is new in each row, the token that was drawn and perhaps a
@@ -88,12 +87,6 @@ class RolloutEngine:
         if version != self._version:
             self._version = version
             self._note("version", version)
-            if self.sampling.on_update == "keep-prefix":
-                # The new weights read them again before they enter a slot.
-                self._parked = [*self._active, *self._parked]
-                self._active = []
-                for row in self._parked:
-                    row.snapshot = row.logits = None
 
     @property
     def idle(self) -> bool:
@@ -184,22 +177,11 @@ class RolloutEngine:
                 self._leave(slot)
         answered = [row for row in self._parked if not row.pending]
         entering = answered[: self.sampling.slots - len(self._active)]
-        self._read_again([row for row in entering if row.snapshot is None])
         for row in entering:
             self._parked.remove(row)
             self._enter(row)
         if self._waiting and len(self._active) < self.sampling.slots:
             self._start()
-
-    def _read_again(self, rows: Sequence[PartialEpisode]) -> None:
-        """Run the model on all that it has run on before in each row, with the present weights."""
-        read = [[*row.episode.prompt_ids, *row.episode.token_ids][: row.cached] for row in rows]
-        if rows:
-            self._reserve(row.episode.prompt_ids for row in rows)
-        results = prefill(self.policy.model, read) if rows else []
-        for row, (snapshot, logits) in zip(rows, results, strict=True):
-            row.snapshot, row.logits = snapshot, None if row.unfed else logits
-            row.version = self.version
 
     def _start(self) -> None:
         """Move waiting requests into the free slots."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from itertools import cycle
 from typing import TYPE_CHECKING, Self
 
-from zorplex_rl.config import Config, OnUpdate
+from zorplex_rl.config import Config
 from zorplex_rl.task.environment import ZORPLEX, Environment
 from zorplex_rl.task.episode import Episode, Finish, Task, Turn
 from zorplex_rl.task.parser import ToolCall, answer_is_complete, find_call, format_result
@@ -48,8 +48,6 @@ class Sampling:
     in_rounds: bool = False
     """Rows that wait for slow tools go on together, once no other row can and all their results are
     there. So the speed of tools does not change which rows are decoded together."""
-    on_update: OnUpdate = "continue"
-    """What new weights do to episodes under way; see ``Config``."""
 
     @classmethod
     def of(cls, config: Config, temperature: float | None = None) -> Self:
@@ -57,7 +55,7 @@ class Sampling:
         run repeats bit for bit, however fast its tools are."""
         at = config.temperature if temperature is None else temperature
         in_rounds = config.max_lag == 0
-        return cls(at, config.max_tokens, config.max_turns, config.slots, in_rounds, config.on_update)
+        return cls(at, config.max_tokens, config.max_turns, config.slots, in_rounds)
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,13 +100,22 @@ def _train(policy: Policy, work: Workload, clock: Callable[[], float]) -> tuple[
     for version in range(RING_SLOTS):
         ring.publish(policy.model, version)
     work, prompts = _prompts(policy, work, work.prompts)
-    ids = [i % 500 for i in range(work.response)]
-    sampled, logprobs = [True] * len(ids), [-6.0] * len(ids)
-    # Prompts in turns: lengths are mixed as in a run, so a micro-batch has all groups.
+    count = work.response
+    # Responses of a group differ from their first token on.
     episodes = [
-        Episode(task, prompt, ids, sampled, logprobs, [], "tokens", sample, group)
-        for sample in range(work.group_size)
+        Episode(
+            task,
+            prompt,
+            [(sample + i) % 500 for i in range(count)],
+            [True] * count,
+            [-6.0] * count,
+            [],
+            "tokens",
+            sample,
+            group,
+        )
         for group, (task, prompt) in enumerate(prompts)
+        for sample in range(work.group_size)
     ]
     advantages = [1.0 if episode.seed % 2 else -1.0 for episode in episodes]
     learner.step(episodes, advantages)

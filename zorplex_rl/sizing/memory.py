@@ -26,10 +26,12 @@ MLP, output layer and cache, but no norms and residuals. Activations are counted
 et al. 2022 (arXiv:2205.05198, section 4), for this architecture.
 """
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Self
 
 from zorplex_rl.config import Config
+from zorplex_rl.policy.packing import row_length, rows_of, split_by_tokens
 from zorplex_rl.sizing.model_shape import ModelShape
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -54,24 +56,18 @@ OFF_GPU = ("weight ring", "staging", KEPT, LIBRARIES)
 
 @dataclass(frozen=True, slots=True)
 class BatchShape:
-    """A micro-batch: ``rows`` responses of ``response`` tokens to ``prompts`` of ``prompt`` tokens,
-    each prompt a tree with its responses, which share nothing else."""
+    """A micro-batch: ``responses`` of ``response`` tokens, whose texts are packed in ``rows`` of
+    ``width`` tokens each."""
 
-    prompts: int
-    prompt: int
     rows: int
+    width: int
+    responses: int
     response: int
 
     @property
     def tokens(self) -> int:
-        """On which the model runs: nothing follows a response's last token."""
-        return self.prompts * self.prompt + self.rows * (self.response - 1)
-
-    @property
-    def seen(self) -> int:
-        """Entries of the mask."""
-        longest = -(-self.tokens // self.prompts)
-        return self.prompts * longest**2
+        """On which the model runs."""
+        return self.rows * self.width
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,21 +97,22 @@ class Workload:
             shared_prompt,
         )  # fmt: skip
 
-    @property
-    def micro_batches(self) -> list[tuple[BatchShape, int]]:
-        """The micro-batches of a step, and how often each occurs, if all responses are longest."""
-        room = max(1, (self.token_budget - self.prompt) // max(1, self.response - 1))
-        found = []
-        for size, parts in {
-            min(self.group_size, room): self.group_size // room or 1,
-            self.group_size % room: 1,
-        }.items():
-            trees = self.prompts * parts if size else 0
-            most = max(1, self.token_budget // (self.prompt + size * (self.response - 1)))
-            for together, count in ((most, trees // most), (trees % most, 1)):
-                if together and count:
-                    found.append((BatchShape(together, self.prompt, together * size, self.response), count))
-        return found
+    def micro_batches(self, shape: ModelShape) -> list[BatchShape]:
+        """Return the micro-batches of a step of ``shape`` if all responses are longest, and share only
+        their prompts."""
+        texts = [
+            [-1] * self.shared_prompt
+            + [-2 - group] * (self.prompt - self.shared_prompt)
+            + [group * self.group_size + sample] * (self.response - 1)
+            for group in range(self.prompts)
+            for sample in range(self.group_size)
+        ]
+        rows = rows_of(texts, min(row_length(shape.hidden, shape.intermediate), self.token_budget))
+        batches = split_by_tokens([size for _, size in rows], self.token_budget)
+        return [
+            BatchShape(len(batch), max(rows[i][1] for i in batch), sum(len(rows[i][0]) for i in batch), self.response)
+            for batch in batches
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,10 +160,11 @@ def trainer_memory(shape: ModelShape, work: Workload, ranks: int = 1, stage: int
     phases: dict[str, dict[str, int]] = {}
     small: dict[str, int] = {}  # Of each phase the bytes in blocks that come and go and are not given back.
     done = 0
-    for batch, count in work.micro_batches:
+    batches = work.micro_batches(shape)
+    for batch, count in Counter(batches).items():
         # The last of these: the gradients of the earlier ones are there when it begins.
         done += count
-        number = f" {done}" if len(work.micro_batches) > 1 or done > 1 else ""
+        number = f" {done}" if len(batches) > 1 else ""
         gradients, earlier = (whole, small_gradients) if done > 1 else ({"gradients": 0}, 0)
         kept = activation_bytes(shape, batch, work.dtype, tensor)
         mlp = 4 * shape.layers * e * batch.tokens * shape.intermediate
@@ -201,12 +199,12 @@ def activation_bytes(shape: ModelShape, batch: BatchShape, dtype: str, tensor: i
     repeated = 2 * shape.attention if 1 < shape.kv_heads < shape.heads else shape.keys
     divided = 4 * shape.intermediate + 2 * shape.attention + shape.keys + repeated
     layer = batch.tokens * ((16 + 2 * e) * shape.hidden + e * divided // tensor)
-    return shape.layers * layer + 8 * shape.hidden * batch.tokens + e * batch.seen
+    return shape.layers * layer + 8 * shape.hidden * batch.tokens + e * batch.tokens * batch.width
 
 
 def logit_bytes(shape: ModelShape, batch: BatchShape, tensor: int = 1) -> int:
     """Return ``batch``'s float32 logits and what comes of them, if all tokens are sampled."""
-    return LOGIT_COPIES * 4 * batch.rows * batch.response * shape.vocabulary // tensor
+    return LOGIT_COPIES * 4 * batch.responses * batch.response * shape.vocabulary // tensor
 
 
 def generator_memory(shape: ModelShape, work: Workload, tensor: int = 1) -> Memory:

@@ -69,16 +69,15 @@ class Zorplex(Environment):
     find_answer = staticmethod(find_answer)
     score = staticmethod(score_turns)
 
-    def __init__(
-        self, seed: int = 0, hints: bool = False, kinds: tuple[str, ...] = kinds_of("mix"), shots: int = 0
-    ) -> None:
+    def __init__(self, seed: int = 0, kinds: tuple[str, ...] = kinds_of("mix"), shots: int = 0) -> None:
         super().__init__(seed)
-        self.hints, self.kinds, self.shots = hints, kinds, shots
+        self.kinds = kinds
+        self.shots = shots
 
     def spec(self, name: str) -> TaskSpec:
         """Return the spec of ``kind:difficulty``, or of ``kind`` at its easiest."""
         kind, _, difficulty = name.partition(":")
-        return get_spec(kind, self.seed, difficulty or "easy", self.hints)
+        return get_spec(kind, self.seed, difficulty or "easy")
 
     def task(self, index: int, split: Split = "train") -> Task:
         spec = self.spec(self.kinds[index % len(self.kinds)])
@@ -89,7 +88,7 @@ class Zorplex(Environment):
 
     def tasks(self, kinds: tuple[str, ...], count: int, split: Split = "train", start: int = 0) -> list[Task]:
         """Return ``count`` tasks of ``kinds`` in turn, from number ``start`` on."""
-        environment = Zorplex(self.seed, self.hints, kinds, self.shots)
+        environment = Zorplex(self.seed, kinds, self.shots)
         return [environment.task(start + offset, split) for offset in range(count)]
 
 

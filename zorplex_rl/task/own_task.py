@@ -38,7 +38,6 @@ class EnvironmentSource:
 
     kinds: tuple[str, ...]
     seed: int = 0
-    hints: bool = False
     shots: int = 0
     code: str | None = None
     data: str = ""
@@ -48,14 +47,14 @@ class EnvironmentSource:
     def of(cls, config: Config) -> Self:
         """Read what ``config`` names. Raises TaskError if a file is not there."""
         if not config.is_own_task:
-            return cls(kinds_of(config.task, config.difficulty), config.seed, config.hints, config.shots)
+            return cls(kinds_of(config.task, config.difficulty), config.seed, config.shots)
         code = _read("--task", split_name(config.task)[0])
         data = _read("--task-data", config.task_data) if config.task_data else ""
-        return cls((config.task,), config.seed, False, config.shots, code, data, config.tool_timeout)
+        return cls((config.task,), config.seed, config.shots, code, data, config.tool_timeout)
 
     def make(self) -> Environment:
         """Make the environment. Raises TaskError."""
-        zorplex = Zorplex(self.seed, self.hints, self.kinds, self.shots)
+        zorplex = Zorplex(self.seed, self.kinds, self.shots)
         return zorplex if self.code is None else OwnTask(self)
 
 

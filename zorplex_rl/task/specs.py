@@ -32,8 +32,8 @@ DIFFICULTIES: dict[str, int] = {"easy": 2, "medium": 3, "hard": 4}
 MAX_REDIRECTS = 3
 """No word of a ``recursive`` task needs more than this many ``SEE:`` redirects."""
 
-Split = Literal["train", "held_out", "example"]
-WORDS_OF: dict[Split, tuple[str, ...]] = {"train": TRAINING_WORDS, "held_out": HELD_OUT_WORDS, "example": EXAMPLE_WORDS}
+Split = Literal["train", "held_out"]
+WORDS_OF: dict[str, tuple[str, ...]] = {"train": TRAINING_WORDS, "held_out": HELD_OUT_WORDS, "example": EXAMPLE_WORDS}
 
 
 def make_zorplex_table(seed: int | str = 0, words: Sequence[str] = ZORPLEX_WORDS) -> dict[str, int]:
@@ -65,15 +65,14 @@ class TaskSpec:
     is_sum = False  # of as many words as the difficulty says
     has_redirects = False
     phrasings: tuple[str, ...] = ("What is {}?", "Tell the value of {}.", "{} = ?")
-    example = "What is blip?\nLOOKUP[blip] -> {0}\n[ANSWER] {0}"
-    """The worked example of a hint, with two made-up values and their sum: {0}, {1}, {2}."""
 
-    def __init__(self, seed: int = 0, difficulty: str = "easy", hints: bool = False) -> None:
+    def __init__(self, seed: int = 0, difficulty: str = "easy") -> None:
         if difficulty not in DIFFICULTIES:
             raise ValueError(f"difficulty is {difficulty!r}; expected one of {', '.join(DIFFICULTIES)}")
-        self.seed, self.difficulty, self.hints = seed, difficulty, hints
+        self.seed = seed
+        self.difficulty = difficulty
 
-    def task(self, index: int, split: Split = "train") -> Task:
+    def task(self, index: int, split: Split | Literal["example"] = "train") -> Task:
         """Return task ``index`` of ``split``, always the same."""
         stream = f"{self.kind}:{self.difficulty}:{self.seed}:{split}"
         name, known = f"{stream}:{index}", WORDS_OF[split]
@@ -89,8 +88,6 @@ class TaskSpec:
             expression += f" {sign} {word}"
             answer += table[word] if sign == "+" else -table[word]
         system = f"Words have hidden values. {self.instructions} End with [ANSWER] and the integer."
-        if self.hints:
-            system += f"\nExample: {self._example(table, redirects)}"
         return Task(
             kind=self.kind,
             question=rng.choice(self.phrasings).format(expression),
@@ -132,13 +129,6 @@ class TaskSpec:
         """Return the tool calls of a perfect solver, in order."""
         return _calls(task.words, task.keys, task.redirects)
 
-    def _example(self, table: dict[str, int], redirects: dict[str, str]) -> str:
-        """Return the example with values for blip and zork: no call or answer is right for the task."""
-        blip, zork = (table.get(chain_of(word, redirects)[-1], 0) for word in ("blip", "zork"))
-        first = _made_up(blip)
-        second = _made_up(zork, blip + zork - first, first)
-        return self.example.format(first, second, first + second)
-
 
 class Simple(TaskSpec):
     kind = "simple"
@@ -149,33 +139,28 @@ class Compositional(TaskSpec):
     kind = "compositional"
     instructions = "LOOKUP[word] tells one. Do the arithmetic."
     is_sum = True
-    example = "What is blip + zork?\nLOOKUP[blip] -> {0}\nLOOKUP[zork] -> {1}\n{0}+{1}={2}\n[ANSWER] {2}"
 
 
 class MultiStep(TaskSpec):
     kind = "multi_step"
     instructions = "GETKEY[word] tells a key, FETCH[key] the value."
     tools = ("GETKEY", "FETCH")
-    # Keys begin at K10.
-    example = "What is blip?\nGETKEY[blip] -> K07\nFETCH[K07] -> {0}\n[ANSWER] {0}"
 
 
 class Recursive(TaskSpec):
     kind = "recursive"
     instructions = "LOOKUP[word] tells one, or SEE: a word to look up instead."
     has_redirects = True
-    # No table has the second word, so nothing leads to it, and no training prompt names it.
-    example = "What is blip?\nLOOKUP[blip] -> SEE: quux\nLOOKUP[quux] -> {0}\n[ANSWER] {0}"
 
 
 TASK_SPECS: dict[str, type[TaskSpec]] = {spec.kind: spec for spec in (Simple, Compositional, MultiStep, Recursive)}
 
 
-def get_spec(kind: str, seed: int = 0, difficulty: str = "easy", hints: bool = False) -> TaskSpec:
+def get_spec(kind: str, seed: int = 0, difficulty: str = "easy") -> TaskSpec:
     """Return the spec of ``kind``. Raises ValueError for an unknown kind or difficulty."""
     if kind not in TASK_SPECS:
         raise ValueError(f"task is {kind!r}; expected one of {', '.join(TASK_SPECS)}")
-    return TASK_SPECS[kind](seed, difficulty, hints)
+    return TASK_SPECS[kind](seed, difficulty)
 
 
 def run_tool(task: Task, call: ToolCall) -> str:
@@ -206,11 +191,6 @@ def _calls(words: Sequence[str], keys: dict[str, str], redirects: dict[str, str]
     if keys:
         return [call for word in words for call in (f"GETKEY[{word}]", f"FETCH[{keys[word]}]")]
     return [f"LOOKUP[{link}]" for word in words for link in chain_of(word, redirects)]
-
-
-def _made_up(*true: int) -> int:
-    """Return a worked example's value: the first of four that is not among ``true``."""
-    return next(value for value in (26, 38, 17, 45) if value not in true)
 
 
 def _scheduled(table: dict[str, int], word: str, stream: str, index: int) -> dict[str, int]:
