@@ -72,7 +72,7 @@ def _():
 @app.cell
 def settings():
     config = SimpleNamespace(
-        policy="embedded", device="cpu", seed=0, threads=1, max_tokens=96,
+        policy="embedded", device="cpu", seed=0, shots=0, threads=1, max_tokens=96,
         # The page's own run, if that of notebook 08 is not there.
         prompts=6, samples=6, steps=12, max_lag=1, learning_rate=4e-4, eval_tasks=50,
         # The two policies that this page trains in one process, and the age at which it looks.

@@ -75,7 +75,7 @@ def test_the_slider_counts_what_a_step_changes_and_less_at_a_lower_rate():
 
 def test_a_run_that_is_kept_takes_the_place_of_the_one_before_it(tmp_path):
     settings = SimpleNamespace(
-        policy="embedded", device="cpu", seed=0, threads=1, max_tokens=96, prompts=2, samples=2, steps=2,
+        policy="embedded", device="cpu", seed=0, shots=0, threads=1, max_tokens=96, prompts=2, samples=2, steps=2,
         max_lag=1, learning_rate=4e-4, eval_tasks=4,
     )  # fmt: skip
     run, notebook = nb08.run_config(settings), str(tmp_path / "notebooks" / "08.py")
