@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from zorplex_rl.course.bounds import lower_bounds
 from zorplex_rl.simulation.setting import Setting
-from zorplex_rl.simulation.simulate import compare, simulate_async, simulate_sync
+from zorplex_rl.simulation.simulate import compare, simulate_async
 
 pytestmark = pytest.mark.slow
 
