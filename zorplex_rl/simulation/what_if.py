@@ -284,7 +284,8 @@ def simulated(run: SimulatedRun, config: Config, evaluations: list[int]) -> Sche
             batches[span.args["step"] + 1] = sorted(span.args["groups"])
         if span.kind != "generate":
             continue
-        events, version, group = histories.setdefault(span.actor, []), span.args["version"], span.args["group"]
+        events = histories.setdefault(span.actor, [])
+        version, group = span.args["version"], span.args["group"]
         sampled_by[group] = span.actor
         if versions.get(span.actor, 0) != version:
             events.append((None, "version", version))
