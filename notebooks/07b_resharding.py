@@ -29,6 +29,7 @@ with app.setup(hide_code=True):
     from zorplex_rl.course.figures.loop_drawing import loop_drawing
     from zorplex_rl.course.lesson import exercise, lesson
     from zorplex_rl.course.nb07b import on_all, two_meshes
+    from zorplex_rl.course.shard_rings import pull_together
     from zorplex_rl.course.widgets import ReshardMap
     from zorplex_rl.policy.load import load_policy
     from zorplex_rl.weights.layout import named_weights
@@ -38,7 +39,6 @@ with app.setup(hide_code=True):
         ShardedWeight,
         plan_model,
     )
-    from zorplex_rl.weights.reshard.transfer import pull_together
 
 
 @app.cell(hide_code=True)

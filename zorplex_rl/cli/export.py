@@ -2,7 +2,7 @@
 
 Many models come with sampling settings, such as a penalty for repeated words, which ``generate``
 applies even when greedy. The run sampled without any, so they are left out. The tools are not part
-of the model: whoever generates has to stop at a call, run the tool and add its result.
+of the model: a program that generates has to stop at a call, run the tool and add its result.
 """
 
 import json

@@ -102,6 +102,4 @@ def print_pairs(found: "PairedRuns") -> int:
     print(f"seed {found.pairs[0].seed}: the weights part in step {found.pairs[0].parted}")
     before, after = (f"{seconds:.1f}" if seconds else "none" for seconds in found.predicted)
     print(f"seconds of training: {found.seconds:.1f} measured; simulated: {before} as it was, {after} changed")
-    if found.note:
-        print(found.note)
     return 0

@@ -18,11 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from zorplex_rl.course import shard_rings
 from zorplex_rl.services.runtime import Actor, current_rank, endpoint, start_monarch, this_host
-from zorplex_rl.training import shard_transports
 from zorplex_rl.weights.reshard.plan import local_box
 from zorplex_rl.weights.reshard.sharded_model import ModelPlan, ShardedWeight, describe, rank_in
-from zorplex_rl.weights.reshard.transfer import ShardPublisher
 
 Box = tuple[tuple[int, int], ...]
 Pieces = Callable[[dict[int, Box], Box, dict[int, int]], list[tuple[int, Box]]]
@@ -90,8 +89,8 @@ class Rank(Actor):
 
     @endpoint
     def offer(self, plan: Any) -> Any:
-        self.publisher = ShardPublisher(self.model, plan, rank_in(self.mesh))
-        return shard_transports.offer_all(self.publisher)
+        self.publisher = shard_rings.ShardPublisher(self.model, plan, rank_in(self.mesh))
+        return shard_rings.offer_all(self.publisher)
 
     @endpoint
     def publish(self, version: int) -> None:
@@ -99,7 +98,7 @@ class Rank(Actor):
 
     @endpoint
     def subscribe(self, offers: Any, plan: Any) -> int:
-        subscribing = shard_transports.subscribe(offers, self.model, plan, rank_in(self.mesh))
+        subscribing = shard_rings.subscribe(offers, self.model, plan, rank_in(self.mesh))
         self.subscriber = asyncio.run(subscribing)
         return self.subscriber.transfer_bytes
 

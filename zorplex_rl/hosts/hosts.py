@@ -222,7 +222,7 @@ def check_encryption(addresses: Sequence[str], insecure: bool) -> None:
     for address in addresses:
         if not address.startswith("tls://") and not insecure:
             raise ConfigError(
-                f"{address} is not encrypted, and whoever reaches it can run programs as you; use tls:// (docs/HOSTS.md), or give "
+                f"{address} is not encrypted, and anyone who reaches it can run programs as you; use tls:// (docs/HOSTS.md), or give "
                 "--insecure if you trust that network"
             )
         missing = [name for name in TLS_FILES if not Path(os.environ.get(name, "")).is_file()]

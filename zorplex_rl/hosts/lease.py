@@ -5,7 +5,7 @@
                   └───────────── a new token ─────────────────┘
 
 A lease keeps two machines from doing the same work. The keeper counts ``LEASE_SECONDS`` from the
-newest of its own tokens that has come back to it; then it ends every process of its host. So a host
+newest of the tokens that have come back to it; then it ends every process of its host. So a host
 that is cut off ends, and so does one whose controller has died. A token comes back only through the
 controller, which therefore knows that a host of which it last heard at time *t* has ended by *t +
 LEASE_SECONDS*, however late its own last messages arrive. The trainer, which must not exist twice,

@@ -16,9 +16,11 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from statistics import fmean
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from zorplex_rl.config import Config, LearnerConfig, flag
 from zorplex_rl.errors import ConfigError, TrainingDiverged
@@ -43,7 +45,9 @@ class Learner:
     def __init__(
         self, policy: Policy, config: LearnerConfig = Config.learner, decay_steps: int = 0, temperature: float = 1.0
     ) -> None:
-        self.policy, self.config, self.version = policy, config, 0
+        self.policy = policy
+        self.config = config
+        self.version = 0
         self.decay_steps, self.temperature = decay_steps, temperature
         self.optimizer = AdamW([p for p in policy.model.parameters() if p.requires_grad])
 
@@ -59,35 +63,7 @@ class Learner:
         Raises TrainingDiverged if loss, gradient, new weights or their logits are not finite: the
         caller must neither publish nor save them.
         """
-        config, loss, number = self.config, loss_of(self.config), self.version + 1
-        credit: Advantages = by_prefix(episodes, advantages) if config.credit == "prefix" else advantages
-        model = self.policy.model
-        batches = collate(
-            episodes, credit, config.token_budget, reference_logprobs, model.device, row_length=row_length_of(model)
-        )
-        tokens = float(sum(sum(episode.sampled) for episode in episodes))
-        metrics: Diagnostics = {}
-        proximal: list[Tensor] | None = None
-        for _ in range(config.updates_per_batch):
-            bound = None
-            if loss.bound == "second moment":
-                bound = second_moment_bound(squares_of(self._forward, batches), loss.truncation)
-            totals, logps = add_gradients(self._forward, batches, tokens, config, self.optimizer, proximal, bound)
-            expect_finite("loss", totals["loss"], number)
-            norm = self.optimizer.clip_gradients(MAX_GRAD_NORM)
-            # Checked before the update, so gradients that are not finite never reach the weights.
-            expect_finite("norm of the gradient", norm, number)
-            self.optimizer.step(config.learning_rate * schedule(self.version, config.warmup_steps, self.decay_steps))
-            if proximal is None:
-                proximal = logps
-                metrics = totals | {"grad_norm": norm} | divergence(*compared(batches, logps))
-        expect_finite("largest weight", largest_magnitude(self.optimizer.parameters), number)
-        expect_finite("largest logit", largest_magnitude([last_logits(self.policy, batches[0])]), number)
-        self.version = number
-        return metrics | describe(episodes, number - 1)
-
-    def _forward(self, batch: MicroBatch) -> tuple[Tensor, Tensor]:
-        return token_logprobs(self.policy, batch, self.temperature)
+        return take_step(self, episodes, advantages, reference_logprobs)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return all that the next step depends on, by name: version, masters and moments. The rest
@@ -98,6 +74,53 @@ class Learner:
         """Continue from a ``state_dict``, whose tensor of a name ``read`` returns."""
         self.version = int(read("version"))
         self.optimizer.restore(read)
+
+
+def take_step(
+    learner: Any,
+    episodes: Sequence[Episode],
+    advantages: Sequence[float],
+    reference_logprobs: Sequence[Sequence[float]] | None = None,
+    part: tuple[int, int] = (0, 1),
+    run: Callable[..., Any] = lambda function, *args: function(*args),
+    of_all_ranks: Callable[..., tuple[Diagnostics, list[Tensor]]] = lambda totals, tensors: (totals, tensors),
+) -> Diagnostics:
+    """Take the step of a ``Learner``; of a ``ShardedLearner`` this rank's ``part`` (rank, ranks). ``run``
+    calls a function of the model, ``of_all_ranks`` adds up diagnostics and joins tensors."""
+    config, model = learner.config, learner.policy.model
+    loss, number = loss_of(config), learner.version + 1
+    credit: Advantages = by_prefix(episodes, advantages) if config.credit == "prefix" else advantages
+    length = row_length_of(model)
+    batches = collate(episodes, credit, config.token_budget, reference_logprobs, model.device, part, length)
+    tokens = float(sum(sum(episode.sampled) for episode in episodes))
+    metrics: Diagnostics = {}
+    proximal: list[Tensor] | None = None
+
+    def forward(batch: MicroBatch) -> tuple[Tensor, Tensor]:
+        return run(token_logprobs, learner.policy, batch, learner.temperature)
+
+    for _ in range(config.updates_per_batch):
+        bound = None
+        if loss.bound == "second moment":
+            _, (squares,) = of_all_ranks({}, [squares_of(forward, batches)])
+            bound = second_moment_bound(squares, loss.truncation)
+        totals, logps = add_gradients(forward, batches, tokens, config, learner.optimizer, proximal, bound)
+        totals, found = of_all_ranks(totals, compared(batches, logps))
+        expect_finite("loss", totals["loss"], number)
+        norm = learner.optimizer.clip_gradients(MAX_GRAD_NORM)
+        # Checked before the update, so gradients that are not finite never reach the weights.
+        expect_finite("norm of the gradient", norm, number)
+        share = schedule(learner.version, config.warmup_steps, learner.decay_steps)
+        learner.optimizer.step(config.learning_rate * share)
+        if proximal is None:
+            proximal = logps
+            metrics = totals | {"grad_norm": norm} | divergence(*found)
+    logits = run(last_logits, learner.policy, batches[0])
+    for what, tensors in (("largest weight", learner.optimizer.parameters), ("largest logit", [logits])):
+        _, largest = of_all_ranks({}, [torch.tensor([largest_magnitude(tensors)])])
+        expect_finite(what, largest_magnitude(largest), number)
+    learner.version = number
+    return metrics | describe(episodes, number - 1)
 
 
 def loss_of(config: LearnerConfig) -> Loss:
@@ -190,8 +213,9 @@ def expect_finite(what: str, value: float, step: int) -> None:
 
 
 def largest_magnitude(tensors: Iterable[Tensor]) -> float:
-    """Return the largest |value| in ``tensors``: NaN if there is one, 0.0 if empty. Reads once."""
-    found = [bound.float() for t in tensors if t.numel() for bound in torch.aminmax(t.detach())]
+    """Return this rank's largest |value| in ``tensors``: NaN if there is one, 0.0 if empty. Reads once."""
+    own = [(t.to_local() if isinstance(t, DTensor) else t).detach() for t in tensors]
+    found = [bound.float() for t in own if t.numel() for bound in torch.aminmax(t)]
     # Python's max loses a NaN that is not the first value; torch's does not.
     return torch.stack(found).abs().max().item() if found else 0.0
 

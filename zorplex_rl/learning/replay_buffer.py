@@ -44,7 +44,6 @@ class Counters:
     """Counts of groups. ``started`` = ``trained`` + ``abandoned`` + ``stale`` + those in flight."""
 
     started: int = 0
-    added: int = 0
     trained: int = 0
     abandoned: int = 0
     """Lost with their generator, and queued to be generated again."""
@@ -59,7 +58,9 @@ class ReplayBuffer(Generic[Group]):
     actor adds those."""
 
     def __init__(self, groups_per_step: int, max_lag: int, total_groups: int) -> None:
-        self.groups_per_step, self.max_lag, self.total_groups = groups_per_step, max_lag, total_groups
+        self.groups_per_step = groups_per_step
+        self.max_lag = max_lag
+        self.total_groups = total_groups
         self.version = 0
         self.counters = Counters()
         self._next_group = 0
@@ -67,11 +68,6 @@ class ReplayBuffer(Generic[Group]):
         self._generating: dict[int, int] = {}
         self._ready: dict[int, tuple[int, Group]] = {}
         self._taken: deque[tuple[int, list[int]]] = deque()
-
-    @property
-    def ready(self) -> int:
-        """Number of groups that wait to be trained on."""
-        return len(self._ready)
 
     @property
     def finished(self) -> bool:
@@ -109,7 +105,6 @@ class ReplayBuffer(Generic[Group]):
             self.counters.refused += 1
             return False
         self._ready[number] = (version, group)
-        self.counters.added += 1
         return True
 
     def abandon(self, numbers: Iterable[int]) -> None:

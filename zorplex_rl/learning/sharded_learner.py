@@ -24,25 +24,8 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from zorplex_rl.config import LearnerConfig
 from zorplex_rl.learning.adamw import AdamW
-from zorplex_rl.learning.advantages import by_prefix
-from zorplex_rl.learning.batches import Advantages, MicroBatch, collate
-from zorplex_rl.learning.learner import (
-    MAX_GRAD_NORM,
-    add_gradients,
-    compared,
-    describe,
-    divergence,
-    expect_finite,
-    largest_magnitude,
-    last_logits,
-    loss_of,
-    schedule,
-    squares_of,
-    token_logprobs,
-)
-from zorplex_rl.learning.losses import second_moment_bound
+from zorplex_rl.learning.learner import take_step
 from zorplex_rl.learning.ratios import Diagnostics
-from zorplex_rl.policy.decoder import row_length_of
 from zorplex_rl.policy.load import Policy
 from zorplex_rl.task.episode import Episode
 
@@ -56,7 +39,10 @@ class ShardedLearner:
     def __init__(
         self, policy: Policy, mesh: DeviceMesh, config: LearnerConfig, decay_steps: int = 0, temperature: float = 1.0
     ) -> None:
-        self.policy, self.mesh, self.config, self.version = policy, mesh, config, 0
+        self.policy = policy
+        self.mesh = mesh
+        self.config = config
+        self.version = 0
         self.decay_steps, self.temperature = decay_steps, temperature
         self._whole_layers = shard(policy.model, mesh)
         self.optimizer = AdamW([p for p in policy.model.parameters() if p.requires_grad])
@@ -68,36 +54,8 @@ class ShardedLearner:
         reference_logprobs: Sequence[Sequence[float]] | None = None,
     ) -> Diagnostics:
         """Train on this rank's part of ``episodes``. Returns the diagnostics of all of them."""
-        config, loss, number = self.config, loss_of(self.config), self.version + 1
-        credit: Advantages = by_prefix(episodes, advantages) if config.credit == "prefix" else advantages
-        device, part = self.policy.model.device, (self.mesh.get_rank(), self.mesh.size())
-        length = row_length_of(self.policy.model)
-        batches = collate(episodes, credit, config.token_budget, reference_logprobs, device, part, length)
-        tokens = float(sum(sum(episode.sampled) for episode in episodes))
-        metrics: Diagnostics = {}
-        proximal: list[Tensor] | None = None
-        for _ in range(config.updates_per_batch):
-            bound = None
-            if loss.bound == "second moment":
-                _, (squares,) = self._of_all_ranks({}, [squares_of(self._forward, batches)])
-                bound = second_moment_bound(squares, loss.truncation)
-            totals, logps = add_gradients(self._forward, batches, tokens, config, self.optimizer, proximal, bound)
-            totals, found = self._of_all_ranks(totals, compared(batches, logps))
-            expect_finite("loss", totals["loss"], number)
-            norm = self.optimizer.clip_gradients(MAX_GRAD_NORM)
-            expect_finite("norm of the gradient", norm, number)
-            self.optimizer.step(config.learning_rate * schedule(self.version, config.warmup_steps, self.decay_steps))
-            if proximal is None:
-                proximal = logps
-                metrics = totals | {"grad_norm": norm} | divergence(*found)
-        expect_finite("largest weight", self._largest(self.optimizer.parameters), number)
-        logits = self._whole_layers(last_logits, self.policy, batches[0])
-        expect_finite("largest logit", self._largest([logits]), number)
-        self.version = number
-        return metrics | describe(episodes, number - 1)
-
-    def _forward(self, batch: MicroBatch) -> tuple[Tensor, Tensor]:
-        return self._whole_layers(token_logprobs, self.policy, batch, self.temperature)
+        part = (self.mesh.get_rank(), self.mesh.size())
+        return take_step(self, episodes, advantages, reference_logprobs, part, self._whole_layers, self._of_all_ranks)
 
     def _of_all_ranks(self, totals: Diagnostics, tensors: list[Tensor]) -> tuple[Diagnostics, list[Tensor]]:
         """Return the sums of all ranks' ``totals``, and all their ``tensors`` in a row."""
@@ -109,12 +67,6 @@ class ShardedLearner:
             {name: sum(part[name] for part in parts) for name in totals},
             [torch.cat(of_ranks) for of_ranks in zip(*(found for _, found in gathered), strict=True)],
         )
-
-    def _largest(self, tensors: Sequence[Tensor]) -> float:
-        """Return the largest absolute value in any rank's ``tensors``."""
-        own = largest_magnitude([t.to_local() if isinstance(t, DTensor) else t for t in tensors])
-        _, (largest,) = self._of_all_ranks({}, [torch.tensor([own])])
-        return largest_magnitude([largest])
 
     def state_dict(self) -> dict[str, Tensor] | None:
         """Return the unsharded state on rank 0, in main memory, else None. Gathers by tensor."""

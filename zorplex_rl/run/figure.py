@@ -25,11 +25,6 @@ if TYPE_CHECKING:
 BLUE, VERMILION, GREEN, PURPLE, ORANGE = "#2484CE", "#D55E00", "#009E73", "#CC79A7", "#E69F00"
 SKY, DEEP_BLUE, OLIVE, GREY = "#56B4E9", "#0072B2", "#B5A81C", "#808080"
 SERIES = (BLUE, VERMILION, GREEN, PURPLE)
-ROLES = {
-    "dataset": GREY, "generator": BLUE, "tools": PURPLE, "reward": GREEN, "replay buffer": SKY, "trainer": VERMILION,
-    "weights": ORANGE,
-}  # fmt: skip
-"""The colour of every role, the same in all drawings and widgets of the course."""
 # ``render`` turns black into the text's colour. Text on a coloured bar is almost black.
 TEXT, TEXT_ON_COLOUR = "#000000", "#000001"
 WIDTH = 720

@@ -42,7 +42,9 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.timeline, self.curve, self.policy = path / "timeline.json", path / "curve.svg", path / "policy"
+        self.timeline = path / "timeline.json"
+        self.curve = path / "curve.svg"
+        self.policy = path / "policy"
         self.log, self.journal = path / "log.txt", path / "journal.jsonl"
         self._metrics, self._episodes = path / "metrics.jsonl", path / "episodes.jsonl"
         self._checkpoints = path / "checkpoints"

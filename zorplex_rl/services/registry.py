@@ -43,16 +43,14 @@ class ServiceRegistry(Actor):
         return self._entries
 
 
+NAME = "zorplex_services"
 _clients: dict[str, ServiceClient] = {}
-
-
-async def _registry() -> Any:
-    return await get_or_spawn_controller("zorplex_services", ServiceRegistry)
 
 
 async def register_service(service: Service) -> None:
     """Let all actors find ``service`` by name. Raises ServiceError if another one has the name."""
-    registry, replica_set = await _registry(), service.replica_set
+    registry: Any = await get_or_spawn_controller(NAME, ServiceRegistry)
+    replica_set = service.replica_set
 
     async def put() -> bool:
         ready = tuple((r.id, r.name, r.actor, r.width) for r in service.replicas if r.state is State.READY)
@@ -73,7 +71,7 @@ async def register_service(service: Service) -> None:
 
 async def get_service(name: str) -> ServiceClient:
     """Return the service ``name``; in one process always the same client, to keep its bounds."""
-    registry = await _registry()
+    registry: Any = await get_or_spawn_controller(NAME, ServiceRegistry)
 
     async def ask() -> Entry | None:
         return (await registry.entries.call_one()).get(name)

@@ -170,7 +170,9 @@ class Replica:
     """
 
     def __init__(self, name: str, actor: Any = None, width: int = 1, mesh: Any = None, machine: Machine = THIS_MACHINE):
-        self.name, self.actor, self.width = name, actor, width
+        self.name = name
+        self.actor = actor
+        self.width = width
         self.mesh, self.machine = mesh, machine
         self.id = uuid.uuid4().hex
         self.place = self.elsewhere = 0
@@ -226,14 +228,11 @@ class Replica:
         for listener in list(self.on_change):
             listener(self)
 
-    def fail(self, reason: str) -> None:
-        self.move_to(State.FAILED, reason)
-
     def watch(self, pids: Sequence[int]) -> None:
         """Fail as soon as one of its processes ``pids`` has ended."""
 
         async def wait() -> None:
-            self.fail(await self.machine.until_one_ends(pids))
+            self.move_to(State.FAILED, await self.machine.until_one_ends(pids))
 
         self.pids = tuple(pids)
         self._watching = asyncio.create_task(wait())
@@ -244,7 +243,7 @@ class Replica:
             if done := await done_before(doing, self.ended):
                 return done.result()
         except ReplicaDied as error:
-            self.fail(reason_of(error))
+            self.move_to(State.FAILED, reason_of(error))
         except EndpointError as error:
             raise error.original from None
         raise ReplicaFailed(f"{self.name} has {self.state}: {self.reason}")

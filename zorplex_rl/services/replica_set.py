@@ -4,7 +4,7 @@
        └──────► tools_3   a spare, or started after a back-off: set up, then ready
 
 Every place has a task (``_keep``): it starts a replica, probes it until it has failed, kills what is
-left of it, and replaces it. Other code that notices a failure tells the replica (``Replica.fail``).
+left of it, and replaces it. Other code that notices a failure tells the replica (``move_to``).
 
 A start that fails and a replica that dies before it has finished anything are *failures in a row*
 of their place. After too many the place is given up, with one error for everyone who waits.
@@ -53,8 +53,12 @@ class ReplicaSet:
         on_restart: Callable[[Restart], None],
         on_give_up: Callable[[Exception], None],
     ) -> None:
-        self.name, self.options, self._start = name, options, start
-        self._on_ready, self._on_restart, self._on_give_up = on_ready, on_restart, on_give_up
+        self.name = name
+        self.options = options
+        self._start = start
+        self._on_ready = on_ready
+        self._on_restart = on_restart
+        self._on_give_up = on_give_up
         self.replicas: dict[int, Replica] = {}  # by place; also those that are being started
         self.draining: set[Replica] = set()
         self.lost: deque[tuple[str, str]] = deque(maxlen=64)  # ids of the last failed replicas, and why
@@ -118,12 +122,10 @@ class ReplicaSet:
 
     async def scale_to(self, number: int) -> None:
         """Have ``number`` replicas. Returns when new ones are ready, or leaving ones have answered:
-        the least loaded leave. If a new one cannot be started, raises why; those that are up stay."""
+        those leave that had the least load at their last probe. If a new one cannot be started, raises why; those that are up stay."""
         if number > len(self.replicas):
             await self._grow(number - len(self.replicas))
             return
-        ready = [replica for replica in self.replicas.values() if replica.state is State.READY]
-        await asyncio.gather(*(r.beat(self.options.probe_timeout) for r in ready), return_exceptions=True)
         by_load = sorted(self.replicas.values(), key=lambda r: (r.state is State.READY, r.load, -r.place))
         # They leave even if the caller that waits here is cancelled.
         if leaving := [self.spawn(self._take_out(r)) for r in by_load[: max(len(by_load) - number, 0)]]:
@@ -218,9 +220,9 @@ class ReplicaSet:
             try:
                 await replica.beat(self.options.probe_timeout)
             except TimeoutError:
-                replica.fail(f"it did not answer a probe within {self.options.probe_timeout:g} s")
+                replica.move_to(State.FAILED, f"it did not answer a probe within {self.options.probe_timeout:g} s")
             except Exception as error:
-                replica.fail(reason_of(error))
+                replica.move_to(State.FAILED, reason_of(error))
 
     async def _spare_or_new(self) -> Replica:
         """Return a spare, if there is one and it lives, or a new replica."""

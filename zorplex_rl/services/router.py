@@ -156,7 +156,7 @@ class Router:
         if request not in replica.in_flight:
             return  # It was seen to when the replica failed.
         if isinstance(error, ReplicaDied):
-            replica.fail(reason_of(error))  # That sees to all its requests.
+            replica.move_to(State.FAILED, reason_of(error))  # That sees to all its requests.
             return
         self._free_slot(request, replica)
         replica.answered.add(request.method)

@@ -104,7 +104,7 @@ class EndpointError(ActorError):
     def __init__(self, endpoint: str, kind: str, message: str, trace: str) -> None:
         # Monarch's own __init__ would keep the exception, which may not survive the way.
         Exception.__init__(self, endpoint, kind, message, trace)
-        self.endpoint, self.kind, self.message, self.trace = endpoint, kind, message, trace
+        self.endpoint, self.kind, self.message, self.trace = self.args
 
     def __str__(self) -> str:
         return f"{self.endpoint} raised {self.kind}: {self.message}\n{self.trace}"

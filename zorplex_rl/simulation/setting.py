@@ -2,7 +2,7 @@
 
     Setting ── latencies() ──► Latencies    one number of seconds for every group, step and version
 
-``recorded.py`` measures those of a real run. A group's latency depends on its number and the seed:
+``recorded.py`` reads the means off a real run. A group's latency depends on its number and the seed:
 compared runs have equal stragglers.
 
 >>> Setting(steps=2, groups_per_step=1, generation_seconds=1.5, variation=0, training_seconds=2, sync_seconds=0.25).latencies()
@@ -11,8 +11,7 @@ Latencies(generate=(1.5, 1.5), train=(2.0, 2.0), transfer=(0.25, 0.25))
 
 import math
 import random
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 
 def lognormal(rng: random.Random, mean: float, variation: float) -> float:
@@ -23,7 +22,7 @@ def lognormal(rng: random.Random, mean: float, variation: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Latencies:
-    """Seconds of every group, step and version; bounds and widget use the first three."""
+    """Seconds of every group, step and version."""
 
     generate: tuple[float, ...]
     """To sample group k on one generator."""
@@ -31,30 +30,6 @@ class Latencies:
     """To train step v and publish version v + 1."""
     transfer: tuple[float, ...]
     """To send version v to the generators, which continue to sample meanwhile."""
-    latency: Mapping[int, float] = field(default_factory=dict, repr=False)
-    """Least seconds from first to last token of group k while its generator samples others."""
-    load: Mapping[int, float] = field(default_factory=dict, repr=False)
-    """To load version v; the generator stops for it."""
-    evaluate: Mapping[int, float] = field(default_factory=dict, repr=False)
-    """To evaluate version v; generator 0 stops for it."""
-    start: float = field(default=0.0, repr=False)
-    """From admission to the first token, if the generator was idle."""
-    deliver: float = field(default=0.0, repr=False)
-    """From a group's last token until the trainer can use it."""
-    turnaround: float = field(default=0.0, repr=False)
-    """Pause of the trainer between two steps."""
-    share: int = field(default=1, repr=False)
-    """Groups (not seconds) that a generator takes and returns together."""
-    ahead: bool = field(default=False, repr=False)
-    """Whether a generator takes all shares at once that its weights may sample, and takes no newer
-    weights before the last of them is done, as with ``--on-update wait``."""
-
-    def pauses(self, generator: int, have: int, newest: int) -> list[tuple[str, float]]:
-        """Return (kind, seconds) of ``generator``'s pauses from version ``have`` to ``newest``."""
-        pauses = [("pull", self.load.get(newest, 0.0))]
-        if generator == 0:
-            pauses += [("evaluate", s) for version, s in self.evaluate.items() if have < version <= newest]
-        return pauses
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +50,8 @@ class Setting:
     straggler: float = 1.0
     """Factor by which one group takes longer: the first group of the middle step."""
     seed: int = 0
+    share: int = 1
+    """Groups of a step that a generator takes and returns together."""
 
     def latencies(self) -> Latencies:
         """Draw the latencies."""

@@ -9,8 +9,8 @@ the latencies are simulated. The result is a ``Timeline``, the same type as for 
 
 Asynchronous training is never slower than synchronous training on the same latencies. By induction:
 when synchronous training takes batch v, asynchronous training has also finished all groups below
-(v + 1)P, because it admitted, began and supplied none of them with weights later. Two conditions:
-both cut a step's groups into the same shares, and ``turnaround`` is 0.
+(v + 1)P, because it admitted, began and supplied none of them with weights later. Both cut a step's
+groups into the same shares.
 
 >>> both = compare(Setting(generators=4, generation_seconds=1, variation=0, training_seconds=2, sync_seconds=0.5))
 >>> both.sync.seconds, both.asynchronous.seconds  # sync: six rounds of 0.5 + 2 + 2 seconds; async: two steps per round after the first
@@ -18,7 +18,7 @@ both cut a step's groups into the same shares, and ``turnaround`` is 0.
 """
 
 import heapq
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
@@ -66,25 +66,14 @@ def simulate_sync(setting: Setting, latencies: Latencies) -> SimulatedRun:
     now = 0.0
     for step in range(setting.steps):
         arrived = spans.add("weights", "publish", now, latencies.transfer[step], version=step)
-        begin = arrived
-        for generator in range(setting.generators):
-            end = arrived
-            for kind, seconds in latencies.pauses(generator, step - 1, step):
-                end = spans.add(_name(generator), kind, end, seconds, version=step)
-            begin = max(begin, end)
-        begin += latencies.start
-        free = [(begin, generator) for generator in range(setting.generators)]
-        complete = 0.0
-        for first in range(step * groups, (step + 1) * groups, latencies.share):
-            began, generator = heapq.heappop(free)
-            end = began
-            for group in range(first, min(first + latencies.share, (step + 1) * groups)):
+        free = [(arrived, generator) for generator in range(setting.generators)]
+        batch = range(step * groups, (step + 1) * groups)
+        for first in batch[:: setting.share]:
+            end, generator = heapq.heappop(free)
+            for group in range(first, min(first + setting.share, batch.stop)):
                 end = spans.add(_name(generator), "generate", end, latencies.generate[group], group=group, version=step)
-                complete = max(complete, end, began + latencies.latency.get(group, 0.0))
             heapq.heappush(free, (end, generator))
-        batch = list(range(step * groups, (step + 1) * groups))
-        complete += latencies.deliver
-        now = spans.add("trainer", "train", complete, latencies.train[step], step=step, groups=batch)
+        now = spans.add("trainer", "train", max(free)[0], latencies.train[step], step=step, groups=list(batch))
     return SimulatedRun(spans.timeline(setting, now), now, {0: setting.steps * groups})
 
 
@@ -95,20 +84,13 @@ def simulate_async(setting: Setting, latencies: Latencies) -> SimulatedRun:
 
 @dataclass(slots=True)
 class _Generator:
-    """One simulated generator. ``idle_since`` is None while it is busy. ``queue`` holds the shares that
-    it has taken ahead, ``admitted`` and ``begun`` the groups of its share that it has not begun and
-    has. It ``began`` its share then, and will have finished it when it is ``ready``, all shares when
-    it is ``done``."""
+    """One simulated generator, with the groups of its share that it has begun, and those to come."""
 
     number: int
     version: int = -1
-    idle_since: float | None = -1.0
-    queue: deque[list[int]] = field(default_factory=deque)
-    admitted: list[int] = field(default_factory=list)
+    is_idle: bool = True
     begun: list[int] = field(default_factory=list)
-    began: float = 0.0
-    ready: float = 0.0
-    done: float = 0.0
+    to_come: list[int] = field(default_factory=list)
 
 
 class _Async:
@@ -154,10 +136,10 @@ class _Async:
         taken = [group for group, _ in batch]
         end = self.spans.add("trainer", "train", now, self.latencies.train[version], step=version, groups=taken)
         self.at(end, lambda now: self.publish(version + 1, now))
-        self.at(end + self.latencies.turnaround, lambda now: setattr(self, "training", False))
 
     def publish(self, version: int, now: float) -> None:
         """Send ``version`` after those before it have arrived; a run's last one is not sent."""
+        self.training = False
         if version == self.setting.steps:
             self.finished = now
             return
@@ -166,71 +148,41 @@ class _Async:
         self.at(self.link_free, lambda now: setattr(self, "newest", version))
 
     def generate(self, now: float) -> None:
-        """Give idle generators work: their share's next group, newer weights, or a new share."""
+        """Give idle generators work: the next group of their share, or a new share."""
         for generator in self.generators:
-            if generator.idle_since is None or self.newest < 0:
+            if not generator.is_idle or self.newest < 0:
                 continue
-            if not generator.admitted:
-                if not generator.queue:
-                    if self.latencies.ahead and generator.version != self.newest and generator.done > now:
-                        self.keep_busy(generator, generator.done)
-                        continue
-                    if self.load(generator, now):
-                        continue
-                generator.admitted = generator.queue.popleft() if generator.queue else self.admit(generator)
-                generator.began = generator.ready = now
-            if generator.admitted:
+            if not generator.to_come:
+                generator.version = self.newest
+                generator.to_come = self.admit()
+            if generator.to_come:
                 self.sample(generator, now)
-        takers = [taker for taker in self.generators if self.latencies.ahead and taker.version == self.newest]
-        while shares := [(taker, share) for taker in takers if (share := self.admit(taker))]:
-            for taker, share in shares:
-                taker.queue.append(share)
 
-    def admit(self, generator: _Generator) -> list[int]:
-        """Return the groups of a share that ``generator`` may sample, none if there is none."""
-        versions = generator.version, self.buffer.version
+    def admit(self) -> list[int]:
+        """Return the groups of a share that the newest weights may sample, none if there is none."""
+        versions = self.newest, self.buffer.version
         if versions == self.refused:  # It would be refused again.
             return []
-        share = self.buffer.admit(generator.version, min(self.latencies.share, self.buffer.left_of_step))
+        share = self.buffer.admit(self.newest, min(self.setting.share, self.buffer.left_of_step))
         self.refused = self.refused if share else versions
         return share
 
-    def load(self, generator: _Generator, now: float) -> bool:
-        """Load the newest weights if ``generator`` lacks them. Returns True if that takes time."""
-        if generator.version == self.newest:
-            return False
-        end = now
-        for kind, seconds in self.latencies.pauses(generator.number, generator.version, self.newest):
-            end = self.spans.add(_name(generator.number), kind, end, seconds, version=self.newest)
-        if generator.idle_since is not None and generator.idle_since < now:
-            end += self.latencies.start
-        generator.version = self.newest
-        if end > now:
-            self.keep_busy(generator, end)
-        return end > now
-
     def sample(self, generator: _Generator, now: float) -> None:
-        """Sample the share's next group; after the last one, schedule the share's hand-in."""
-        group, version = generator.admitted.pop(0), generator.version
+        """Sample the share's next group; after the last one, hand the share in."""
+        group, version = generator.to_come.pop(0), generator.version
         seconds = self.latencies.generate[group]
         end = self.spans.add(_name(generator.number), "generate", now, seconds, group=group, version=version)
         generator.begun.append(group)
-        generator.ready = max(generator.ready, end, generator.began + self.latencies.latency.get(group, 0.0))
-        if not generator.admitted:
-            generator.done = max(generator.done, generator.ready)
-            share, generator.begun = generator.begun, []
-            self.at(generator.ready + self.latencies.deliver, lambda now: self.hand_in(share, version))
-        self.keep_busy(generator, end)
+        generator.is_idle = False
+        self.at(end, lambda now: self.sampled(generator))
 
-    def hand_in(self, share: list[int], version: int) -> None:
-        """Add the groups of ``share``, sampled with ``version``, to the replay buffer."""
-        for group in share:
-            self.buffer.add(group, version, version)
-
-    def keep_busy(self, generator: _Generator, until: float) -> None:
-        """Mark ``generator`` as busy until the time ``until``."""
-        generator.idle_since = None
-        self.at(until, lambda now: setattr(generator, "idle_since", now))
+    def sampled(self, generator: _Generator) -> None:
+        """Note that ``generator`` has sampled a group."""
+        generator.is_idle = True
+        if not generator.to_come:
+            for group in generator.begun:
+                self.buffer.add(group, generator.version, generator.version)
+            generator.begun = []
 
 
 class _Spans(list[Span]):

@@ -28,8 +28,8 @@ from zorplex_rl.policy.load import Policy, load_policy
 from zorplex_rl.run.folder import MetricsRow, RunFolder, read_config, step_of
 from zorplex_rl.run.timeline import Timeline
 from zorplex_rl.simulation.execute import Evaluated, Execution, Part, Schedule, Trained
-from zorplex_rl.simulation.recorded import latencies_of, predict
-from zorplex_rl.simulation.simulate import SimulatedRun
+from zorplex_rl.simulation.recorded import setting_of
+from zorplex_rl.simulation.simulate import SimulatedRun, simulate_async
 from zorplex_rl.task.episode import Episode, Event
 from zorplex_rl.task.own_task import EnvironmentSource
 from zorplex_rl.weights.layout import named_weights
@@ -196,7 +196,6 @@ class PairedRuns:
     pairs: list[Pair]
     seconds: float
     predicted: tuple[float | None, float | None]
-    note: str | None = None
 
     def means(self, measure: str) -> tuple[float, float]:
         """Return the mean over the seeds of a measure, as it was and changed."""
@@ -236,13 +235,14 @@ def what_if(
     more = range(0, original.steps + 1, evaluate_every) if evaluate_every else ()
     original.evaluations = sorted({*original.evaluations, *more, original.steps})
     changed = original
-    before = after = note = None
+    before = after = None
     if config.max_lag != earlier.max_lag or without_fault:
-        measured, note = latencies_of(Timeline.load(recording.folder.timeline), earlier, original.steps)
-        after = predict(measured, config.max_lag)
+        setting = setting_of(Timeline.load(recording.folder.timeline), earlier, original.steps)
+        latencies = setting.latencies()
+        after = simulate_async(replace(setting, max_lag=config.max_lag), latencies)
         changed = simulated(after, earlier, original.evaluations)
         if config.max_lag != earlier.max_lag:
-            before = predict(measured)
+            before = simulate_async(setting, latencies)
             original = simulated(before, earlier, original.evaluations)
     pairs = []
     for seed in range(earlier.seed, earlier.seed + seeds):
@@ -254,7 +254,7 @@ def what_if(
     change = " and ".join(changes + ["no process that dies"] * without_fault)
     seconds = max(row["seconds"] for row in recording.events("step"))
     predicted = (before.seconds if before else None, after.seconds if after else None)
-    return PairedRuns(change, pairs, seconds, predicted, note)
+    return PairedRuns(change, pairs, seconds, predicted)
 
 
 def _trace(recording: RecordedRun, config: Config, schedule: Schedule, on_step: Progress) -> Trace:
@@ -284,7 +284,8 @@ def simulated(run: SimulatedRun, config: Config, evaluations: list[int]) -> Sche
             batches[span.args["step"] + 1] = sorted(span.args["groups"])
         if span.kind != "generate":
             continue
-        events, version, group = histories.setdefault(span.actor, []), span.args["version"], span.args["group"]
+        events = histories.setdefault(span.actor, [])
+        version, group = span.args["version"], span.args["group"]
         sampled_by[group] = span.actor
         if versions.get(span.actor, 0) != version:
             events.append((None, "version", version))

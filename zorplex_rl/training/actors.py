@@ -231,8 +231,7 @@ class ReplayBufferActor(Actor):
 
 
 class AdvantageActor(Actor):
-    """Turns the rewards of a batch into advantages. A system would call the function; here every
-    stage is a role that can be seen, and this is the smallest."""
+    """Turns the rewards of a batch into advantages: the smallest role."""
 
     def __init__(self, config: Config) -> None:
         self._estimate = ADVANTAGES[config.learner.loss]

@@ -26,7 +26,9 @@ class RunLog:
         say: Callable[[str], None] = lambda text: None,
         draw: Callable[[], None] = lambda: None,
     ) -> None:
-        self.folder, self.say, self.draw = folder, say, draw
+        self.folder = folder
+        self.say = say
+        self.draw = draw
         self.timeline = Timeline()
         self._show = show
         self._seconds_before = 0.0

@@ -1,18 +1,19 @@
 """Carry the pieces of a resharding plan from trainer to generator processes, a read a pair.
 
-    in each trainer rank's actor                            in each generator rank's actor
-    publisher = ShardPublisher(model, plan, rank)
-    return offer_all(publisher)          ── handles ──►     subscriber = await subscribe(offers, model, plan, rank)
+    in each trainer rank's actor                            in each generator's actor
+    publisher = RankPublisher(model, mesh)
+    return publisher.source()            ── handles ──►     subscriber = await subscribe_to_group(trainer, ranks, model, transport)
     publisher.publish(model, version)                       await subscriber.fetch()
                                                             subscriber.swap()
 
-With ``--trainer-processes`` only the trainer is sharded: each generator is a mesh of one rank, and
-all want the same pieces. So there is one plan for all, and each trainer rank has one ring, which
-every generator reads: ``RankPublisher`` ──► ``subscribe_to_group``.
+Only the trainer is sharded (``--trainer-processes``), and all generators want the same pieces. So
+there is one plan for all, and each trainer rank has one ring, which every generator reads. A pull
+reads the newest version that all ranks still have. As all of them take part in a training step,
+none publishes v + 1 before all have published v, which the first one still has in another slot.
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -21,29 +22,20 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Replicate
 
 from zorplex_rl.config import Config
-from zorplex_rl.training.transports import Publisher, Subscriber, WeightSource, answer_of, connect, offer
+from zorplex_rl.training.transports import Publisher, Subscriber, WeightSource, answer_of, connect
 from zorplex_rl.weights.layout import named_weights
 from zorplex_rl.weights.reshard.plan import Sharding
-from zorplex_rl.weights.reshard.sharded_model import ModelPlan, ShardedWeight, describe, plan_model, rank_in
-from zorplex_rl.weights.reshard.transfer import ShardPublisher, incoming, outgoing
+from zorplex_rl.weights.reshard.sharded_model import (
+    ShardedWeight,
+    describe,
+    incoming,
+    outgoing,
+    plan_model,
+    rank_in,
+)
 from zorplex_rl.weights.ring import SLOTS
 
 EVERY_GENERATOR = 0  # the rank that a generator has in the plan
-
-
-def offer_all(publisher: ShardPublisher) -> dict[int, WeightSource]:
-    """Return what each destination rank reads its pieces from. Call once."""
-    return {rank: offer(ring) for rank, ring in publisher.rings.items()}
-
-
-async def subscribe(
-    offers: Sequence[Mapping[int, WeightSource]], model: nn.Module, plan: ModelPlan, rank: int, transport: str = "auto"
-) -> Subscriber:
-    """Return destination rank ``rank``'s subscriber; ``offers`` are those of all trainer ranks, in
-    their order. Raises LayoutMismatch or WeightPullError."""
-    sources = incoming(plan, model, rank)
-    readers = await asyncio.gather(*(connect(offers[source][rank], transport) for source in sources))
-    return Subscriber(readers, lambda: list(incoming(plan, model, rank).values()))
 
 
 class RankPublisher(Publisher):
@@ -69,9 +61,11 @@ async def subscribe_to_group(trainer: Any, ranks: int, model: nn.Module, transpo
     for rank in range(ranks):
         actor = trainer.slice(procs=rank)
         source: WeightSource = await answer_of(actor.source.call_one())
-        offers.append({EVERY_GENERATOR: replace(source, owner=actor)})
+        offers.append(replace(source, owner=actor))
     plan = plan_model(source.description, unsharded(named_weights(model)))
-    return await subscribe(offers, model, plan, EVERY_GENERATOR, transport)
+    parts = incoming(plan, model, EVERY_GENERATOR)
+    readers = await asyncio.gather(*(connect(offers[rank], transport) for rank in parts))
+    return Subscriber(readers, lambda: list(incoming(plan, model, EVERY_GENERATOR).values()))
 
 
 def unsharded(weights: Mapping[str, Tensor | ShardedWeight]) -> dict[str, ShardedWeight]:

@@ -55,10 +55,8 @@ class TrainerActor(ModelActor):
         self, episodes: list[Episode], advantages: list[float], reference_logprobs: list[list[float]] | None = None
     ) -> "Diagnostics":
         """Take one training step. Returns its diagnostics."""
-        groups, sampled_by = group_latencies(episodes), {episode.group: episode.generator for episode in episodes}
-        with self.recorder.span(
-            "train", step=self._learner.version, episodes=len(episodes), groups=groups, sampled_by=sampled_by
-        ):
+        groups = group_latencies(episodes)
+        with self.recorder.span("train", step=self._learner.version, episodes=len(episodes), groups=groups):
             return await self.compute(self._learner.step, episodes, advantages, reference_logprobs)
 
     @concurrent_endpoint

@@ -4,8 +4,16 @@ from xml.etree import ElementTree
 
 import pytest
 
-from zorplex_rl.course.figures.loop_drawing import ARROWS, BOX_HEIGHT, BOX_WIDTH, HEIGHT, PARTS, WIDTH, loop_drawing
-from zorplex_rl.run import figure as style
+from zorplex_rl.course.figures.loop_drawing import (
+    ARROWS,
+    BOX_HEIGHT,
+    BOX_WIDTH,
+    HEIGHT,
+    PARTS,
+    ROLES,
+    WIDTH,
+    loop_drawing,
+)
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -24,8 +32,8 @@ def test_the_named_parts_are_lit_and_without_names_all_of_them():
 
 
 def test_a_part_has_its_roles_colour_only_where_it_is_lit():
-    assert set(PARTS) == set(style.ROLES)
-    for part, colour in style.ROLES.items():
+    assert set(PARTS) == set(ROLES)
+    for part, colour in ROLES.items():
         others = [name for name in PARTS if name != part]
         assert colour in loop_drawing(part)
         assert colour not in loop_drawing(*others)

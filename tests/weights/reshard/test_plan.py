@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from torch.distributed.tensor import Partial, Replicate, Shard
+from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor._utils import _compute_local_shape_and_global_offset
 from torch.distributed.tensor.placement_types import _StridedShard
 
@@ -135,8 +135,6 @@ def test_replicas_of_the_source_share_the_work(data):
     assert max(sent) - min(sent) <= max(move.bytes for move in moves)
 
 
-def test_partial_sums_and_shards_with_gaps_are_refused():
-    with pytest.raises(ValueError, match="Partial"):
-        Sharding((2,), (Partial(),))
+def test_shards_with_gaps_are_refused():
     with pytest.raises(ValueError, match="gaps"):
         local_box((4,), Sharding((2,), (_StridedShard(0, split_factor=2),)), 0)

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate, Shard, init_device_mesh
 from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 from torch.distributed.tensor.placement_types import _StridedShard
 from torch.testing._internal.distributed.fake_pg import FakeStore
@@ -76,13 +76,12 @@ def test_a_shard_that_is_not_cut_as_its_placement_says_is_refused(mesh_of):
         describe(model, mesh)
 
 
-def test_a_parameter_that_lies_elsewhere_or_holds_partial_sums_is_refused(mesh_of):
+def test_a_parameter_that_lies_elsewhere_is_refused(mesh_of):
     mesh = mesh_of(0, 2, 2)
     other = init_device_mesh("cpu", (4,), mesh_dim_names=("all",))
-    for placed in ((other, [Shard(0)]), (mesh, [Partial(), Shard(0)])):
-        model = nn.ParameterDict({"p": DTensor.from_local(torch.zeros(2), *placed)})
-        with pytest.raises(ValueError, match="cannot be resharded"):
-            describe(model, mesh)
+    model = nn.ParameterDict({"p": DTensor.from_local(torch.zeros(2), other, [Shard(0)])})
+    with pytest.raises(ValueError, match="cannot be resharded"):
+        describe(model, mesh)
 
 
 def test_a_plan_between_meshes_of_different_sizes_and_dimensions_is_the_minimum(mesh_of):

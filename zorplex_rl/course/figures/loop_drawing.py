@@ -20,6 +20,16 @@ from html import escape
 
 from zorplex_rl.run import figure as style
 
+ROLES = {
+    "dataset": style.GREY,
+    "generator": style.BLUE,
+    "tools": style.PURPLE,
+    "reward": style.GREEN,
+    "replay buffer": style.SKY,
+    "trainer": style.VERMILION,
+    "weights": style.ORANGE,
+}
+"""The colour of every role, the same in all drawings and widgets of the course."""
 WIDTH, HEIGHT = 720, 264
 BOX_WIDTH, BOX_HEIGHT = 118, 54
 # Left and top of every box, and what the part does.
@@ -67,7 +77,7 @@ def loop_drawing(*lit: str) -> str:
 
 def _box(name: str, lit: bool) -> str:
     left, top, does = PARTS[name]
-    middle, colour = left + BOX_WIDTH / 2, style.ROLES[name]
+    middle, colour = left + BOX_WIDTH / 2, ROLES[name]
     look_of_box = (
         f'fill="{colour}" fill-opacity="0.2" stroke="{colour}" stroke-width="2.5"'
         if lit

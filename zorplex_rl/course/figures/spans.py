@@ -18,6 +18,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from zorplex_rl.course.figures.bars import draw_legend
+from zorplex_rl.course.figures.loop_drawing import ROLES
 from zorplex_rl.run import figure as style
 from zorplex_rl.run.figure import WIDTH, render
 from zorplex_rl.run.timeline import KINDS, Timeline, Window
@@ -186,7 +187,7 @@ class Lives:
 
 def lives_chart(trials: Mapping[str, Lives]) -> str:
     """Draw each trainer from its first to its last moment; while both lived, it is grey."""
-    colour, rows = style.ROLES["trainer"], [f"{name}: {who}" for name in trials for who in ("trainer", "successor")]
+    colour, rows = ROLES["trainer"], [f"{name}: {who}" for name in trials for who in ("trainer", "successor")]
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
@@ -239,7 +240,7 @@ class LostHost:
 
 def lost_host_chart(run: LostHost) -> str:
     """Draw a run's steps as a staircase, its kill, notice, replacement, and its accuracy."""
-    times, role = [0.0, *run.steps], style.ROLES
+    times, role = [0.0, *run.steps], ROLES
     at = [(times[min(step, len(run.steps))], value) for step, value in run.greedy]
     marks = (
         ([run.killed], style.TEXT, "-", "killed"),

@@ -1,6 +1,6 @@
 """Compare synchronous and asynchronous training on the same latencies, side by side.
 
-    simulator = TimelineSimulator(measured=read_run("runs/mine").setting, static="execute" in mo.cli_args())
+    simulator = TimelineSimulator(measured=setting_of(timeline, config, steps), static="execute" in mo.cli_args())
     simulator                                   # shows it
     simulator.setting                           # what it currently shows, for other cells
 

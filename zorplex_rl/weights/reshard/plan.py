@@ -37,27 +37,16 @@ from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
-from torch.distributed.tensor import Placement, Replicate, Shard
+from torch.distributed.tensor import Placement, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
 
 @dataclass(frozen=True, slots=True)
 class Sharding:
-    """How a tensor is sharded over a mesh: one DTensor placement for each mesh dimension.
-
-    Raises ValueError for a placement, like ``Partial``, that does not say which elements a rank
-    holds.
-    """
+    """How a tensor is sharded over a mesh: one DTensor placement for each mesh dimension."""
 
     mesh_shape: tuple[int, ...]
     placements: tuple[Placement, ...]
-
-    def __post_init__(self) -> None:
-        for placement in self.placements:
-            if not isinstance(placement, (Replicate, Shard, _StridedShard)):
-                raise ValueError(
-                    f"a tensor with placement {placement!r} cannot be resharded: redistribute it to Shard or Replicate first"
-                )
 
     @property
     def ranks(self) -> int:

@@ -15,6 +15,7 @@ as replicated: every rank holds all of it.
 [[32, 32], [28, 28]]
 """
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import chain
@@ -38,6 +39,8 @@ class ShardedWeight:
 
 
 Description = Mapping[str, ShardedWeight]
+Pieces = Mapping[int, dict[str, Tensor]]
+"""For each rank of the other side, views of shards by name: the same names and shapes there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,3 +117,26 @@ def _sharding_on(mesh: DeviceMesh, name: str, tensor: Tensor) -> Sharding:
             "choose sizes that the mesh divides"
         )
     return sharding
+
+
+def outgoing(plan: ModelPlan, model: nn.Module, source: int) -> Pieces:
+    """Return the pieces of rank ``source``'s shards that go to each destination rank."""
+    shards = local_weights(model)
+    pieces: Pieces = defaultdict(dict)
+    for name, moves in plan.moves.items():
+        for number, move in enumerate(moves):
+            if move.source == source:
+                pieces[move.destination][f"{name}[{number}]"] = shards[name][move.source_slices]
+    return pieces
+
+
+def incoming(plan: ModelPlan, model: nn.Module, destination: int) -> Pieces:
+    """Return the pieces of rank ``destination``'s shards that come from each source rank, in their
+    order."""
+    shards = local_weights(model)
+    pieces: Pieces = defaultdict(dict)
+    for name, moves in plan.moves.items():
+        for number, move in enumerate(moves):
+            if move.destination == destination:
+                pieces[move.source][f"{name}[{number}]"] = shards[name][move.destination_slices]
+    return dict(sorted(pieces.items()))

@@ -16,12 +16,12 @@ from test_plan import COLUMNS, EVERYWHERE, ROWS, cut, shapes, shardings
 from torch import nn
 
 from zorplex_rl.course.nb07b import gather_then_scatter_bytes, minimum_bytes
+from zorplex_rl.course.shard_rings import ShardPublisher, pull_together
 from zorplex_rl.errors import WeightPullError
 from zorplex_rl.training.transports import Subscriber
 from zorplex_rl.weights.layout import LayoutMismatch
 from zorplex_rl.weights.reshard.plan import Sharding
-from zorplex_rl.weights.reshard.sharded_model import ShardedWeight, plan_model
-from zorplex_rl.weights.reshard.transfer import ShardPublisher, incoming, pull_together
+from zorplex_rl.weights.reshard.sharded_model import ShardedWeight, incoming, plan_model
 from zorplex_rl.weights.ring import read_rings
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float64, torch.uint8)
