@@ -22,7 +22,7 @@ import math
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, median
 from typing import Literal
@@ -64,7 +64,7 @@ class Options:
     """Steps of the warm-up, on both sides."""
     flags: str = ""
     """More flags for `zorplex-rl train`, separated by spaces."""
-    policy: Path = cached()
+    policy: Path = field(default_factory=cached)
     """The model's folder."""
     out: Path = Path("runs/real_model")
     """Folder of all runs."""
