@@ -1,4 +1,4 @@
-"""Train with TRL's ``GRPOTrainer``: the other side of ``time_to_accuracy.py``.
+"""Train with TRL's ``GRPOTrainer``: the other side of ``time_to_accuracy.py`` and ``real_model.py``.
 
     python trl_peer.py '{"folder": "DIR", "threads": 2}'        writes DIR/metrics.jsonl
 
@@ -28,16 +28,15 @@ import torch
 from turnwise import generate_turnwise
 
 from zorplex_rl.config import LearnerConfig
+from zorplex_rl.learning.learner import MAX_GRAD_NORM
 from zorplex_rl.policy.evaluate import evaluate
 from zorplex_rl.policy.load import load_policy
+from zorplex_rl.task.environment import Zorplex
 from zorplex_rl.task.episode import Task
 from zorplex_rl.task.rewards import score
-from zorplex_rl.task.specs import get_spec, run_tool
+from zorplex_rl.task.specs import run_tool
 
-PROMPTS = 8
 GROUP_SIZE = 8
-LEARNING_RATE = 2e-4
-"""The best of five, and constant after the warm-up (``LOG.md``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +53,20 @@ class Job:
     """Torch threads."""
     seed: int = 0
     """Seed of the tasks, their tables and the random draws."""
+    policy: str = "embedded"
+    """Policy to start from, as ``--policy`` takes it."""
+    kind: str = "compositional:hard"
+    """Kind of task and its difficulty."""
+    shots: int = 0
+    """Worked examples before each question."""
+    prompts: int = 8
+    """Groups in a step."""
+    micro_batch: int = 64
+    """Episodes that the trainer's model takes at once: bounds the memory of a step."""
+    learning_rate: float = 2e-4
+    """Constant after the warm-up. This one is the best of five for the embedded policy (``LOG.md``)."""
+    warmup_steps: int = LearnerConfig.warmup_steps
+    """Steps of the warm-up."""
 
 
 def train_with_trl(job: Job) -> None:
@@ -62,17 +75,16 @@ def train_with_trl(job: Job) -> None:
     from transformers import TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
 
-    policy, spec = load_policy(of_transformers=True), get_spec("compositional", job.seed, "hard")
-    held_out = [spec.task(index, "held_out") for index in range(job.eval_tasks)]
-    tasks = [spec.task(index) for index in range(PROMPTS * job.steps)]
+    policy, environment = load_policy(job.policy, of_transformers=True), Zorplex(job.seed, (job.kind,), job.shots)
+    judged = load_policy(job.policy)  # Evaluations are no part of the time, so they take the fast way.
+    held_out = [environment.task(index, "held_out") for index in range(job.eval_tasks)]
+    tasks = [environment.task(index) for index in range(job.prompts * job.steps)]
     # TRL hands over prompts only, in the order of the dataset; tasks with the same question follow
     # one another in that order.
     tasks_of: dict[str, deque[Task]] = defaultdict(deque)
     for task in tasks:
         tasks_of[task.question].append(task)
-    messages = [
-        [{"role": "system", "content": task.system}, {"role": "user", "content": task.question}] for task in tasks
-    ]
+    messages = [[{"role": role, "content": text} for role, text in turns_of(task)] for task in tasks]
 
     def roll_out(prompts: list, trainer: GRPOTrainer) -> dict[str, list | None]:
         asked = []
@@ -98,7 +110,8 @@ def train_with_trl(job: Job) -> None:
             now, step = time.perf_counter(), state.global_step
             rows = [{"event": "step", "step": step, "seconds": now - self.started}]
             if job.eval_tasks:
-                report, _ = evaluate(policy, spec.kind, held_out, run_tool, seed=step)
+                judged.model.load_state_dict(policy.model.state_dict())
+                report, _ = evaluate(judged, job.kind, held_out, run_tool, seed=step)
                 rows.append({"event": "eval", "step": step, "sampled_accuracy": report.accuracy})
             with (Path(job.folder) / "metrics.jsonl").open("a") as metrics:
                 metrics.writelines(f"{json.dumps(row)}\n" for row in rows)
@@ -110,16 +123,16 @@ def train_with_trl(job: Job) -> None:
         bf16=False,
         seed=job.seed,
         max_steps=job.steps,
-        per_device_train_batch_size=PROMPTS * GROUP_SIZE,
-        steps_per_generation=1,
+        per_device_train_batch_size=job.micro_batch,
+        gradient_accumulation_steps=job.prompts * GROUP_SIZE // job.micro_batch,
         num_generations=GROUP_SIZE,
         max_completion_length=96,
         shuffle_dataset=False,
-        learning_rate=LEARNING_RATE,
+        learning_rate=job.learning_rate,
         lr_scheduler_type="constant_with_warmup",
-        warmup_steps=LearnerConfig.warmup_steps,
+        warmup_steps=job.warmup_steps,
         adam_beta2=0.95,
-        max_grad_norm=LearnerConfig.max_grad_norm,
+        max_grad_norm=MAX_GRAD_NORM,
         temperature=1.0,
         beta=0.0,
         loss_type="dapo",
@@ -140,6 +153,12 @@ def train_with_trl(job: Job) -> None:
         rollout_func=roll_out,
     )
     trainer.train()
+
+
+def turns_of(task: Task) -> list[tuple[str, str]]:
+    """Return role and text of each turn before the policy's."""
+    shown = [turn for asked, told in task.examples for turn in (("user", asked), ("assistant", told))]
+    return [("system", task.system), *shown, ("user", task.question)]
 
 
 if __name__ == "__main__":

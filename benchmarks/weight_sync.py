@@ -117,15 +117,17 @@ async def connect(writer: Actor, transport: str, model: nn.Module) -> Subscriber
     return await subscribe(replace(source, owner=writer), transport, model)
 
 
-async def time_reads(megabytes: int, transport: str, options: Options) -> tuple[list[float], list[float]]:
-    """Return the seconds of reads and of swaps."""
+async def time_reads(megabytes: int, transport: str, options: Options) -> tuple[list[float], ...]:
+    """Return the seconds of reads, of swaps and of publications, each with a call."""
     replica = await spawn("writer", Writer, megabytes, options.device)
-    reads, swaps = [], []
+    reads, swaps, publications = [], [], []
     try:
         subscriber = await connect(replica.actor, transport, make_model(megabytes, options.device))
         for _ in range(options.repeats + 1):
+            called = time.perf_counter()
             await replica.actor.publish.call_one()
             began = time.perf_counter()
+            publications.append(began - called)
             await subscriber.fetch()
             fetched = time.perf_counter()
             subscriber.swap()
@@ -134,7 +136,7 @@ async def time_reads(megabytes: int, transport: str, options: Options) -> tuple[
     finally:
         await replica.stop()
     # The first warms up.
-    return reads[1:], swaps[1:]
+    return reads[1:], swaps[1:], publications[1:]
 
 
 def time_memcpy(megabytes: int, repeats: int) -> list[float]:
@@ -161,7 +163,7 @@ async def ladder(options: Options) -> None:
     for megabytes in options.megabytes:
         measured = {"memcpy": time_memcpy(megabytes, options.repeats)}
         for transport in options.transports:
-            measured[transport], swaps = await time_reads(megabytes, transport, options)
+            measured[transport], swaps, _ = await time_reads(megabytes, transport, options)
         measured["rdma, as Monarch comes"] = untuned[megabytes]
         measured["swap"] = swaps
         rate = {name: megabytes / 1000 / median(seconds) for name, seconds in measured.items()}

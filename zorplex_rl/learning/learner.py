@@ -223,7 +223,7 @@ def largest_magnitude(tensors: Iterable[Tensor]) -> float:
 @torch.no_grad()
 def last_logits(policy: Policy, batch: MicroBatch) -> Tensor:
     """Return the logits [R, V] of ``batch``'s first tokens: finite weights can overflow."""
-    first = plant([[[int(token)]] for token in batch.tree.ids[:, 0]], policy.model.device)
+    first = plant([[[token]] for token in batch.tree.ids[:, 0].tolist()], policy.model.device)
     return project(policy.model, states_of(policy.model, first)[:, 0])
 
 
