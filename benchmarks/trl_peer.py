@@ -29,7 +29,7 @@ from turnwise import generate_turnwise
 
 from zorplex_rl.config import LearnerConfig
 from zorplex_rl.policy.evaluate import evaluate
-from zorplex_rl.policy.load import load_policy
+from zorplex_rl.policy.load import EMBEDDED_PATH, load_policy
 from zorplex_rl.task.episode import Task
 from zorplex_rl.task.rewards import score
 from zorplex_rl.task.specs import get_spec, run_tool
@@ -59,7 +59,7 @@ class Job:
 def train_with_trl(job: Job) -> None:
     """Run ``job`` and write a line into ``metrics.jsonl`` after every step."""
     from datasets import Dataset
-    from transformers import TrainerCallback
+    from transformers import AutoTokenizer, TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
 
     policy, spec = load_policy(of_transformers=True), get_spec("compositional", job.seed, "hard")
@@ -135,7 +135,7 @@ def train_with_trl(job: Job) -> None:
         reward_funcs=lambda prompts, completions, reward, **kwargs: reward,
         args=config,
         train_dataset=Dataset.from_dict({"prompt": messages}),
-        processing_class=policy.tokenizer,
+        processing_class=AutoTokenizer.from_pretrained(EMBEDDED_PATH),
         callbacks=[Clock()],
         rollout_func=roll_out,
     )

@@ -150,6 +150,6 @@ def _told(what: str, file: str) -> Iterator[None]:
 
 def _read(flag: str, file: str) -> str:
     try:
-        return Path(file).expanduser().read_text(encoding="utf-8")
+        return Path(file).expanduser().read_text(encoding="utf-8-sig")
     except (OSError, ValueError) as error:
         raise TaskError(f"{flag} cannot be read: {error}") from error
