@@ -14,12 +14,9 @@ rows beside each other, because a row's attention grows with its square.
 
     kv   [layers, 2, slots, kv_heads, length, head_dim]      keys and values of every layer
 
-Active rows always use the first slots, so a step works on *views* of the first slots, as wide as
-the longest row: nothing is concatenated, gathered or copied between steps. A row can be taken out,
-put back, or moved to close a gap. What a slot holds behind its row's end is never seen: every token
-attends to the positions up to its own, and its own has been written by then.
-
-A step feeds one token to most rows, and a tool's whole result to the few that have just got one:
+Active rows use the first slots, so a step works on *views*, as wide as the longest row: nothing is
+copied between steps. What a slot holds behind its row's end is never seen. A step feeds one token to
+most rows, and a tool's whole result to the few that have just got one:
 
     slot 0   17                     The first tokens of all rows attend together, in place. Other
     slot 1   ]   ␣-> ␣ 4 2 ⏎        tokens attend to a copy of their rows, results of equal length
@@ -36,7 +33,6 @@ import mmap
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -50,7 +46,7 @@ from zorplex_rl.policy.packing import common_length, row_length, rows_of, split_
 # Transformers takes seconds to load: it is imported where one of its models is already there.
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-    from transformers.cache_utils import Cache, CacheLayerMixin
+    from transformers.cache_utils import Cache
 
 PADDED_TOKENS = 8192
 """Most padded tokens of prompts that run at once."""
@@ -179,14 +175,9 @@ class SlotCache:
         self.width = 0
         self.reserve(length)
 
-    @property
-    def length(self) -> int:
-        """Number of tokens that a row can hold."""
-        return self.kv.shape[-2]
-
     def reserve(self, length: int) -> None:
         """Make room for ``length`` tokens in each row. All rows are copied if there was less."""
-        if length > self.length:
+        if length > self.kv.shape[-2]:
             old, shape = self.kv, (*self.kv.shape[:-2], length, self.kv.shape[-1])
             self.kv = _zeros(shape, old.dtype, old.device)
             self.kv[..., : old.shape[-2], :] = old
@@ -286,23 +277,14 @@ def _prefill_by_forward(model: PreTrainedModel, prompt: Sequence[int]) -> tuple[
 
 def as_transformers_cache(slots: SlotCache) -> Cache:
     """Return transformers' view of ``slots``: each row's new key and value go to its own position."""
-    from transformers.cache_utils import Cache
-
-    return Cache(layers=[_slot_layer()(slots, layer) for layer in range(len(slots.kv))])
-
-
-@cache
-def _slot_layer() -> type[CacheLayerMixin]:
-    """Return the class of a layer of that view, made once: its base is transformers'."""
-    from transformers.cache_utils import CacheLayerMixin
+    from transformers.cache_utils import Cache, CacheLayerMixin
 
     class SlotLayer(CacheLayerMixin):
-        def __init__(self, slots: SlotCache, layer: int) -> None:
+        def __init__(self, layer: int) -> None:
             super().__init__()
-            self._slots, self._layer, self.is_initialized = slots, layer, True
+            self._layer, self.is_initialized = layer, True
 
         def update(self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object):
-            slots = self._slots
             keys, values = slots.kv[self._layer]
             keys[slots.rows, :, slots.positions] = key_states[:, :, 0]
             values[slots.rows, :, slots.positions] = value_states[:, :, 0]
@@ -313,15 +295,15 @@ def _slot_layer() -> type[CacheLayerMixin]:
             """Do nothing: all memory was allocated at once."""
 
         def get_seq_length(self) -> int:
-            return self._slots.width - 1
+            return slots.width - 1
 
         def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-            return self._slots.width, 0
+            return slots.width, 0
 
         def get_max_length(self) -> int:
-            return self._slots.length
+            return slots.kv.shape[-2]
 
-    return SlotLayer
+    return Cache(layers=[SlotLayer(layer) for layer in range(len(slots.kv))])
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:

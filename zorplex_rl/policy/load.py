@@ -10,7 +10,6 @@ text. Only safetensors, JSON and the template are read, and no code of a folder 
 
 from __future__ import annotations
 
-import gc
 import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
 
 EMBEDDED = "embedded"
 EMBEDDED_PATH = Path(__file__).parent / "embedded"
-OF_TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 LONGEST_CHECKED = 2048
 """Longest text on which a model is checked: those of a run are shorter."""
 TRIAL = [{"role": "system", "content": "Answer."}, {"role": "user", "content": "What is 7?"}]
@@ -166,19 +164,14 @@ def _load_with_transformers(folder: Path, dtype: torch.dtype) -> PreTrainedModel
         # The library would unpickle a file of another name.
         if not all(file.endswith(".safetensors") for file in _read_json(index)["weight_map"].values()):
             raise ValueError(f"its {index.name} names files that are no safetensors")
-    # Of what importing transformers makes nothing is garbage, and looking for some takes a second.
-    gc.disable()
-    try:
-        from transformers import AutoModelForCausalLM
-        from transformers.utils import logging
+    from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
 
-        logging.disable_progress_bar()
-        logging.set_verbosity_error()
-        model, found = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=dtype, use_safetensors=True, trust_remote_code=False, output_loading_info=True
-        )
-    finally:
-        gc.enable()
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    model, found = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=dtype, use_safetensors=True, trust_remote_code=False, output_loading_info=True
+    )
     if missing := sorted(found["missing_keys"]):
         raise ValueError(f"it lacks weights, {missing[0]!r} first")
     return model
@@ -256,11 +249,6 @@ def save_model(model: PreTrainedModel | Model, tokenizer: PreTrainedTokenizerBas
         shutil.copymode(folder / "config.json", file)
 
 
-def weight_bytes(folder: Path) -> int:
-    """Return the bytes of the weight files in the model ``folder``."""
-    return sum(path.stat().st_size for path in folder.glob("*.safetensors"))
-
-
 class BytePairs:
     """The tokenizer of a folder's ``tokenizer.json``, with the calls of transformers' that the
     package makes."""
@@ -273,6 +261,7 @@ class BytePairs:
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._template = _compiled(_template_of(folder))
+        self.added_tokens_decoder: dict[int, AddedToken] = self._tokenizer.get_added_tokens_decoder()
         self._names = {
             name: token["content"] if isinstance(token, dict) else token
             for name, token in _read_json(folder / "tokenizer_config.json").items()
@@ -284,11 +273,6 @@ class BytePairs:
 
     def __len__(self) -> int:
         return self._tokenizer.get_vocab_size()
-
-    @property
-    def added_tokens_decoder(self) -> dict[int, AddedToken]:
-        """The tokens that were added to the vocabulary; control tokens are ``special``."""
-        return self._tokenizer.get_added_tokens_decoder()
 
     def __call__(
         self, text: str, add_special_tokens: bool = True, split_special_tokens: bool = False
@@ -311,7 +295,6 @@ class BytePairs:
         messages: Sequence[Mapping[str, str]],
         tokenize: bool = True,
         add_generation_prompt: bool = False,
-        return_dict: bool = False,
     ) -> str | list[int]:
         """Return the prompt of ``messages`` or, with ``tokenize``, its ids. A template that refuses a
         system prompt gets it at the beginning of the first question."""
@@ -328,7 +311,7 @@ class BytePairs:
 
     def save_pretrained(self, folder: Path) -> None:
         """Write the files of the tokenizer to ``folder``."""
-        for name in OF_TOKENIZER:
+        for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
             if (self._folder / name).is_file():
                 shutil.copyfile(self._folder / name, folder / name)
 
@@ -347,8 +330,6 @@ def _template_of(folder: Path) -> str:
 
 @cache
 def _compiled(source: str) -> Template:
-    import json
-
     from jinja2 import TemplateError
     from jinja2.ext import loopcontrols
     from jinja2.sandbox import ImmutableSandboxedEnvironment

@@ -158,7 +158,10 @@ class ToolLoop:
         self._execute = execute
         self._sampling = sampling
         self._tools, self._find_answer = environment.tools, environment.find_answer
-        self._marks = _token_marks(policy)
+        # The tokens after which the text is read: with "]", a line break or its end.
+        vocabulary = policy.tokenizer.get_vocab().items()
+        marks = [i for entry, i in vocabulary if any(mark in entry for mark in ("]", "\n", "Ċ", "<0x0A>"))]
+        self._marks = {*marks, *policy.eos_ids}
 
     def extend(self, row: PartialEpisode, token: int, logprob: float) -> Finish | None:
         """Add a sampled token, run the call that it completes. Returns what ends the episode."""
@@ -228,9 +231,3 @@ class ToolLoop:
         episode.logprobs += [0.0] * len(ids)
         row.unfed += len(ids)
         row.turn_start = row.line_start = len(episode.token_ids)
-
-
-def _token_marks(policy: "Policy") -> frozenset[int]:
-    """Return the tokens after which the text is read: with ``]``, a line break or its end."""
-    marks, vocabulary = ("]", "\n", "Ċ", "<0x0A>"), policy.tokenizer.get_vocab()
-    return frozenset([i for entry, i in vocabulary.items() if any(m in entry for m in marks)] + [*policy.eos_ids])
