@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
+from copy import deepcopy
 from dataclasses import replace
 
 import pytest
@@ -13,8 +14,9 @@ from conftest import babbler
 from tokenizers import AddedToken
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from zorplex_rl.errors import PolicyError
+from zorplex_rl.errors import ConfigError, PolicyError
 from zorplex_rl.policy.load import EMBEDDED_PATH, BytePairs, end_of_turn, load_policy, load_tokenizer
+from zorplex_rl.policy.rollout import RolloutRequest, rollout
 from zorplex_rl.policy.tool_loop import PartialEpisode, Sampling, ToolLoop, encode_prompt, encode_text
 from zorplex_rl.task.environment import Zorplex
 from zorplex_rl.task.episode import Episode
@@ -108,8 +110,6 @@ def test_control_tokens_in_a_tools_result_are_text(embedded):
 
 
 def test_an_answers_tag_that_is_a_control_token_is_found(tokenizer):
-    from copy import deepcopy
-
     tokenizer = deepcopy(tokenizer)
     tokenizer.add_special_tokens({"additional_special_tokens": [AddedToken("[ANSWER]", special=True)]})
     loop, row = loop_and_row(babbler(tokenizer))
@@ -137,7 +137,10 @@ def test_a_model_of_another_family_is_sampled_and_trained_as_it_computes_or_refu
     (folder / "model.safetensors").unlink()
     model.save_pretrained(folder)
     if not refused:
-        assert type(load_policy(str(folder)).model) is type(model)
+        policy = load_policy(str(folder))
+        assert type(policy.model) is type(model)
+        with pytest.raises(ConfigError, match="reads at most (4096|8192)"):
+            rollout(policy, [RolloutRequest(TASK)], Zorplex().execute, Sampling(max_tokens=9000))
         return
     with pytest.raises(PolicyError, match=f"is a {refused}.*, with which sampling and training .*use a Llama") as found:
         load_policy(str(folder))

@@ -118,7 +118,7 @@ class PartialEpisode:
 def encode_prompt(tokenizer: "PreTrainedTokenizerBase", task: Task) -> list[int]:
     """Return the ids of ``task``'s system prompt, examples and question in the chat template. What
     looks like a control token in the question is text."""
-    special = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
+    special = {token.content: i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
     control = "|".join(map(re.escape, sorted(special, key=len, reverse=True))) or "(?!)"
     question = re.sub(f"(?={control})(.)", rf"\1{HIDING}", task.question, flags=re.DOTALL)
     turns = [*(text for example in task.examples for text in example), question]
@@ -127,13 +127,10 @@ def encode_prompt(tokenizer: "PreTrainedTokenizerBase", task: Task) -> list[int]
     prompt = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     if question == task.question:
         return tokenizer(prompt, add_special_tokens=False)["input_ids"]
-    pieces = [piece.replace(HIDING, "") for piece in re.split(f"({control})", prompt)]
-    # Every other one is a control token of the template.
-    return [
-        i
-        for place, piece in enumerate(pieces)
-        for i in tokenizer(piece, add_special_tokens=False, split_special_tokens=place % 2 == 0)["input_ids"]
-    ]
+    ids: list[int] = []
+    for piece in re.split(f"({control})", prompt):
+        ids += [special[piece]] if piece in special else encode_text(tokenizer, piece.replace(HIDING, ""))
+    return ids
 
 
 def encode_text(tokenizer: "PreTrainedTokenizerBase", text: str) -> list[int]:
