@@ -33,6 +33,7 @@ import mmap
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -46,7 +47,7 @@ from zorplex_rl.policy.packing import common_length, row_length, rows_of, split_
 # Transformers takes seconds to load: it is imported where one of its models is already there.
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-    from transformers.cache_utils import Cache
+    from transformers.cache_utils import Cache, CacheLayerMixin
 
 PADDED_TOKENS = 8192
 """Most padded tokens of prompts that run at once."""
@@ -277,14 +278,24 @@ def _prefill_by_forward(model: PreTrainedModel, prompt: Sequence[int]) -> tuple[
 
 def as_transformers_cache(slots: SlotCache) -> Cache:
     """Return transformers' view of ``slots``: each row's new key and value go to its own position."""
-    from transformers.cache_utils import Cache, CacheLayerMixin
+    from transformers.cache_utils import Cache
+
+    return Cache(layers=[_slot_layer()(slots, layer) for layer in range(len(slots.kv))])
+
+
+@cache
+def _slot_layer() -> type[CacheLayerMixin]:
+    """Return the class of a layer of that view, made once: its base is transformers', and
+    a class is in a cycle, which would keep ``slots`` until Python's collector came by."""
+    from transformers.cache_utils import CacheLayerMixin
 
     class SlotLayer(CacheLayerMixin):
-        def __init__(self, layer: int) -> None:
+        def __init__(self, slots: SlotCache, layer: int) -> None:
             super().__init__()
-            self._layer, self.is_initialized = layer, True
+            self._slots, self._layer, self.is_initialized = slots, layer, True
 
         def update(self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object):
+            slots = self._slots
             keys, values = slots.kv[self._layer]
             keys[slots.rows, :, slots.positions] = key_states[:, :, 0]
             values[slots.rows, :, slots.positions] = value_states[:, :, 0]
@@ -295,15 +306,15 @@ def as_transformers_cache(slots: SlotCache) -> Cache:
             """Do nothing: all memory was allocated at once."""
 
         def get_seq_length(self) -> int:
-            return slots.width - 1
+            return self._slots.width - 1
 
         def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-            return slots.width, 0
+            return self._slots.width, 0
 
         def get_max_length(self) -> int:
-            return slots.kv.shape[-2]
+            return self._slots.kv.shape[-2]
 
-    return Cache(layers=[SlotLayer(layer) for layer in range(len(slots.kv))])
+    return SlotLayer
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
