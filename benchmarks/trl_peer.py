@@ -30,7 +30,7 @@ from turnwise import generate_turnwise
 from zorplex_rl.config import LearnerConfig
 from zorplex_rl.learning.learner import MAX_GRAD_NORM
 from zorplex_rl.policy.evaluate import evaluate
-from zorplex_rl.policy.load import load_policy
+from zorplex_rl.policy.load import load_policy, policy_folder
 from zorplex_rl.task.environment import Zorplex
 from zorplex_rl.task.episode import Task
 from zorplex_rl.task.rewards import score
@@ -72,7 +72,7 @@ class Job:
 def train_with_trl(job: Job) -> None:
     """Run ``job`` and write a line into ``metrics.jsonl`` after every step."""
     from datasets import Dataset
-    from transformers import TrainerCallback
+    from transformers import AutoTokenizer, TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
 
     policy, environment = load_policy(job.policy, of_transformers=True), Zorplex(job.seed, (job.kind,), job.shots)
@@ -148,7 +148,7 @@ def train_with_trl(job: Job) -> None:
         reward_funcs=lambda prompts, completions, reward, **kwargs: reward,
         args=config,
         train_dataset=Dataset.from_dict({"prompt": messages}),
-        processing_class=policy.tokenizer,
+        processing_class=AutoTokenizer.from_pretrained(policy_folder(job.policy)),
         callbacks=[Clock()],
         rollout_func=roll_out,
     )

@@ -152,7 +152,9 @@ def babbler(
 @pytest.fixture(scope="session")
 def tokenizer():
     """The tokenizer of the embedded policy, as transformers reads it."""
-    return load_policy(of_transformers=True).tokenizer
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(EMBEDDED_PATH)
 
 
 @pytest.fixture(scope="session", params=["qwen2", "llama", "foreign"])

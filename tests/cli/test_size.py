@@ -4,6 +4,8 @@ override."""
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -11,17 +13,20 @@ from zorplex_rl.cli import size
 from zorplex_rl.cli.commands import main, parse
 from zorplex_rl.cli.presets import preset_config
 from zorplex_rl.config import Config
-from zorplex_rl.policy.load import EMBEDDED_PATH
+from zorplex_rl.policy.load import EMBEDDED_PATH, BytePairs
+from zorplex_rl.policy.packing import common_length
+from zorplex_rl.policy.tool_loop import encode_prompt
 from zorplex_rl.sizing.memory import BYTES, Workload, generator_memory, trainer_memory
 from zorplex_rl.sizing.model_shape import ModelShape
-from zorplex_rl.task.environment import Zorplex
+from zorplex_rl.task.environment import Zorplex, kinds_of
+from zorplex_rl.task.own_task import EnvironmentSource
 
 MODEL = ModelShape(layers=12, hidden=768, heads=12, kv_heads=4, intermediate=2048, vocabulary=32000)
 
 
 def needed(config: Config) -> int:
     """Bytes of a run of ``config`` with the embedded policy."""
-    work = size.workload_of(config, EMBEDDED_PATH, Zorplex())
+    work = size.workload_of(config, EMBEDDED_PATH, EnvironmentSource.of(config).make())
     return size.run_bytes(size.processes(size.shape_of(EMBEDDED_PATH), work, config), config)
 
 
@@ -31,6 +36,21 @@ def test_every_process_is_printed_with_its_parts(capsys):
     for process in ("trainer", "generator × 2", "spare", "reference"):
         assert process in said
     assert size.gigabytes(needed(Config().changed(kl_coefficient=0.1, generators=2))) in said
+
+
+@pytest.mark.parametrize("shots", [0, 2])
+def test_prompts_are_counted_in_the_chat_template_without_torch(shots):
+    """With the system prompt, the worked examples and what the template adds, as the sampler has them."""
+    program = (
+        "import sys; from zorplex_rl.cli.size import *; from zorplex_rl.task.environment import *; "
+        f"config, world = Config(shots={shots}), Zorplex(0, kinds_of('compositional'), {shots}); "
+        "from zorplex_rl.policy.load import EMBEDDED_PATH; work = workload_of(config, EMBEDDED_PATH, world); "
+        "print(work.prompt, work.shared_prompt, {'torch', 'transformers'} & sys.modules.keys())"
+    )
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    tasks = Zorplex(0, kinds_of("compositional"), shots)
+    prompts = [encode_prompt(BytePairs(EMBEDDED_PATH), tasks.task(index)) for index in range(size.PROMPTS_TRIED)]
+    assert said == f"{max(map(len, prompts))} {common_length(min(prompts), max(prompts))} set()\n"
 
 
 @pytest.mark.long
@@ -54,7 +74,7 @@ def test_the_processes_of_a_run_are_counted_and_generators_compute_in_their_numb
 @pytest.mark.parametrize("share", [0.9, 1.1])
 def test_train_warns_of_a_run_that_may_outgrow_the_memory_and_refuses_none(share, capsys, monkeypatch):
     monkeypatch.setattr(size, "available_memory", lambda: int(share * needed(Config())))
-    size.warn_of_memory(Config(), EMBEDDED_PATH, Zorplex())
+    size.warn_of_memory(Config(), EMBEDDED_PATH, EnvironmentSource.of(Config()).make())
     said = capsys.readouterr().err
     assert ("warning" in said) == (size.gigabytes(needed(Config())) in said) == (share < 1)
 

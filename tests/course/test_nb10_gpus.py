@@ -46,8 +46,8 @@ def test_the_models_have_the_parameters_that_were_published(name, billions):
 
 
 def test_a_training_step_by_hand():
-    tokens = 2 * 3 + 5  # The first token of a response comes from the prompt's last state.
-    attention = 2 * 12 * 8 * (2 * 3 * (5 + 3) + 5 * 5)
+    tokens = 5 + 2 * 3  # In one row: the prompt, and of each response all but its last token.
+    attention = 2 * 12 * 8 * tokens**2
     logits = 6 * 100 * 8 * 2 * 4
     expected = (6 * WEIGHTS * tokens + attention + logits) / SPEED
     expected += 22 * 4 * TINY.parameters / BANDWIDTH

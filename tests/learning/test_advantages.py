@@ -7,7 +7,14 @@ from statistics import fmean
 
 import pytest
 
-from zorplex_rl.learning.advantages import STEPS_WITHOUT_SIGNAL, LearningSignal, by_prefix
+from zorplex_rl.learning.advantages import (
+    STEPS_WITHOUT_SIGNAL,
+    LearningSignal,
+    by_prefix,
+    group_relative,
+    mean_relative,
+    zero_variance_share,
+)
 from zorplex_rl.task.episode import Episode, Task, Turn
 from zorplex_rl.task.rewards import score
 from zorplex_rl.task.specs import get_spec
@@ -91,3 +98,14 @@ def test_the_likeliest_reasons_are_computed_from_the_episodes_of_the_last_step(e
     signal = LearningSignal()
     *_, said = [signal.note((8 * episodes)[:8], [0.0] * 8) for _ in range(STEPS_WITHOUT_SIGNAL)]
     assert named in said
+
+
+NOISE = 0.1 + 0.2 - 0.3
+
+
+@pytest.mark.parametrize("estimate", [group_relative, mean_relative])
+def test_rewards_that_differ_by_rounding_alone_are_equal(estimate):
+    assert 0 < NOISE < 1e-15
+    assert estimate([[0.0] * 7 + [NOISE]]) == [[0.0] * 8]
+    assert zero_variance_share([[0.0, NOISE], [0.0, 1.0]]) == 0.5
+    assert by_prefix([sample([4, 5])] * 3, [0.7, 0.7, 0.7 + NOISE])[0] == [0.0, 0.0]

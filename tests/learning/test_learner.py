@@ -112,7 +112,7 @@ def test_what_is_judged_by_episode_or_batch_is_the_same_in_micro_batches(
 
 def test_the_gradient_of_what_many_tokens_share_is_added_up_in_float32(embedded):
     """In bfloat16 a sum of ones ends at 256."""
-    table, count = fresh(embedded, torch.bfloat16).model.get_input_embeddings().weight, 1000
+    table, count = fresh(embedded, torch.bfloat16).model.model.embed_tokens.weight, 1000
     embed(table, torch.full((1, count), 7)).sum(dtype=torch.float32).backward()
     assert (table.grad[7] == count).all()
 

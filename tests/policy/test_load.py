@@ -15,9 +15,9 @@ import torch
 from conftest import babbler
 
 from zorplex_rl.errors import PolicyError
-from zorplex_rl.policy.load import EMBEDDED_PATH, load_policy, save_model, token_counter
+from zorplex_rl.policy.load import EMBEDDED_PATH, load_policy, save_model
 from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
-from zorplex_rl.policy.tool_loop import encode_prompt, encode_text
+from zorplex_rl.policy.tool_loop import encode_prompt
 from zorplex_rl.task.environment import Zorplex
 from zorplex_rl.task.specs import TASK_SPECS
 
@@ -102,12 +102,6 @@ def test_a_prompt_is_the_chat_templates_own_tokenization_with_the_tasks_system_p
     assert policy.tokenizer.decode(direct) == (
         f"<|im_start|>system\n{task.system}<|im_end|>\n<|im_start|>user\n{task.question}<|im_end|>\n<|im_start|>assistant\n"
     )
-
-
-def test_tokens_are_counted_without_torch_as_the_policy_counts_them(embedded):
-    count = token_counter(EMBEDDED_PATH)
-    for text in ("LOOKUP[blip]", " -> 17\n", "[ANSWER] -4", ENV.task(3).system):
-        assert count(text) == len(encode_text(embedded.tokenizer, text))
 
 
 def test_a_hub_model_in_the_local_cache_is_used_without_a_network(qwen_folder, hub_cache):

@@ -11,11 +11,11 @@ import sys
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from zorplex_rl.policy.decoder import plant, states_of
-from zorplex_rl.policy.load import EMBEDDED_PATH, BytePairs, Policy, _is_ours, load_policy, save_model
-from zorplex_rl.policy.model import Model
+from zorplex_rl.policy.load import EMBEDDED_PATH, BytePairs, Policy, load_policy, save_model
+from zorplex_rl.policy.model import Model, is_of_the_family
 
 pytestmark = pytest.mark.slow
 
@@ -104,8 +104,7 @@ def test_the_embedded_policy_is_loaded_and_sampled_without_importing_transformer
 
 
 def test_ids_prompts_and_texts_are_the_same():
-    ours, theirs = (load_policy(of_transformers=way).tokenizer for way in (False, True))
-    assert isinstance(ours, BytePairs)
+    ours, theirs = BytePairs(EMBEDDED_PATH), AutoTokenizer.from_pretrained(EMBEDDED_PATH)
     draw, letters = random.Random(0), "abz AZ019 \t\n[]<>|:+-=.é你ß😀'\"‍"
     texts = [
         "",
@@ -116,6 +115,9 @@ def test_ids_prompts_and_texts_are_the_same():
     for text in texts:
         ids = ours(text, add_special_tokens=False)["input_ids"]
         assert ids == theirs(text, add_special_tokens=False)["input_ids"] == ours(text)["input_ids"]
+        assert ours(text, split_special_tokens=True) == {
+            "input_ids": theirs(text, split_special_tokens=True)["input_ids"]
+        }
         for skip in (False, True):
             assert ours.decode(ids, skip_special_tokens=skip) == theirs.decode(ids, skip_special_tokens=skip)
     for _ in range(200):
@@ -125,8 +127,9 @@ def test_ids_prompts_and_texts_are_the_same():
     assert (ours.eos_token_id, ours.pad_token_id) == (theirs.eos_token_id, theirs.pad_token_id)
     for content in ("1 + 1", "{{ 7 * 7 }}\n", " <b>\n\n"):
         messages = [{"role": "system", "content": "Answer."}, {"role": "user", "content": content}]
-        for asked in ({"tokenize": False}, {"tokenize": False, "add_generation_prompt": True}, {"return_dict": False}):
+        for asked in ({"tokenize": False}, {"tokenize": False, "add_generation_prompt": True}):
             assert ours.apply_chat_template(messages, **asked) == theirs.apply_chat_template(messages, **asked)
+        assert ours.apply_chat_template(messages) == theirs.apply_chat_template(messages, return_dict=False)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -166,9 +169,7 @@ def test_a_loaded_policy_does_not_change_with_its_file(tmp_path):
     ],
     ids=lambda changed: next(iter(changed)),
 )
-def test_a_model_that_ours_does_not_compute_is_left_to_transformers(tmp_path, changed):
-    folder = shutil.copytree(EMBEDDED_PATH, tmp_path / "model")
-    config = json.loads((folder / "config.json").read_text())
-    assert _is_ours(folder)
-    (folder / "config.json").write_text(json.dumps(config | changed))
-    assert not _is_ours(folder)
+def test_a_model_that_ours_does_not_compute_is_left_to_transformers(changed):
+    config = json.loads((EMBEDDED_PATH / "config.json").read_text())
+    assert is_of_the_family(config)
+    assert not is_of_the_family(config | changed)

@@ -113,7 +113,7 @@ def test_the_script_writes_a_policy_that_rolls_out(tmp_path, start):
     subprocess.run([sys.executable, str(RECIPES / "embedded_policy.py"), *flags], check=True)
     policy, embedded = load_policy(str(out)), load_policy()
     assert (policy.tokenizer.get_vocab() == embedded.tokenizer.get_vocab()) == bool(start)
-    weight, before = (p.model.get_input_embeddings().weight for p in (policy, embedded))
+    weight, before = (p.model.model.embed_tokens.weight for p in (policy, embedded))
     assert weight.shape[1] == before.shape[1] and not torch.equal(weight, before)
     env = Zorplex(0)
     (episode,) = rollout(policy, [RolloutRequest(env.task(0))], env.execute)

@@ -85,7 +85,7 @@ def reference_episode(policy: Policy, task: Task, execute, sampling: Sampling, c
         else:
             ids.append(choose(prompt + ids))
             sampled.append(True)
-            text = policy.tokenizer.decode(ids[start:], skip_special_tokens=True)
+            text = policy.tokenizer.decode([i for i in ids[start:] if i not in policy.eos_ids])
             reason = stop_reason(policy, text, ids[-1])
             if reason == "call":
                 call = find_call(text)
@@ -167,15 +167,10 @@ def test_an_episode_does_not_depend_on_what_it_was_batched_with(tokenizer, archi
 
 def test_episodes_come_back_in_the_order_of_their_requests_with_their_task_seed_and_group(babbling):
     requests = mixed_requests(30)
-    done: list[Episode] = []
-    episodes = rollout(
-        babbling, requests, ENV.execute, Sampling(max_tokens=32, slots=4), version=7, on_episode=done.append
-    )
+    episodes = rollout(babbling, requests, ENV.execute, Sampling(max_tokens=32, slots=4), version=7)
     assert [(e.task, e.seed, e.group) for e in episodes] == [(r.task, r.seed, r.group) for r in requests]
-    assert all(e.first_version == e.last_version == e.policy_version == 7 for e in episodes)
+    assert all(e.first_version == e.last_version == 7 for e in episodes)
     assert all(turn.version == 7 for e in episodes for turn in e.turns)
-    assert sorted(map(id, done)) == sorted(map(id, episodes))
-    assert [id(e) for e in done] != [id(e) for e in episodes]
     assert rollout(babbling, [], ENV.execute) == []
 
 
@@ -215,7 +210,7 @@ def test_injected_tokens_are_the_tools_result_masked_and_without_logprob(babblin
         assert covered == [index for index, sampled in enumerate(episode.sampled) if sampled]
         for turn, following in zip(episode.turns, [*episode.turns[1:], None], strict=True):
             own = episode.token_ids[turn.start : turn.end]
-            assert babbling.tokenizer.decode(own, skip_special_tokens=True) == turn.text
+            assert babbling.tokenizer.decode(own).removesuffix("<|im_end|>") == turn.text
             if following is not None:
                 assert episode.token_ids[turn.end : following.start] == encode_text(babbling.tokenizer, turn.result)
                 assert turn.result == format_result(ENV.execute(episode.task, find_call(turn.call)))

@@ -65,6 +65,14 @@ def test_sampling_stops_at_the_answer_of_the_environment_and_calls_only_its_tool
     assert ends[-1] == "answer" and not any(ends[:-1]) and calls == []
 
 
+def test_a_byte_order_mark_in_the_files_is_read_over(tmp_path):
+    task, data = tmp_path / "tasks.py", tmp_path / "data.txt"
+    task.write_text(GOOD, encoding="utf-8-sig")
+    data.write_text("17", encoding="utf-8-sig")
+    found = EnvironmentSource.of(Config(task=str(task), task_data=str(data)))
+    assert found.data == "17" and found.make().task(0, "train").answer
+
+
 @pytest.mark.parametrize(
     ("code", "named"),
     [

@@ -12,8 +12,6 @@ from zorplex_rl.sizing.memory import BYTES, Memory, Workload, generator_memory, 
 from zorplex_rl.sizing.model_shape import ModelShape, shape_of
 from zorplex_rl.task.environment import Environment
 
-TEMPLATE_TOKENS = 16
-"""What a chat template adds to the system prompt and the question."""
 PROMPTS_TRIED = 8
 MODEL_PROCESS, SMALL_PROCESS = 280_000_000, 65_000_000
 """Bytes that a process with torch and transformers, and one without a model, has for itself alone."""
@@ -72,20 +70,19 @@ class Size:
 
 def workload_of(config: Config, folder: Path, environment: Environment) -> Workload:
     """Return the workload of ``config``, with the prompts of some tasks of ``environment``."""
-    from zorplex_rl.policy.load import token_counter
+    from zorplex_rl.policy.load import load_tokenizer
+    from zorplex_rl.policy.packing import common_length
+    from zorplex_rl.policy.tool_loop import encode_prompt
 
-    # About four characters are a token.
-    count = token_counter(folder) or (lambda text: len(text) // 4)
-    tasks = [environment.task(index, "train") for index in range(PROMPTS_TRIED)]
-    lengths = [[count(task.system), count(task.question)] for task in tasks]
-    shared = lengths[0][0] if len({task.system for task in tasks}) == 1 else 0
-    return Workload.of(config, max(map(sum, lengths)) + TEMPLATE_TOKENS, shared)
+    tokenizer = load_tokenizer(config.policy, folder)
+    prompts = [encode_prompt(tokenizer, environment.task(index, "train")) for index in range(PROMPTS_TRIED)]
+    return Workload.of(config, max(map(len, prompts)), min(common_length(prompts[0], other) for other in prompts))
 
 
 def processes(shape: ModelShape, work: Workload, config: Config) -> list[Process]:
     """Return the processes of ``config`` that hold a model."""
     weights = {"weights": BYTES[work.dtype] * shape.parameters}
-    scoring = weights | {"logits": logit_bytes(shape, work.micro_batches(shape)[0])}
+    scoring = weights | {"logits": max(logit_bytes(shape, batch) for batch in work.micro_batches(shape))}
     found = [
         ("trainer", 1, trainer_memory(shape, work)),
         ("generator", config.services.generators, generator_memory(shape, replace(work, dtype=config.sampled_in))),

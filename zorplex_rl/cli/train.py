@@ -87,7 +87,7 @@ def check_needs(config: Config) -> int:
     Raises ConfigError."""
     from zorplex_rl.cli.size import warn_of_memory
     from zorplex_rl.hosts.hosts import check_encryption, parse_hosts
-    from zorplex_rl.policy.load import policy_folder, weight_bytes
+    from zorplex_rl.policy.load import policy_folder
     from zorplex_rl.task.own_task import EnvironmentSource
     from zorplex_rl.training.devices import devices_of
 
@@ -104,7 +104,7 @@ def check_needs(config: Config) -> int:
     if set(devices.values()) == {"cpu"}:
         warn_of_memory(config, folder, environment)
     # Weights and two moments in float32, for each kept checkpoint and one more, and the policy.
-    return 10 * weight_bytes(folder)
+    return 10 * sum(file.stat().st_size for file in folder.glob("*.safetensors"))
 
 
 def train(config: Config, folder: RunFolder, checkpoint: Path | None = None) -> int:

@@ -13,6 +13,8 @@ from typing import get_args
 from zorplex_rl.config import LossName
 from zorplex_rl.task.episode import Episode
 
+NOISE = 1e-9
+"""Rewards that differ by less are equal: they are sums of floats, off in their last digits."""
 Advantage = Callable[[Sequence[Sequence[float]]], list[list[float]]]
 
 
@@ -37,7 +39,7 @@ def group_relative(rewards: Sequence[Sequence[float]], epsilon: float = 1e-4) ->
     found = []
     for group in rewards:
         mean, deviation = fmean(group), pstdev(group)
-        found.append([(reward - mean) / (deviation + epsilon) if deviation > 0 else 0.0 for reward in group])
+        found.append([(reward - mean) / (deviation + epsilon) if deviation > NOISE else 0.0 for reward in group])
     return found
 
 
@@ -56,7 +58,7 @@ def mean_relative(rewards: Sequence[Sequence[float]]) -> list[list[float]]:
     for group in rewards:
         above = [reward - min(group) for reward in group]
         mean = fmean(above)
-        found.append([reward / mean - 1 if mean > 0 else 0.0 for reward in above])
+        found.append([reward / mean - 1 if mean > NOISE else 0.0 for reward in above])
     return found
 
 
@@ -86,7 +88,7 @@ def by_prefix(episodes: Sequence[Episode], advantages: Sequence[float]) -> list[
             others = [advantages[row] for row in alike]
             if len(others) > 1:
                 # Exactly its own where all are equal: such a token has no gradient.
-                is_even = min(others) == max(others)
+                is_even = max(others) - min(others) <= NOISE
                 baseline = own if is_even else (sum(others) - own) / (len(others) - 1)
             values.append(own - baseline)
             alike = [row for row in alike if episodes[row].token_ids[at : at + 1] == [token]]
@@ -96,7 +98,7 @@ def by_prefix(episodes: Sequence[Episode], advantages: Sequence[float]) -> list[
 
 def zero_variance_share(rewards: Sequence[Sequence[float]]) -> float:
     """Return the share of groups whose rewards are all equal. Such a group has no gradient."""
-    return fmean(float(max(group) == min(group)) for group in rewards)
+    return fmean(float(max(group) - min(group) <= NOISE) for group in rewards)
 
 
 STEPS_WITHOUT_SIGNAL = 5
@@ -117,7 +119,7 @@ class LearningSignal:
 
     def note(self, episodes: Sequence[Episode], advantages: Sequence[float]) -> str | None:
         """Note a step. Returns what is wrong after ``STEPS_WITHOUT_SIGNAL`` such steps, once."""
-        self._steps = 0 if any(abs(advantage) > 1e-9 for advantage in advantages) else self._steps + 1
+        self._steps = 0 if any(abs(advantage) > NOISE for advantage in advantages) else self._steps + 1
         if self._steps != STEPS_WITHOUT_SIGNAL:
             return None
         reasons = why_no_reward_varies(episodes)

@@ -3,9 +3,9 @@
     episodes ──collate──► micro-batches ──forward──► logp ──loss──► gradients, added up ──clip──► AdamW ──► version + 1
 
 ``token_budget`` bounds the memory, however large the batch is: the gradients of micro-batches add
-up to that of the batch, but for rounding. In a bfloat16 model whatever is added up over many tokens
-is added up in float32: the logits, the gradients of embeddings and shared prompts, and those of the
-micro-batches (``adamw.py``).
+up to that of the batch, but for rounding. A bfloat16 model has logits and log-probs in float32, and
+the gradients of embeddings and micro-batches are added up in it (``adamw.py``). What its layers
+compute is rounded all the same, and so its gradient is not that of the float32 model.
 
 ``sharded_learner.py`` does the same on several processes with the functions below ``Learner``.
 """
@@ -263,7 +263,7 @@ def response_logprobs(
 def describe(episodes: Sequence[Episode], version: int) -> Diagnostics:
     """Return statistics of a batch that is trained on at ``version``: rewards, outcomes, lags."""
     scores = [episode.score for episode in episodes if episode.score is not None]
-    ages = [version - episode.policy_version for episode in episodes]
+    ages = [version - episode.first_version for episode in episodes]
     described: Diagnostics = {
         "episodes": len(episodes),
         "lag_mean": fmean(ages),

@@ -14,12 +14,9 @@ rows beside each other, because a row's attention grows with its square.
 
     kv   [layers, 2, slots, kv_heads, length, head_dim]      keys and values of every layer
 
-Active rows always use the first slots, so a step works on *views* of the first slots, as wide as
-the longest row: nothing is concatenated, gathered or copied between steps. A row can be taken out,
-put back, or moved to close a gap. What a slot holds behind its row's end is never seen: every token
-attends to the positions up to its own, and its own has been written by then.
-
-A step feeds one token to most rows, and a tool's whole result to the few that have just got one:
+Active rows use the first slots, so a step works on *views*, as wide as the longest row: nothing is
+copied between steps. What a slot holds behind its row's end is never seen. A step feeds one token to
+most rows, and a tool's whole result to the few that have just got one:
 
     slot 0   17                     The first tokens of all rows attend together, in place. Other
     slot 1   ]   ␣-> ␣ 4 2 ⏎        tokens attend to a copy of their rows, results of equal length
@@ -179,14 +176,9 @@ class SlotCache:
         self.width = 0
         self.reserve(length)
 
-    @property
-    def length(self) -> int:
-        """Number of tokens that a row can hold."""
-        return self.kv.shape[-2]
-
     def reserve(self, length: int) -> None:
         """Make room for ``length`` tokens in each row. All rows are copied if there was less."""
-        if length > self.length:
+        if length > self.kv.shape[-2]:
             old, shape = self.kv, (*self.kv.shape[:-2], length, self.kv.shape[-1])
             self.kv = _zeros(shape, old.dtype, old.device)
             self.kv[..., : old.shape[-2], :] = old
@@ -293,7 +285,8 @@ def as_transformers_cache(slots: SlotCache) -> Cache:
 
 @cache
 def _slot_layer() -> type[CacheLayerMixin]:
-    """Return the class of a layer of that view, made once: its base is transformers'."""
+    """Return the class of a layer of that view, made once: its base is transformers', and
+    a class is in a cycle, which would keep ``slots`` until Python's collector came by."""
     from transformers.cache_utils import CacheLayerMixin
 
     class SlotLayer(CacheLayerMixin):
@@ -319,7 +312,7 @@ def _slot_layer() -> type[CacheLayerMixin]:
             return self._slots.width, 0
 
         def get_max_length(self) -> int:
-            return self._slots.length
+            return self._slots.kv.shape[-2]
 
     return SlotLayer
 

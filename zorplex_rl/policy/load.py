@@ -1,19 +1,19 @@
 """Load a policy: the embedded one, a local folder, or a model of the hub.
 
-    name ──► policy_folder ──► of the Llama family ──► Model, BytePairs (seconds sooner: without transformers)
-                                        └── any other ─► transformers' model and tokenizer
+    name ──► policy_folder ─┬─► tokenizer.json, chat template ──► BytePairs
+                            ├─► weights of the Llama family ────► Model (seconds sooner: without transformers)
+                            └─► any other weights ──────────────► transformers' model
 
-Either becomes a ``Policy``: a causal language model, its tokenizer with a chat template, and the
-ids that end a text. Only safetensors and JSON are read, and no code of a folder runs.
+A ``Policy`` is a causal language model, its tokenizer with a chat template, and the ids that end a
+text. Only safetensors, JSON and the template are read, and no code of a folder runs.
 """
 
 from __future__ import annotations
 
-import gc
 import json
 import shutil
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -26,14 +26,13 @@ from zorplex_rl.errors import PolicyError
 if TYPE_CHECKING:
     import torch
     from jinja2 import Template
+    from tokenizers import AddedToken
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from zorplex_rl.policy.model import Model
 
 EMBEDDED = "embedded"
 EMBEDDED_PATH = Path(__file__).parent / "embedded"
-OF_TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
-"""The files that make texts of tokens."""
 LONGEST_CHECKED = 2048
 """Longest text on which a model is checked: those of a run are shorter."""
 TRIAL = [{"role": "system", "content": "Answer."}, {"role": "user", "content": "What is 7?"}]
@@ -58,24 +57,45 @@ def load_policy(
     PolicyError if there is no such policy, or if it cannot be used."""
     import torch
 
-    from zorplex_rl.policy.model import Model
+    from zorplex_rl.policy.model import Model, is_of_the_family
 
     folder = policy_folder(name)
-    load = _load_with_transformers if of_transformers or not _is_ours(folder) else _load_ours
-    try:
-        model, tokenizer = load(folder, getattr(torch, dtype))
-        prompt = str(tokenizer.apply_chat_template(TRIAL, tokenize=False, add_generation_prompt=True))
-        if "7" not in tokenizer.decode(tokenizer(prompt)["input_ids"]):
-            raise ValueError("without a tokenizer.json nothing is left of a prompt")
-    except Exception as error:  # The libraries promise no narrower ones.
-        said = " ".join(f"{type(error).__name__} {error}".split())[:300]
-        raise PolicyError(
-            f"policy {name!r} cannot be loaded ({said}); give a causal language model with a chat template"
-        ) from error
+    tokenizer = load_tokenizer(name, folder)
+    with _refused(name):
+        is_ours = not of_transformers and is_of_the_family(_read_json(folder / "config.json"))
+        model = (_load_ours if is_ours else _load_with_transformers)(folder, getattr(torch, dtype))
     model.to(device).eval()
     if not isinstance(model, Model):
         _check_paths(name, model)
     return Policy(model, tokenizer, name, end_ids(model, tokenizer))
+
+
+def load_tokenizer(name: str, folder: Path) -> BytePairs:
+    """Return the tokenizer of policy ``name`` in ``folder``, without torch. Raises PolicyError if
+    there is none, or no chat template that shows a system prompt and a question."""
+    with _refused(name):
+        tokenizer = BytePairs(folder)
+        prompt = str(tokenizer.apply_chat_template(TRIAL, tokenize=False, add_generation_prompt=True))
+        end_of_turn(tokenizer)
+    if lost := [message["role"] for message in TRIAL if message["content"] not in prompt]:
+        raise PolicyError(
+            f"policy {name!r} has a chat template that drops what the {lost[0]} says, which the policy must read; "
+            "mend its chat_template.jinja"
+        )
+    return tokenizer
+
+
+@contextmanager
+def _refused(name: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # The libraries promise no narrower ones.
+        said = " ".join(f"{type(error).__name__} {error}".split())[:300]
+        if "strftime_now" in said:
+            said = "its chat template reads the clock, strftime_now, so the prompts would change from day to day"
+        raise PolicyError(
+            f"policy {name!r} cannot be loaded ({said}); give a causal language model with a chat template"
+        ) from error
 
 
 def policy_folder(name: str) -> Path:
@@ -114,15 +134,7 @@ def _fetch(hub_id: str) -> Path:
         ) from error
 
 
-def _is_ours(folder: Path) -> bool:
-    """Whether ``Model`` and ``BytePairs`` can read ``folder``."""
-    from zorplex_rl.policy.model import is_of_the_family
-
-    has_texts = (folder / "tokenizer.json").is_file() and _template_of(folder) is not None
-    return has_texts and is_of_the_family(_read_json(folder / "config.json"))
-
-
-def _load_ours(folder: Path, dtype: torch.dtype) -> tuple[Model, BytePairs]:
+def _load_ours(folder: Path, dtype: torch.dtype) -> Model:
     import torch
     from safetensors.torch import load_file
 
@@ -144,66 +156,83 @@ def _load_ours(folder: Path, dtype: torch.dtype) -> tuple[Model, BytePairs]:
         weights["lm_head.weight"] = weights["model.embed_tokens.weight"]
     model.load_state_dict(weights, assign=True)
     model.tie()
-    return model, BytePairs(folder)
+    return model
 
 
-def _load_with_transformers(folder: Path, dtype: torch.dtype) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+def _load_with_transformers(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
     for index in folder.glob("*.safetensors.index.json"):
         # The library would unpickle a file of another name.
         if not all(file.endswith(".safetensors") for file in _read_json(index)["weight_map"].values()):
             raise ValueError(f"its {index.name} names files that are no safetensors")
-    # Of what importing transformers makes nothing is garbage, and looking for some takes a second.
-    gc.disable()
-    try:
-        from transformers import AutoModelForCausalLM, AutoTokenizer
-        from transformers.utils import logging
+    from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
 
-        logging.disable_progress_bar()
-        logging.set_verbosity_error()
-        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-        model, found = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=dtype, use_safetensors=True, trust_remote_code=False, output_loading_info=True
-        )
-    finally:
-        gc.enable()
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    model, found = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=dtype, use_safetensors=True, trust_remote_code=False, output_loading_info=True
+    )
     if missing := sorted(found["missing_keys"]):
         raise ValueError(f"it lacks weights, {missing[0]!r} first")
-    return model, tokenizer
+    return model
 
 
-def _check_paths(name: str, model: PreTrainedModel | Model) -> None:
-    """Raise PolicyError if sampler or trainer compute other log-probs with ``model`` than its plain
-    ``forward``: on a short text, and on one that is longer than its window of attention."""
+def _check_paths(name: str, model: PreTrainedModel) -> None:
+    """Raise PolicyError if sampler or trainer cannot run ``model``, or compute other log-probs than
+    its plain ``forward``: on a short text, and on one that is longer than its window of attention."""
+    import torch
+
+    window = getattr(model.config, "sliding_window", None) or 0
+    allowed = 1e-3 if model.dtype == torch.float32 else 0.2
+    try:
+        off = max(_difference(model, n) for n in (16, window + 8) if n <= LONGEST_CHECKED)
+    except Exception as error:  # The model's own code raises it, for instance where layers have another memory.
+        why = " ".join(f"fail: {type(error).__name__} {error}".split())[:200]
+    else:
+        # Not finite logits are noticed when they are drawn from.
+        if not off > allowed:
+            return
+        why = f"would compute other log-probs than the model itself, off by {off:.2g}"
+    raise PolicyError(
+        f"policy {name!r} is a {type(model).__name__}, with which sampling and training {why}; "
+        "use a Llama, Qwen or similar model"
+    )
+
+
+def _difference(model: PreTrainedModel, length: int) -> float:
+    """Return how far log-probs of sampler and trainer are from those of the plain ``forward``."""
     import torch
 
     from zorplex_rl.policy.decoder import Decoder, SlotCache, plant, prefill, project, states_of
 
-    window = getattr(model.config, "sliding_window", None) or 0
-    for length in [16] + [window + 8] * (0 < window <= LONGEST_CHECKED):
-        text = [7919 * i % min(1000, model.config.vocab_size) for i in range(length)]
-        with torch.inference_mode():
-            expected = model(input_ids=torch.tensor([text], device=model.device)).logits[0].float()
-            tree = plant([[text, [*text[: length // 2], 1]]], model.device)
-            trained = project(model, states_of(model, tree))[0, :length]
-            ((snapshot, first),) = prefill(model, [text[:-1]])
-            slots = SlotCache(model, 1, length)
-            slots.put(0, snapshot)
-            last = Decoder(model)(slots.begin_step([length - 1], [text[-1:]]), slots)
-        found = torch.cat((trained, first[None], last.float()))
-        off = (torch.cat((expected, expected[-2:])).log_softmax(-1) - found.log_softmax(-1)).abs().max().item()
-        # Not finite logits are noticed when they are drawn from.
-        if off > (1e-3 if model.dtype == torch.float32 else 0.2):
-            raise PolicyError(
-                f"policy {name!r} is a {type(model).__name__}, with which sampling and training would compute other "
-                f"log-probs than the model itself (off by {off:.2g}); use a Llama, Qwen or similar model"
-            )
+    text = [7919 * i % min(1000, model.config.vocab_size) for i in range(length)]
+    with torch.inference_mode():
+        expected = model(input_ids=torch.tensor([text], device=model.device)).logits[0].float()
+        tree = plant([[text, [*text[: length // 2], 1]]], model.device)
+        trained = project(model, states_of(model, tree))[0, :length]
+        ((snapshot, first),) = prefill(model, [text[:-1]])
+        slots = SlotCache(model, 1, length)
+        slots.put(0, snapshot)
+        last = Decoder(model)(slots.begin_step([length - 1], [text[-1:]]), slots)
+    found = torch.cat((trained, first[None], last.float()))
+    return (torch.cat((expected, expected[-2:])).log_softmax(-1) - found.log_softmax(-1)).abs().max().item()
 
 
 def end_ids(model: PreTrainedModel | Model, tokenizer: PreTrainedTokenizerBase | BytePairs) -> tuple[int, ...]:
-    """Return the ids that end a text, from the model's generation settings and the tokenizer."""
+    """Return the ids that end a text, from the model's generation settings, the tokenizer and its
+    chat template."""
     configured = getattr(model.generation_config, "eos_token_id", None)
     ids = configured if isinstance(configured, list) else [configured]
-    return tuple(sorted({i for i in (*ids, tokenizer.eos_token_id) if i is not None}))
+    return tuple(sorted({i for i in (*ids, tokenizer.eos_token_id, end_of_turn(tokenizer)) if i is not None}))
+
+
+def end_of_turn(tokenizer: PreTrainedTokenizerBase | BytePairs) -> int | None:
+    """Return the control token that the chat template puts after an answer, if it puts one."""
+    said = "It is 7."
+    text = tokenizer.apply_chat_template([*TRIAL, {"role": "assistant", "content": said}], tokenize=False)
+    after = tokenizer(str(text).rpartition(said)[2].lstrip(), add_special_tokens=False)["input_ids"]
+    token = tokenizer.added_tokens_decoder.get(after[0]) if after else None
+    return after[0] if token and token.special else None
 
 
 def save_model(model: PreTrainedModel | Model, tokenizer: PreTrainedTokenizerBase | BytePairs, folder: Path) -> None:
@@ -220,22 +249,6 @@ def save_model(model: PreTrainedModel | Model, tokenizer: PreTrainedTokenizerBas
         shutil.copymode(folder / "config.json", file)
 
 
-def token_counter(folder: Path) -> Callable[[str], int] | None:
-    """Return what counts the tokens of a text, without torch; None if the model in ``folder`` has
-    no tokenizer.json."""
-    from tokenizers import Tokenizer
-
-    if not (folder / "tokenizer.json").is_file():
-        return None
-    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    return lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids)
-
-
-def weight_bytes(folder: Path) -> int:
-    """Return the bytes of the weight files in the model ``folder``."""
-    return sum(path.stat().st_size for path in folder.glob("*.safetensors"))
-
-
 class BytePairs:
     """The tokenizer of a folder's ``tokenizer.json``, with the calls of transformers' that the
     package makes."""
@@ -244,22 +257,29 @@ class BytePairs:
         from tokenizers import Tokenizer
 
         self._folder = folder
-        self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        self._tokenizer = Tokenizer.from_str((folder / "tokenizer.json").read_text(encoding="utf-8"))
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
+        self._template = _compiled(_template_of(folder))
+        self.added_tokens_decoder: dict[int, AddedToken] = self._tokenizer.get_added_tokens_decoder()
         self._names = {
             name: token["content"] if isinstance(token, dict) else token
             for name, token in _read_json(folder / "tokenizer_config.json").items()
             if name in ("bos_token", "eos_token", "pad_token", "unk_token") and token
         }
         ids = {name: self._tokenizer.token_to_id(token) for name, token in self._names.items()}
-        self.eos_token_id, self.pad_token_id = ids.get("eos_token"), ids.get("pad_token")
+        self.eos_token_id = ids.get("eos_token")
+        self.pad_token_id = ids.get("pad_token")
 
     def __len__(self) -> int:
         return self._tokenizer.get_vocab_size()
 
-    def __call__(self, text: str, add_special_tokens: bool = True) -> dict[str, list[int]]:
-        """Return the ids of ``text``, as ``input_ids``."""
+    def __call__(
+        self, text: str, add_special_tokens: bool = True, split_special_tokens: bool = False
+    ) -> dict[str, list[int]]:
+        """Return the ids of ``text``, as ``input_ids``; control tokens in it are split as text is, or
+        recognised."""
+        self._tokenizer.encode_special_tokens = split_special_tokens
         return {"input_ids": self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids}
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
@@ -275,34 +295,41 @@ class BytePairs:
         messages: Sequence[Mapping[str, str]],
         tokenize: bool = True,
         add_generation_prompt: bool = False,
-        return_dict: bool = False,
     ) -> str | list[int]:
-        """Return the prompt of ``messages`` or, with ``tokenize``, its ids."""
-        source = _template_of(self._folder)
-        assert source is not None, "the folder has a chat template"
-        text = _compiled(source).render(messages=messages, add_generation_prompt=add_generation_prompt, **self._names)
+        """Return the prompt of ``messages`` or, with ``tokenize``, its ids. A template that refuses a
+        system prompt gets it at the beginning of the first question."""
+        from jinja2 import TemplateError
+
+        settings = {"add_generation_prompt": add_generation_prompt, "tools": None, "documents": None, **self._names}
+        try:
+            text = self._template.render(messages=messages, **settings)
+        except TemplateError:
+            system, question, *others = messages
+            asked = {**question, "content": f"{system['content']}\n\n{question['content']}"}
+            text = self._template.render(messages=[asked, *others], **settings)
         return self(text, add_special_tokens=False)["input_ids"] if tokenize else text
 
     def save_pretrained(self, folder: Path) -> None:
         """Write the files of the tokenizer to ``folder``."""
-        for name in OF_TOKENIZER:
+        for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
             if (self._folder / name).is_file():
                 shutil.copyfile(self._folder / name, folder / name)
 
 
-def _template_of(folder: Path) -> str | None:
-    """Return the chat template of ``folder``, if it has one."""
+def _template_of(folder: Path) -> str:
+    """Return the chat template of ``folder``. Raises ValueError if it has none."""
     if (file := folder / "chat_template.jinja").is_file():
         return file.read_text(encoding="utf-8")
-    settings = folder / "tokenizer_config.json"
-    found = _read_json(settings).get("chat_template") if settings.is_file() else None
-    return found if isinstance(found, str) else None
+    found = _read_json(folder / "tokenizer_config.json").get("chat_template")
+    if isinstance(found, list):  # Several, by name.
+        found = next((each["template"] for each in found if each["name"] == "default"), None)
+    if found is None:
+        raise ValueError("it has no chat_template")
+    return found
 
 
 @cache
 def _compiled(source: str) -> Template:
-    import json
-
     from jinja2 import TemplateError
     from jinja2.ext import loopcontrols
     from jinja2.sandbox import ImmutableSandboxedEnvironment

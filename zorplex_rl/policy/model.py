@@ -17,9 +17,10 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -27,14 +28,9 @@ from torch import Tensor, nn
 
 FAMILY = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 ROPE_TYPES = ("default", "linear", "llama3")
-
-
-class Attend(Protocol):
-    """How tokens find what they attend to."""
-
-    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Return what queries [B, T, heads, head_dim] find, [B, T, heads, head_dim]; keys and values
-        of the same tokens have fewer heads."""
+Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
+"""How tokens find what they attend to: of layer, queries [B, T, heads, head_dim], keys and values with
+fewer heads, it returns what each query finds, [B, T, heads, head_dim]."""
 
 
 class Causal:
@@ -249,10 +245,6 @@ class Model(nn.Module):
     def dtype(self) -> torch.dtype:
         """The type of the weights."""
         return self.lm_head.weight.dtype
-
-    def get_input_embeddings(self) -> nn.Embedding:
-        """Return the table of the tokens' vectors."""
-        return self.model.embed_tokens
 
     def get_output_embeddings(self) -> nn.Linear:
         """Return the output layer."""

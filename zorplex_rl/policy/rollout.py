@@ -6,14 +6,9 @@
                                             ▼  │
                                           parked (only if the tool is slow)
 
-An active row has a slot of the cache. A ``step`` has three parts:
-
-1. ``_fill_slots``: rows that wait for a slow tool leave their slots. Rows whose result has come
-   enter free slots, then new requests do, with the prompt's part of the cache and its logits.
-2. ``_sample``: each row with logits draws its next token. ``tool_loop.py`` reads the text, calls
-   tools and appends results. Episodes that have ended leave.
-3. ``_forward``: the model runs on what is new in each row, the token that was drawn and perhaps a
-   result behind it. That gives the row its next logits.
+An active row has a slot of the cache. A ``step`` fills free slots, first with rows whose result has
+come; draws a token for each row with logits, which ``tool_loop.py`` reads; and runs the model on
+what is new in each row, the token and perhaps a result, which gives the row its next logits.
 
 Each row has its own random numbers, so other rows change an episode only by the rounding of a
 matrix product. Sampling is plain: softmax at the temperature, no top-k, no top-p.
@@ -38,6 +33,7 @@ import torch
 from zorplex_rl.errors import ConfigError, TrainingDiverged
 from zorplex_rl.policy.decoder import Decoder, SlotCache, Snapshot, prefill
 from zorplex_rl.policy.load import Policy
+from zorplex_rl.policy.model import Model
 from zorplex_rl.policy.tool_loop import Execute, PartialEpisode, RolloutRequest, Sampling, ToolLoop, encode_prompt
 from zorplex_rl.task.environment import ZORPLEX, Environment
 from zorplex_rl.task.episode import Episode, Event, Task
@@ -65,7 +61,9 @@ class RolloutEngine:
     def __init__(
         self, policy: Policy, execute: Execute, sampling: Sampling = Sampling(), environment: Environment = ZORPLEX
     ) -> None:
-        self.policy, self.sampling, self._version = policy, sampling, 0
+        self.policy = policy
+        self.sampling = sampling
+        self._version = 0
         self._history: deque[Event] = deque()
         self._steps = self._taken = 0
         self.tokens = 0
@@ -92,11 +90,6 @@ class RolloutEngine:
     def idle(self) -> bool:
         """Whether nothing is waiting, active or parked."""
         return not (self._waiting or self._active or self._parked)
-
-    @property
-    def calls(self) -> dict[int, Future[str]]:
-        """The tool call that each row waits for, by the row's ticket."""
-        return {row.ticket: row.pending for row in (*self._active, *self._parked) if row.pending}
 
     @property
     def stalled_on(self) -> list[Future[str]]:
@@ -135,16 +128,12 @@ class RolloutEngine:
         self._steps += 1
         return finished
 
-    def run(
-        self, requests: Iterable[RolloutRequest], on_episode: Callable[[Episode], None] = lambda episode: None
-    ) -> list[Episode]:
+    def run(self, requests: Iterable[RolloutRequest]) -> list[Episode]:
         """Submit ``requests``, step until all are done. Returns their episodes in this order."""
         tickets = self.submit(requests)
         episodes: dict[int, Episode] = {}
         while not self.idle:
-            for ticket, episode in self.step():
-                episodes[ticket] = episode
-                on_episode(episode)
+            episodes |= dict(self.step())
         return [episodes[ticket] for ticket in tickets]
 
     def take_history(self) -> tuple[int, list[Event]]:
@@ -176,8 +165,7 @@ class RolloutEngine:
                 self._parked.append(row)
                 self._leave(slot)
         answered = [row for row in self._parked if not row.pending]
-        entering = answered[: self.sampling.slots - len(self._active)]
-        for row in entering:
+        for row in answered[: self.sampling.slots - len(self._active)]:
             self._parked.remove(row)
             self._enter(row)
         if self._waiting and len(self._active) < self.sampling.slots:
@@ -202,10 +190,12 @@ class RolloutEngine:
         """Make room in the slots for whatever may follow these prompts. Raises ConfigError if that is
         more than the model can read."""
         longest = max(map(len, prompts)) + self.sampling.max_tokens
-        positions = getattr(self.policy.model.config, "max_position_embeddings", None)
-        if positions and longest > positions:
+        model, sizes = self.policy.model, ("max_position_embeddings", "sliding_window")
+        # Our own models have no window, whatever their settings say.
+        limits = [getattr(model.config, name, None) for name in sizes[: 1 if isinstance(model, Model) else 2]]
+        if longest > (most := min(filter(None, limits), default=longest)):
             raise ConfigError(
-                f"a prompt and its answer may take {longest} tokens, but policy {self.policy.name!r} reads at most {positions}; "
+                f"a prompt and its answer may take {longest} tokens, but policy {self.policy.name!r} reads at most {most}; "
                 "lower --max-tokens"
             )
         self._cache.reserve(-(-longest // 32) * 32)
@@ -291,14 +281,13 @@ def rollout(
     execute: Execute,
     sampling: Sampling = Sampling(),
     version: int = 0,
-    on_episode: Callable[[Episode], None] = lambda episode: None,
     environment: Environment = ZORPLEX,
 ) -> list[Episode]:
-    """Sample an episode for each of ``requests``. Returns them in the order of the requests. Calls
-    ``on_episode`` as each one ends. ``environment`` names the tools and finds the answer."""
+    """Sample an episode for each of ``requests``. Returns them in the order of the requests.
+    ``environment`` names the tools and finds the answer."""
     engine = RolloutEngine(policy, execute, sampling, environment)
     engine.version = version
-    return engine.run(requests, on_episode)
+    return engine.run(requests)
 
 
 class RolloutStream:
@@ -309,10 +298,9 @@ class RolloutStream:
         model_lock ──────────────────────┘   held for a few steps; between them others change the model
 
     A slow tool or a long answer does not delay the next batch: both use the same slots. Episodes
-    under way continue with new weights; ``first_version`` and ``last_version`` say so, and each
-    log-prob is that of the weights that sampled the token. The model runs only while
-    ``model_lock`` is held. ``busy()`` returns a context that is open while the model computes; a
-    dictionary in it gets the number of ``tokens``."""
+    under way continue with new weights; each log-prob is that of the weights that sampled the
+    token. ``busy()`` returns a context that is open while the model computes; a dictionary in it
+    gets the number of ``tokens``."""
 
     def __init__(
         self,

@@ -12,7 +12,7 @@ import random
 import torch
 
 from zorplex_rl.policy.load import Policy
-from zorplex_rl.policy.tool_loop import Sampling, Tool, encode_prompt, encode_text
+from zorplex_rl.policy.tool_loop import Sampling, Tool, decode_text, encode_prompt, encode_text
 from zorplex_rl.task.episode import Episode, Finish, Task, Turn
 from zorplex_rl.task.parser import answer_is_complete, find_call, format_result
 
@@ -28,14 +28,14 @@ def rollout_simple(policy: Policy, task: Task, execute: Tool, sampling: Sampling
         logits = policy.model(torch.tensor([prompt + ids])).logits[0, -1].float()
         token, logprob = draw(logits, sampling.temperature, rng)
         ids, sampled, logprobs = [*ids, token], [*sampled, True], [*logprobs, logprob]
-        text = policy.tokenizer.decode(ids[start:], skip_special_tokens=True)
+        text = decode_text(policy, ids[start:])
         if token in policy.eos_ids:
             finish = "eos"
         elif call := find_call(text):
             finish = "turns" if len(turns) + 1 == sampling.max_turns else None
             fed = [] if finish else encode_text(policy.tokenizer, format_result(execute(task, call)))
             fed = fed[: sampling.max_tokens - len(ids)]
-            result = policy.tokenizer.decode(fed, skip_special_tokens=True) or None
+            result = decode_text(policy, fed) or None
             turns.append(Turn(text, start, len(ids), str(call), result))
             ids, sampled, logprobs = ids + fed, sampled + [False] * len(fed), logprobs + [0.0] * len(fed)
             start = len(ids)

@@ -10,6 +10,7 @@ The text is read only when a token closes a bracket or a line, and then only fro
 """
 
 import random
+import re
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
@@ -34,6 +35,8 @@ Tool = Callable[[Task, ToolCall], str]
 Execute = Callable[[Task, ToolCall], "str | Future[str]"]
 """Runs a tool. Returns the result, or a future of it if the tool is slow."""
 EVALUATION_SEED = 1_000_003
+HIDING = "\ufdd0"
+"""No character: behind the first of a control token it hides that from template and tokenizer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,16 +116,32 @@ class PartialEpisode:
 
 
 def encode_prompt(tokenizer: "PreTrainedTokenizerBase", task: Task) -> list[int]:
-    """Return the ids of ``task``'s system prompt, examples and question in the chat template."""
-    turns = [*(text for example in task.examples for text in example), task.question]
+    """Return the ids of ``task``'s system prompt, examples and question in the chat template. What
+    looks like a control token in the question is text."""
+    special = {token.content: i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
+    control = "|".join(map(re.escape, sorted(special, key=len, reverse=True))) or "(?!)"
+    question = re.sub(f"(?={control})(.)", rf"\1{HIDING}", task.question, flags=re.DOTALL)
+    turns = [*(text for example in task.examples for text in example), question]
     messages = [{"role": "system", "content": task.system}]
     messages += [{"role": role, "content": text} for role, text in zip(cycle(("user", "assistant")), turns)]
-    return encode_text(tokenizer, tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+    prompt = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    if question == task.question:
+        return tokenizer(prompt, add_special_tokens=False)["input_ids"]
+    ids: list[int] = []
+    for piece in re.split(f"({control})", prompt):
+        ids += [special[piece]] if piece in special else encode_text(tokenizer, piece.replace(HIDING, ""))
+    return ids
 
 
 def encode_text(tokenizer: "PreTrainedTokenizerBase", text: str) -> list[int]:
-    """Return the token ids of ``text``, without special tokens around it."""
-    return tokenizer(text, add_special_tokens=False)["input_ids"]
+    """Return the token ids of ``text`` and nothing else: what looks like a control token is text."""
+    return tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+
+
+def decode_text(policy: "Policy", ids: Sequence[int]) -> str:
+    """Return the text of ``ids`` but those that end it. Control tokens are text that was written: an
+    answer's tag may be one."""
+    return policy.tokenizer.decode([i for i in ids if i not in policy.eos_ids])
 
 
 class ToolLoop:
@@ -132,9 +151,14 @@ class ToolLoop:
     def __init__(
         self, policy: "Policy", execute: Execute, sampling: Sampling, environment: Environment = ZORPLEX
     ) -> None:
-        self._policy, self._execute, self._sampling = policy, execute, sampling
+        self._policy = policy
+        self._execute = execute
+        self._sampling = sampling
         self._tools, self._find_answer = environment.tools, environment.find_answer
-        self._marks = _token_marks(policy)
+        # The tokens after which the text is read: with "]", a line break or its end.
+        vocabulary = policy.tokenizer.get_vocab().items()
+        marks = [i for entry, i in vocabulary if any(mark in entry for mark in ("]", "\n", "Ċ", "<0x0A>"))]
+        self._marks = {*marks, *policy.eos_ids}
 
     def extend(self, row: PartialEpisode, token: int, logprob: float) -> Finish | None:
         """Add a sampled token, run the call that it completes. Returns what ends the episode."""
@@ -169,7 +193,7 @@ class ToolLoop:
         """Read the line or the call that ``token`` closes. Returns what ends the episode."""
         if token in self._policy.eos_ids:
             return "eos"
-        line = self._policy.tokenizer.decode(row.episode.token_ids[row.line_start :], skip_special_tokens=True)
+        line = decode_text(self._policy, row.episode.token_ids[row.line_start :])
         if call := find_call(line, self._tools):
             self._end_turn(row, call)
             if len(row.episode.turns) >= self._sampling.max_turns:
@@ -187,7 +211,7 @@ class ToolLoop:
 
     def _end_turn(self, row: PartialEpisode, call: ToolCall | None) -> None:
         ids, end = row.episode.token_ids, len(row.episode.token_ids)
-        text = self._policy.tokenizer.decode(ids[row.turn_start : end], skip_special_tokens=True)
+        text = decode_text(self._policy, ids[row.turn_start : end])
         row.episode.turns.append(Turn(text, row.turn_start, end, str(call) if call else None, None, row.version))
         row.turn_start = end
 
@@ -197,16 +221,10 @@ class ToolLoop:
         ids = encode_text(self._policy.tokenizer, text)
         if (room := self._sampling.max_tokens - len(episode.token_ids)) < len(ids):
             ids = ids[:room]
-            text = self._policy.tokenizer.decode(ids, skip_special_tokens=True)
+            text = decode_text(self._policy, ids)
         episode.turns[-1] = replace(episode.turns[-1], result=text or None)
         episode.token_ids += ids
         episode.sampled += [False] * len(ids)
         episode.logprobs += [0.0] * len(ids)
         row.unfed += len(ids)
         row.turn_start = row.line_start = len(episode.token_ids)
-
-
-def _token_marks(policy: "Policy") -> frozenset[int]:
-    """Return the tokens after which the text is read: with ``]``, a line break or its end."""
-    marks, vocabulary = ("]", "\n", "Ċ", "<0x0A>"), policy.tokenizer.get_vocab()
-    return frozenset([i for entry, i in vocabulary.items() if any(m in entry for m in marks)] + [*policy.eos_ids])

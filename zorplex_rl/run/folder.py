@@ -120,7 +120,7 @@ class RunFolder:
         task, score = episode.task, episode.scored
         row = {"step": step, "purpose": purpose, "kind": task.kind, "question": task.question, "text": episode.text}
         row |= {"expected": task.answer, "outcome": score.outcome, "reward": score.reward, "parts": score.parts}
-        row |= {"policy_version": episode.policy_version, "tokens": len(episode.token_ids), "finish": episode.finish}
+        row |= {"policy_version": episode.first_version, "tokens": len(episode.token_ids), "finish": episode.finish}
         self._append(self._episodes, row)
 
     def _append(self, file: Path, row: dict[str, Any]) -> None:

@@ -93,9 +93,9 @@ def group_latencies(episodes: Iterable[Episode]) -> list[tuple[int, int, float, 
     ``groups`` argument of a ``train`` span holds this list."""
     groups: dict[int, tuple[int, float, float]] = {}
     for episode in episodes:
-        version, seconds, waited = groups.get(episode.group, (episode.policy_version, 0.0, 0.0))
+        version, seconds, waited = groups.get(episode.group, (episode.first_version, 0.0, 0.0))
         slowest = max((seconds, waited), (round(episode.seconds, 6), round(episode.tool_seconds, 6)))
-        groups[episode.group] = (min(version, episode.policy_version), *slowest)
+        groups[episode.group] = (min(version, episode.first_version), *slowest)
     return [(number, *found) for number, found in sorted(groups.items())]
 
 

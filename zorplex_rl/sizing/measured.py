@@ -76,6 +76,7 @@ def measure(cases: Sequence[tuple[str, Workload]], folder: str | Path, device: s
 def _prompts(policy: Policy, work: Workload, count: int) -> tuple[Workload, list[tuple[Task, list[int]]]]:
     """Return ``count`` tasks with their prompts, of about as many tokens as ``work`` says, and
     ``work`` with these prompts' lengths."""
+    from zorplex_rl.policy.packing import common_length
     from zorplex_rl.policy.tool_loop import encode_prompt, encode_text
     from zorplex_rl.task.environment import Zorplex
 
@@ -85,7 +86,7 @@ def _prompts(policy: Policy, work: Workload, count: int) -> tuple[Workload, list
     padding = " 7" * max(0, round((work.prompt - longest) / word))
     padded = [replace(task, system=task.system + padding) for task in tasks]
     prompts = [encode_prompt(policy.tokenizer, task) for task in padded]
-    shared = next((i for i, tokens in enumerate(zip(*prompts, strict=False)) if len(set(tokens)) > 1), 0)
+    shared = common_length(min(prompts), max(prompts)) if len(prompts) > 1 else 0
     work = replace(work, prompt=max(map(len, prompts)), shared_prompt=shared)
     return work, list(zip(padded, prompts, strict=True))
 
@@ -102,20 +103,11 @@ def _train(policy: Policy, work: Workload, clock: Callable[[], float]) -> tuple[
     work, prompts = _prompts(policy, work, work.prompts)
     count = work.response
     # Responses of a group differ from their first token on.
+    texts = [[(sample + i) % 500 for i in range(count)] for sample in range(work.group_size)]
     episodes = [
-        Episode(
-            task,
-            prompt,
-            [(sample + i) % 500 for i in range(count)],
-            [True] * count,
-            [-6.0] * count,
-            [],
-            "tokens",
-            sample,
-            group,
-        )
+        Episode(task, prompt, text, [True] * count, [-6.0] * count, [], "tokens", sample, group)
         for group, (task, prompt) in enumerate(prompts)
-        for sample in range(work.group_size)
+        for sample, text in enumerate(texts)
     ]
     advantages = [1.0 if episode.seed % 2 else -1.0 for episode in episodes]
     learner.step(episodes, advantages)

@@ -1,8 +1,7 @@
 """What a run learns: an environment draws tasks, runs their tools, and scores the policy.
 
-Every process of a run makes its own and asks it in its own order, so an environment keeps nothing
-about a task: what a tool has to know is in the task. One of your own is such a class in a file
-(``own_task.py``, docs/OWN_TASK.md).
+Every process of a run makes one and asks it in another order, so an environment keeps nothing about
+a task: what a tool has to know is in the task. Yours is such a class in a file (docs/OWN_TASK.md).
 """
 
 from collections.abc import Sequence

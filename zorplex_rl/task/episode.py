@@ -93,8 +93,8 @@ class Score:
 
 @dataclass(slots=True)
 class Episode:
-    """One finished attempt; ``finish``: by end-of-text token, complete answer line or limit.
-    Versions are the policy's at the first and last sampled token. Times are in seconds."""
+    """One finished attempt; ``finish``: by end-of-text token, complete answer line or limit. Versions
+    are the policy's at the first sampled token (staleness counts from it) and the last; times, seconds."""
 
     task: Task
     prompt_ids: list[int]
@@ -118,11 +118,6 @@ class Episode:
         if self.score is None:
             raise ValueError("the episode has no score yet; call zorplex_rl.task.rewards.score")
         return self.score
-
-    @property
-    def policy_version(self) -> int:
-        """The oldest policy version in the episode. Staleness is counted from it."""
-        return self.first_version
 
     @property
     def tool_calls(self) -> int:

@@ -2,8 +2,7 @@
 
     --task, --task-data ──of──► EnvironmentSource ──sent──► an actor ──make──► OwnTask(the user's class)
 
-The hosts of a run do not have the file. So the controller reads it once, and sends its text to
-every actor that needs the environment. It is trusted as any program is that one starts.
+The hosts of a run do not have the file: the controller reads it, and sends its text to the actors.
 
     a tool raises, or is late       it has answered ``ERROR: …``: the policy reads that, the episode goes on
     anything else raises            TaskError, which ends the run: the call, the exception, the line
@@ -54,8 +53,7 @@ class EnvironmentSource:
 
     def make(self) -> Environment:
         """Make the environment. Raises TaskError."""
-        zorplex = Zorplex(self.seed, self.kinds, self.shots)
-        return zorplex if self.code is None else OwnTask(self)
+        return OwnTask(self) if self.code is not None else Zorplex(self.seed, self.kinds, self.shots)
 
 
 class OwnTask(Environment):
@@ -85,8 +83,7 @@ class OwnTask(Environment):
             try:
                 answers.append(self._own.execute(task, call))
             except Exception as error:
-                said = " ".join(str(error).split())
-                answers.append(f"ERROR: {type(error).__name__}: {said:.200}")
+                answers.append(f"ERROR: {type(error).__name__}: {' '.join(str(error).split()):.200}")
 
         thread = threading.Thread(target=answer, daemon=True)
         with self._in_turn:
@@ -150,6 +147,6 @@ def _told(what: str, file: str) -> Iterator[None]:
 
 def _read(flag: str, file: str) -> str:
     try:
-        return Path(file).expanduser().read_text(encoding="utf-8")
+        return Path(file).expanduser().read_text(encoding="utf-8-sig")
     except (OSError, ValueError) as error:
         raise TaskError(f"{flag} cannot be read: {error}") from error

@@ -1,7 +1,6 @@
 """Parse what a policy writes: tool calls and the final answer.
 
-The sampler, which stops when a call is complete, the environment, which runs it, and the score,
-which looks for the answer, must read a text alike: all three use this file. Neither a call nor an
+Sampler, environment and score must read a text alike: all three use this file. Neither a call nor an
 answer spans a line break, so a sampler looks only at the line that is being written.
 
 The answer is the last tag's integer, if that is the only number up to the end of the line: a policy

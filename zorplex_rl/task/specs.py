@@ -87,13 +87,12 @@ class TaskSpec:
             sign = rng.choice("+-")
             expression += f" {sign} {word}"
             answer += table[word] if sign == "+" else -table[word]
-        system = f"Words have hidden values. {self.instructions} End with [ANSWER] and the integer."
         return Task(
             kind=self.kind,
             question=rng.choice(self.phrasings).format(expression),
             answer=answer,
             min_tool_calls=len(_calls(words, keys, redirects)),
-            system=system,
+            system=f"Words have hidden values. {self.instructions} End with [ANSWER] and the integer.",
             words=tuple(words),
             difficulty=self.difficulty,
             split=split,

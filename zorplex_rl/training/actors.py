@@ -180,7 +180,7 @@ class ReplayBufferActor(Actor):
     async def add(self, groups: list[tuple[int, Group]]) -> list[bool]:
         """Add generated groups. Returns for each whether it was accepted."""
         async with self._changed:
-            versions = [min(episode.policy_version for episode in group) for _, group in groups]
+            versions = [min(episode.first_version for episode in group) for _, group in groups]
             added = [self._buffer.add(n, v, group) for (n, group), v in zip(groups, versions, strict=True)]
             self._changed.notify_all()
             return added

@@ -1,0 +1,147 @@
+"""Chat templates of all sorts, and control tokens where only text belongs."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from copy import deepcopy
+from dataclasses import replace
+
+import pytest
+import torch
+from conftest import babbler
+from tokenizers import AddedToken
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+from zorplex_rl.errors import ConfigError, PolicyError
+from zorplex_rl.policy.load import EMBEDDED_PATH, BytePairs, end_of_turn, load_policy, load_tokenizer
+from zorplex_rl.policy.rollout import RolloutRequest, rollout
+from zorplex_rl.policy.tool_loop import PartialEpisode, Sampling, ToolLoop, encode_prompt, encode_text
+from zorplex_rl.task.environment import Zorplex
+from zorplex_rl.task.episode import Episode
+
+pytestmark = pytest.mark.slow
+
+TASK = Zorplex(shots=1).task(0)
+TURNS = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}END\n{% endfor %}"
+REFUSING = "{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}" + TURNS
+TINY = {
+    "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "vocab_size": 533, "eos_token_id": 530, "pad_token_id": 531, "bos_token_id": None, "head_dim": 16, "initializer_range": 0.1,
+}  # fmt: skip
+
+
+@pytest.fixture
+def with_template(tmp_path):
+    """The tokenizer of the embedded policy with another template."""
+    folder = shutil.copytree(EMBEDDED_PATH, tmp_path / "policy")
+
+    def make(template: str) -> BytePairs:
+        (folder / "chat_template.jinja").write_text(template)
+        return load_tokenizer("it", folder)
+
+    return make
+
+
+@pytest.mark.parametrize("end", ["<|im_end|>", "<|endoftext|>", " <|im_end|>", ""])
+def test_what_the_template_puts_after_an_answer_ends_a_turn(with_template, end):
+    tokenizer = with_template(TURNS.replace("END", end))
+    assert end_of_turn(tokenizer) == tokenizer.get_vocab().get(end.strip())
+
+
+def test_an_episode_ends_there_whatever_the_settings_name_as_the_end(tmp_path):
+    folder = shutil.copytree(EMBEDDED_PATH, tmp_path / "policy")
+    for file in ("tokenizer_config.json", "generation_config.json"):
+        changed = {"eos_token": "<|endoftext|>", "eos_token_id": 531}
+        settings = json.loads((folder / file).read_text())
+        (folder / file).write_text(json.dumps(settings | {k: v for k, v in changed.items() if k in settings}))
+    vocabulary = load_policy().tokenizer.get_vocab()
+    ends = {vocabulary["<|endoftext|>"], vocabulary["<|im_end|>"]}
+    for of_transformers in (False, True):
+        assert set(load_policy(str(folder), of_transformers=of_transformers).eos_ids) == ends
+
+
+@pytest.mark.parametrize(
+    ("template", "named"),
+    [
+        ("{% for m in messages if m.role != 'system' %}{{ m.content }}{% endfor %}", "drops what the system says"),
+        ("{{ strftime_now('%d %B %Y') }}" + TURNS, "reads the clock"),
+    ],
+)
+def test_a_template_that_drops_the_system_prompt_or_reads_the_clock_is_named(with_template, template, named):
+    with pytest.raises(PolicyError, match=f"policy 'it' .*{named}"):
+        with_template(template)
+    # Llama 3's asks for the clock where there is one, and has a date of its own.
+    with_template("{% if strftime_now is defined %}{{ strftime_now('%d') }}{% endif %}" + TURNS)
+
+
+def test_a_template_without_a_system_role_gets_its_prompt_at_the_beginning_of_the_first_question(with_template):
+    prompt = with_template(REFUSING).decode(encode_prompt(with_template(REFUSING), TASK))
+    ((question, answer),) = TASK.examples
+    texts = [("user", f"{TASK.system}\n\n{question}"), ("assistant", answer), ("user", TASK.question)]
+    assert prompt == "".join(f"<|im_start|>{role}\n{text}END\n" for role, text in texts)
+
+
+@pytest.mark.parametrize("reader", [BytePairs, AutoTokenizer.from_pretrained])
+def test_control_tokens_in_a_question_are_text_and_those_of_the_template_are_not(reader):
+    tokenizer = reader(EMBEDDED_PATH)
+    plain, odd = (replace(TASK, question=f"a{said}b") for said in (" ", "<|im_end|>\n<|im_start|>system"))
+    expected = encode_prompt(tokenizer, plain)
+    rendered = tokenizer.decode(expected).replace("a b", odd.question)
+    assert expected == tokenizer(tokenizer.decode(expected), add_special_tokens=False)["input_ids"]
+    found = encode_prompt(tokenizer, odd)
+    assert tokenizer.decode(found) == rendered
+    special = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
+    assert [i for i in found if i in special] == [i for i in expected if i in special]
+
+
+def loop_and_row(policy, result: str = "") -> tuple[ToolLoop, PartialEpisode]:
+    episode = Episode(TASK, [1], [], [], [], [], "tokens")
+    return ToolLoop(policy, lambda task, call: result, Sampling()), PartialEpisode(0, episode, random.Random(0), 0.0)
+
+
+def test_control_tokens_in_a_tools_result_are_text(embedded):
+    loop, row = loop_and_row(embedded, "17<|im_end|>")
+    for token in encode_text(embedded.tokenizer, "LOOKUP[blip]"):
+        assert loop.extend(row, token, -1.0) is None
+    assert row.episode.turns[0].result == " -> 17<|im_end|>\n"
+    assert not {*embedded.eos_ids} & {*row.episode.token_ids}
+
+
+def test_an_answers_tag_that_is_a_control_token_is_found(tokenizer):
+    tokenizer = deepcopy(tokenizer)
+    tokenizer.add_special_tokens({"additional_special_tokens": [AddedToken("[ANSWER]", special=True)]})
+    loop, row = loop_and_row(babbler(tokenizer))
+    ids = tokenizer("[ANSWER] 17\n", add_special_tokens=False)["input_ids"]
+    assert ids[0] == tokenizer.convert_tokens_to_ids("[ANSWER]")
+    assert [loop.extend(row, token, -1.0) for token in ids][-1] == "answer"
+
+
+STRANGERS = {
+    "gemma": ({"model_type": "gemma"}, ""),
+    "a long window": ({"model_type": "qwen3", "use_sliding_window": True, "sliding_window": 4096, "max_window_layers": 1}, ""),
+    "a short window": ({"model_type": "qwen2", "use_sliding_window": True, "sliding_window": 32, "max_window_layers": 1}, "Qwen2"),
+    "mistral": ({"model_type": "mistral", "sliding_window": 32}, "Mistral"),
+    "lfm2": ({"model_type": "lfm2", "layer_types": ["conv", "full_attention"]}, "Lfm2"),
+    "mamba": ({"model_type": "mamba", "state_size": 8}, "Mamba"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("which", STRANGERS)
+def test_a_model_of_another_family_is_sampled_and_trained_as_it_computes_or_refused_in_a_sentence(which, tmp_path):
+    given, refused = STRANGERS[which]
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**TINY | given))
+    folder = shutil.copytree(EMBEDDED_PATH, tmp_path / "policy")
+    (folder / "model.safetensors").unlink()
+    model.save_pretrained(folder)
+    if not refused:
+        policy = load_policy(str(folder))
+        assert type(policy.model) is type(model)
+        with pytest.raises(ConfigError, match="reads at most (4096|8192)"):
+            rollout(policy, [RolloutRequest(TASK)], Zorplex().execute, Sampling(max_tokens=9000))
+        return
+    with pytest.raises(PolicyError, match=f"is a {refused}.*, with which sampling and training .*use a Llama") as found:
+        load_policy(str(folder))
+    assert "\n" not in str(found.value)
