@@ -24,7 +24,7 @@ from zorplex_rl.run.folder import RunFolder
 
 SMALL = Config(
     task="simple", max_lag=0, steps=4, prompts_per_step=2, group_size=4, eval_tasks=2, eval_every=100, checkpoint_every=2,
-    max_tokens=64, device="cpu", services=ServicesConfig(spares=0),
+    max_tokens=64, device="cpu", dtype="float32", threads=1, services=ServicesConfig(spares=0),
 )  # fmt: skip
 LAGGING = SMALL.changed(
     max_lag=3, steps=8, generators=2, on_update="continue", tool_latency=0.2, transport="message", seed=1,

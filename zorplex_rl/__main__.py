@@ -19,6 +19,8 @@ def program() -> NoReturn:
 
     # The first to be registered is the last to be called.
     atexit.register(leave)
+    # Read when torch is imported; services/runtime.py says why.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from zorplex_rl.cli.commands import main
 
     code = main()

@@ -22,7 +22,7 @@ LossName = Literal[
 TransportName = Literal["auto", "shm", "rdma", "message"]
 OnUpdate = Literal["wait", "continue"]
 Device = Literal["auto", "cpu", "cuda"]
-Dtype = Literal["float32", "bfloat16"]
+Dtype = Literal["auto", "float32", "bfloat16"]
 
 
 def bounded(default: Any, least: float = -math.inf, most: float = math.inf) -> Any:
@@ -62,8 +62,8 @@ class ServicesConfig:
 
     generators: int = bounded(1, 1)
     """Generator processes."""
-    spares: int = bounded(1, 0)
-    """Loaded generators in reserve; one replaces a dead generator within about a second."""
+    spares: int | Literal["auto"] = bounded("auto", 0)
+    """Loaded generators that replace dead ones; auto is 1, or 0 above 100 MB of weights."""
     trainer_processes: int = bounded(1, 1)
     """Trainer processes, each with a part of weights and optimizer (FSDP2); for memory, not speed."""
 
@@ -83,7 +83,7 @@ class Config:
     shots: int = bounded(0, 0)
     """Worked examples of the task, shown as turns of the chat before each question."""
     policy: str = "embedded"
-    """Policy to start from: embedded, the folder of a model, or a hub id."""
+    """Policy to start from: embedded, smollm2, the folder of a model, or a hub id."""
     max_lag: int = bounded(1, 0)
     """How many versions old a group's weights may be when it is trained on. 0 takes turns."""
     steps: int = bounded(120, 1)
@@ -116,12 +116,12 @@ class Config:
     """Seed of tasks, tables and sampling."""
     device: Device = "auto"
     """auto is CUDA where there is one."""
-    dtype: Dtype = "float32"
-    """Number type of the model; bfloat16 has float32 master weights."""
+    dtype: Dtype = "auto"
+    """Number type; bfloat16 has float32 master weights, auto is the faster one."""
     generator_dtype: Literal["same", "float32", "bfloat16", "float16"] = "same"
     """Number type of the generators' model; metrics report the mismatch."""
-    threads: int = bounded(1, 1)
-    """Torch threads for each actor on CPU."""
+    threads: int | Literal["auto"] = bounded("auto", 1)
+    """Torch threads for each actor on CPU; auto is all cores, shared side by side."""
     hosts: str = "this"
     """this, processes:N, or attach:tls://HOST:PORT,… where `zorplex-rl worker` runs (docs/HOSTS.md)."""
     insecure: bool = False

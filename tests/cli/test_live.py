@@ -8,7 +8,6 @@ import re
 import pytest
 from rich.console import Console
 
-from zorplex_rl.cli import live
 from zorplex_rl.cli.live import LiveView
 
 STEP = {
@@ -16,6 +15,7 @@ STEP = {
     "loss": 0.0131, "busy": {"generator 0": 0.87, "trainer": 0.41},
 }  # fmt: skip
 EVAL = {"event": "eval", "step": 10, "seconds": 12.0, "greedy_accuracy": 0.62, "sampled_accuracy": 0.55}
+WAIT = {"event": "wait", "text": "sampling groups, 3 of 8: 5 s"}
 
 
 def plain(width: int = 80) -> Console:
@@ -36,14 +36,16 @@ def rendered(view: LiveView, width: int = 80) -> str:
     return written(console)
 
 
-def test_off_a_terminal_a_step_and_an_evaluation_are_one_plain_line_each_and_other_rows_none():
+def test_off_a_terminal_a_step_an_evaluation_and_a_wait_are_one_plain_line_each_and_other_rows_none():
     console = plain()
     with LiveView(100, console) as view:
         view.update(STEP)
         view.update({"event": "restart", "step": 12})
+        view.update(WAIT)
         view.update(EVAL)
     assert written(console).splitlines() == [
         "step  12/100  reward 0.53  accuracy 41%  lag 0.4  231 episodes/s",
+        "sampling groups, 3 of 8: 5 s",
         "eval  10/100  greedy 62%  sampled 55%",
     ]
 
@@ -55,31 +57,33 @@ def test_a_line_is_logged_as_it_is_written_and_never_wrapped():
     assert written(console) == f"{line}\n"
 
 
-def test_the_view_shows_the_step_the_numbers_the_time_left_and_how_busy_each_actor_is(monkeypatch):
-    now = 100.0
-    monkeypatch.setattr(live.time, "monotonic", lambda: now)
-    view = LiveView(100, plain())
-    assert "starting" in rendered(view)
-    view.update(STEP | {"step": 10, "seconds": 20.0})
-    assert "left" not in rendered(view)
-    view.update(STEP | {"step": 20, "seconds": 40.0})
+def test_the_view_shows_the_step_the_numbers_the_time_left_how_busy_each_actor_is_and_what_is_waited_for():
+    now = 0.0
+    view = LiveView(100, Console(file=io.StringIO(), width=80, get_time=lambda: now))
+    assert "step 0/100" in rendered(view) and "-:--:--" in rendered(view)
+    now = 20.0
+    view.update(STEP | {"step": 10})
+    now = 40.0
+    view.update(STEP | {"step": 20})
     view.update(EVAL)
+    view.update(WAIT)
     shown = rendered(view)
-    for text in (
+    expected = (
         "step 20/100",
-        "0:00:40, 0:02:40 left",
+        "0:00:40 0:02:40",
         "231 episodes/s",
         "greedy 62%",
         "generator 0 87%",
         "trainer 41%",
-    ):
-        assert text in shown
+        WAIT["text"],
+    )
+    assert [text for text in expected if text not in shown] == []
     assert re.search("━+", shown)
-    # The clock goes on between steps.
-    now += 60.0
-    assert "0:01:40, 0:01:40 left" in rendered(view)
-    view.update(STEP | {"step": 100, "seconds": 200.0})
-    assert "0:03:20" in rendered(view) and "left" not in rendered(view)
+    # The clock goes on between steps, and nothing is waited for once it is there.
+    now = 100.0
+    assert "0:01:40" in rendered(view)
+    view.update(STEP | {"step": 100})
+    assert "0:01:40 0:00:00" in rendered(view) and WAIT["text"] not in rendered(view)
 
 
 def test_in_a_terminal_the_view_is_redrawn_in_place_with_logged_lines_above_it_and_left_as_it_was():

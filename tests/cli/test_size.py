@@ -6,13 +6,15 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from typing import get_args
 
 import pytest
 
 from zorplex_rl.cli import size
 from zorplex_rl.cli.commands import main, parse
-from zorplex_rl.cli.presets import preset_config
+from zorplex_rl.cli.presets import PresetName, preset_config
 from zorplex_rl.config import Config
+from zorplex_rl.hosts.devices import settled
 from zorplex_rl.policy.load import EMBEDDED_PATH, BytePairs
 from zorplex_rl.policy.packing import common_length
 from zorplex_rl.policy.tool_loop import encode_prompt
@@ -22,6 +24,9 @@ from zorplex_rl.task.environment import Zorplex, kinds_of
 from zorplex_rl.task.own_task import EnvironmentSource
 
 MODEL = ModelShape(layers=12, hidden=768, heads=12, kv_heads=4, intermediate=2048, vocabulary=32000)
+
+
+DEFAULT = settled(Config())
 
 
 def needed(config: Config) -> int:
@@ -35,7 +40,7 @@ def test_every_process_is_printed_with_its_parts(capsys):
     said = capsys.readouterr().out
     for process in ("trainer", "generator × 2", "spare", "reference"):
         assert process in said
-    assert size.gigabytes(needed(Config().changed(kl_coefficient=0.1, generators=2))) in said
+    assert size.gigabytes(needed(DEFAULT.changed(kl_coefficient=0.1, generators=2))) in said
 
 
 @pytest.mark.parametrize("shots", [0, 2])
@@ -73,20 +78,21 @@ def test_the_processes_of_a_run_are_counted_and_generators_compute_in_their_numb
 
 @pytest.mark.parametrize("share", [0.9, 1.1])
 def test_train_warns_of_a_run_that_may_outgrow_the_memory_and_refuses_none(share, capsys, monkeypatch):
-    monkeypatch.setattr(size, "available_memory", lambda: int(share * needed(Config())))
-    size.warn_of_memory(Config(), EMBEDDED_PATH, EnvironmentSource.of(Config()).make())
+    monkeypatch.setattr(size, "available_memory", lambda: int(share * needed(DEFAULT)))
+    size.warn_of_memory(DEFAULT, EMBEDDED_PATH, EnvironmentSource.of(DEFAULT).make())
     said = capsys.readouterr().err
-    assert ("warning" in said) == (size.gigabytes(needed(Config())) in said) == (share < 1)
+    assert ("warning" in said) == (size.gigabytes(needed(DEFAULT)) in said) == (share < 1)
 
 
 def test_the_default_run_fits_into_four_gigabytes():
     for settings in ({}, {"generators": 2, "max_tokens": 256}, {"token_budget": 65536}):
-        assert needed(Config().changed(**settings)) < 4e9
+        assert needed(DEFAULT.changed(**settings)) < 4e9
 
 
 def test_flags_win_over_a_preset_which_a_resumed_run_does_not_take(tmp_path, capsys):
     given = ["train", "--preset", "embedded", "--slots", "7", "--steps", "9"]
     assert parse(given, parse(given).defaults()).config == preset_config("embedded").changed(slots=7, steps=9)
-    preset_config("embedded").check()
+    for name in get_args(PresetName):
+        preset_config(name).check()
     assert main(["train", "--preset", "embedded", "--resume", str(tmp_path)]) == 2
     assert "--resume" in capsys.readouterr().err

@@ -2,11 +2,9 @@
 
 import asyncio
 import json
-import os
 import platform
 import tempfile
 import time
-import webbrowser
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,37 +35,20 @@ class Check:
 
 def findings() -> Iterator[tuple[str, str, str]]:
     """Yield (state, about, found). A *note* changes how you begin, a *no* means failing notebooks."""
+    from zorplex_rl.hosts.devices import cores
+
     yield "ok", "Python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"
     free = psutil.virtual_memory().available / 1e9
     yield "ok" if free >= MEMORY_GB else "no", "memory", f"{free:.1f} GB free; the course needs {MEMORY_GB:.0f}"
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    yield "ok" if cores > 1 else "note", "cores", f"{cores}; with one, what should run side by side takes turns"
+    yield "ok" if cores() > 1 else "note", "cores", f"{cores()}; with one, what should run side by side takes turns"
     room = min(disk_usage(folder).free / 1e9 for folder in (Path.cwd(), Path(tempfile.gettempdir())))
     yield "ok" if room >= DISK_GB else "no", "disk", f"{room:.0f} GB free; the course needs {DISK_GB:.0f}"
-    yield shared_memory()
     try:
         seconds = asyncio.run(asyncio.wait_for(start_one_process(), PROCESS_SECONDS))
         yield "ok", "processes", f"Monarch started one, and it answered after {seconds:.1f} s"
     except Exception as error:
         look = "look whether a sandbox or security software forbids new processes or Unix sockets"
         yield "no", "processes", f"Monarch started none ({type(error).__name__}: {error}); {look}"
-    try:
-        yield "ok", "browser", webbrowser.get().name
-    except webbrowser.Error:
-        yield "note", "browser", "none found; open the address that marimo prints in your own browser"
-
-
-def shared_memory() -> tuple[str, str, str]:
-    """Look whether weights can be handed over through memory."""
-    from zorplex_rl.weights.shared_memory import allocate
-
-    try:
-        if allocate(1 << 20)[0] is not None:
-            return "ok", "shared memory", "what one process writes another one reads, without a copy"
-        reason = "this system has no memfd"
-    except OSError as error:
-        reason = str(error)
-    return "note", "shared memory", f"none ({reason}); 07 measures one transport fewer, all else uses rdma"
 
 
 async def start_one_process() -> float:

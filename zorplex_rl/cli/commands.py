@@ -8,7 +8,7 @@
     zorplex-rl status RUN                         how far a run is, and which of its processes live
     zorplex-rl check                              is this machine ready, and how long will the notebooks take here?
     zorplex-rl open 05                            open a notebook of the course; in a copy of yours, from a wheel
-    zorplex-rl policy show                        describe a policy
+    zorplex-rl policy show | get smollm2          describe a policy; get a real language model
     zorplex-rl env check FILE                     check a task of your own before you train on it
     zorplex-rl worker --listen tls://HOST:PORT    let a run on another machine use this one
 
@@ -16,6 +16,8 @@ An expected failure gets one sentence: exit code 2 where nothing was started, el
 is a defect, and gets its traceback.
 """
 
+import os
+import shutil
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -47,6 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given == ["--version"]:
         print(f"zorplex-rl {__version__}")
         return 0
+    if shutil.get_terminal_size().columns < 40:
+        os.environ["COLUMNS"] = "40"  # The library that prints the help would never end.
     try:
         command = parse(given or ["--help"])
         # A preset or an earlier run gives what the command line leaves out.

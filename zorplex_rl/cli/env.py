@@ -26,7 +26,7 @@ class Env:
     task_data: str | None = None
     """The text file that the task reads."""
     policy: str = "embedded"
-    """The policy that is to learn it: embedded, the folder of a model, or a hub id."""
+    """The policy that is to learn it: embedded, smollm2, the folder of a model, or a hub id."""
 
     def run(self) -> int:
         config = Config(task=self.task, task_data=self.task_data)

@@ -33,7 +33,7 @@ class Eval:
     """Benchmark a policy on held-out tasks: of all kinds, of one, or of a task of your own."""
 
     policy: str = "embedded"
-    """embedded, the folder of a model, or a hub id."""
+    """embedded, smollm2, the folder of a model, or a hub id."""
     tasks: int = 200
     """Held-out tasks of each kind."""
     task: TaskName | str = "mix"
@@ -54,8 +54,8 @@ class Eval:
     """Seed of the tasks, their tables and the sampling."""
     device: Device = "auto"
     """auto is CUDA where there is one."""
-    dtype: Dtype = "float32"
-    """Number type of the model."""
+    dtype: Dtype = "auto"
+    """Number type of the model; auto takes the faster one."""
     json: Path | None = None
     """Also write the result to this file."""
 
@@ -63,21 +63,24 @@ class Eval:
         from rich.console import Console
         from rich.table import Table
 
+        from zorplex_rl.hosts.devices import assign_devices, prepare, settled
         from zorplex_rl.policy.evaluate import evaluate
         from zorplex_rl.policy.load import load_policy
         from zorplex_rl.policy.tool_loop import Sampling
         from zorplex_rl.task.own_task import EnvironmentSource
-        from zorplex_rl.training.devices import assign_devices
 
         # The settings that a run has as well are bounded alike; temperature 0 is one of an evaluation.
         config = Config(
             task=self.task, task_data=self.task_data, difficulty=self.difficulty, shots=self.shots, temperature=self.temperature or 1,
             max_tokens=self.max_tokens, max_turns=self.max_turns, eval_tasks=self.tasks, seed=self.seed, device=self.device,
+            policy=self.policy, dtype=self.dtype, max_lag=0,
         )  # fmt: skip
         config.check()
         source = EnvironmentSource.of(config)
         environments = {kind: replace(source, kinds=(kind,)).make() for kind in source.kinds}
-        policy = load_policy(self.policy, assign_devices(self.device, ["policy"])["policy"], self.dtype)
+        config, device = settled(config), assign_devices(self.device, ["policy"])["policy"]
+        prepare(device, config.threads)
+        policy = load_policy(self.policy, device, config.dtype)
         sampling = Sampling(self.temperature, self.max_tokens, self.max_turns)
         console, reports = Console(highlight=False), []
         for name, environment in environments.items():
@@ -90,6 +93,6 @@ class Eval:
             table.add_row(name, *map(show, reports))
         console.print(table)
         if self.json:
-            found = {"settings": vars(self), "tasks": [asdict(report) for report in reports]}
+            found = {"settings": vars(self) | {"dtype": config.dtype}, "tasks": [asdict(report) for report in reports]}
             self.json.write_text(json.dumps(found, indent=2, default=str) + "\n")
         return 0

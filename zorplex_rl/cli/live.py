@@ -1,21 +1,20 @@
 """Show a training run as it goes: a view that redraws itself in a terminal, else one line a row.
 
-    step 12/100  ━━━━━━╸━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━  0:00:14, 0:01:43 left
+    step 12/100 ━━━━━━╸━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━ 0:00:14 0:01:43
     reward 0.53  accuracy 41%  lag 0.4  231 episodes/s
-    held out, at step 10: greedy 62%  sampled 55%
+    held out, at step 10: greedy 62%  sampled 55%  4 s
     busy: generator_0 72%  trainer 41%
+    sampling groups, 3 of 8: 5 s
 
-Both take the rows of ``metrics.jsonl``.
+Both take the rows of ``metrics.jsonl``, and what the run waits for. The second time is for the rest.
 """
 
-import time
-from datetime import timedelta
+import math
 from typing import Any, Self
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.progress_bar import ProgressBar
-from rich.table import Table
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
 FORMATS = {
@@ -25,6 +24,7 @@ FORMATS = {
     "episodes_per_second": "{:.0f} episodes/s",
     "greedy_accuracy": "greedy {:.0%}",
     "sampled_accuracy": "sampled {:.0%}",
+    "evaluation_seconds": "{:.0f} s",
 }
 
 
@@ -34,10 +34,11 @@ class LiveView:
     def __init__(self, total_steps: int, console: Console | None = None) -> None:
         self.total_steps = total_steps
         self._console = console or Console(highlight=False)
-        self._step: dict[str, Any] = {}
-        self._first: dict[str, Any] = {}
-        self._evaluation: dict[str, Any] = {}
-        self._received = time.monotonic()
+        step = TextColumn("step {task.completed:.0f}/{task.total:.0f}")
+        columns = (step, BarColumn(None), TimeElapsedColumn(), TimeRemainingColumn())
+        self._progress = Progress(*columns, console=self._console, expand=True, speed_estimate_period=math.inf)
+        self._task = self._progress.add_task("", total=total_steps)
+        self._rows: dict[str, dict[str, Any]] = {}
         # Twice a second, so that the clock shows life between steps that take minutes.
         redraws = self._console.is_terminal and not self._console.is_dumb_terminal
         live = Live(get_renderable=self.render, console=self._console, refresh_per_second=2, redirect_stdout=False)
@@ -53,15 +54,17 @@ class LiveView:
             self._live.stop()
 
     def update(self, row: dict[str, Any]) -> None:
-        """Show a ``step`` or ``eval`` row; ignore rows of other events."""
-        if row["event"] == "step":
-            self._step, self._first, self._received = row, self._first or row, time.monotonic()
-        elif row["event"] == "eval":
-            self._evaluation = row
-        else:
+        """Show a ``step``, ``eval`` or ``wait``; ignore rows of other events."""
+        event = row["event"]
+        if event not in ("step", "eval", "wait"):
             return
+        if event != "wait":
+            self._rows.pop("wait", None)
+        self._rows[event] = row
+        if event == "step":
+            self._progress.update(self._task, completed=row["step"])
         if not self._live:
-            self.log(row_line(row, self.total_steps))
+            self.log(row["text"] if event == "wait" else row_line(row, self.total_steps))
 
     def log(self, text: str) -> None:
         """Print ``text`` above the view."""
@@ -69,31 +72,15 @@ class LiveView:
 
     def render(self) -> RenderableType:
         """Return the current view."""
-        step = self._step.get("step", 0)
-        progress = Table.grid(padding=(0, 2), expand=True)
-        for ratio in (None, 1, None):
-            progress.add_column(no_wrap=True, ratio=ratio)
-        bar = ProgressBar(total=max(self.total_steps, 1), completed=step)
-        progress.add_row(f"step {step}/{self.total_steps}", bar, self._times())
-        lines = [fields_of(self._step)]
-        if self._evaluation:
-            lines.append(f"held out, at step {self._evaluation['step']}: {fields_of(self._evaluation)}")
-        if busy := self._step.get("busy"):
+        step, evaluation, wait = (self._rows.get(event) for event in ("step", "eval", "wait"))
+        lines = [fields_of(step)] if step else []
+        if evaluation:
+            lines.append(f"held out, at step {evaluation['step']}: {fields_of(evaluation)}")
+        if busy := step and step.get("busy"):
             lines.append("busy: " + "  ".join(f"{actor} {share:.0%}" for actor, share in busy.items()))
-        return Group(progress, Text("\n".join(lines)))
-
-    def _times(self) -> str:
-        """Return the time since training began, and that for the rest at the pace seen here."""
-        if not self._step:
-            return "starting"
-        waited = time.monotonic() - self._received
-        seconds, done = self._step["seconds"], self._step["step"]
-        steps = done - self._first["step"]
-        shown = str(timedelta(seconds=int(seconds + waited)))
-        if not steps or done >= self.total_steps:
-            return shown
-        left = (seconds - self._first["seconds"]) / steps * (self.total_steps - done) - waited
-        return f"{shown}, {timedelta(seconds=int(max(left, 0.0)))} left"
+        if wait:
+            lines.append(wait["text"])
+        return Group(self._progress, Text("\n".join(lines)))
 
 
 def fields_of(row: dict[str, Any]) -> str:

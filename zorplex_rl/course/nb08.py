@@ -109,7 +109,7 @@ class RunTime:
         loop = sampling / generators + evaluating + training
         if run.max_lag:
             loop = max(sampling / generators + evaluating, training, (sampling + evaluating + training) / self.cores)
-        return self.starting(1 + generators + run.services.spares) + loop
+        return self.starting(1 + generators + int(run.services.spares)) + loop
 
 
 def run_time(run: Config, policy: Policy, start: float) -> RunTime:

@@ -21,6 +21,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from zorplex_rl.errors import PolicyError
+from zorplex_rl.policy import smollm2
 
 # Torch takes a second to load, and looking for a folder needs none.
 if TYPE_CHECKING:
@@ -102,6 +103,10 @@ def policy_folder(name: str) -> Path:
     """Return the folder of policy ``name``, downloaded if it is a hub's. Raises PolicyError."""
     if name == EMBEDDED:
         return EMBEDDED_PATH
+    if name == smollm2.NAME:
+        if not smollm2.cached().is_dir():
+            raise PolicyError(f"policy {name!r} is not on this machine yet; run `zorplex-rl policy get {name}`")
+        return smollm2.cached()
     path = Path(name).expanduser()
     if path.exists():
         if not (path / "config.json").is_file() or not any(path.glob("*.safetensors")):

@@ -41,7 +41,6 @@ get_or_spawn_controller = monarch.actor.get_or_spawn_controller
 uncounted_endpoint = monarch.actor.concurrent_endpoint  # marks an async endpoint that is no load
 ReplicaDied = SupervisionError  # what a call raises if its process is gone; an endpoint raises ActorError
 Result = TypeVar("Result")
-
 # The C library gives freed blocks of some MB back, and the next message pays for every page anew.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 if (_mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:
@@ -75,9 +74,10 @@ def start_monarch() -> None:
 
 def configure(streams: int) -> None:
     """Set Monarch up in this process and in all that it starts, with ``streams`` for bulk data."""
-    # Torch's gloo listens on loopback only. Nothing else in the package changes the environment.
+    # Gloo listens on loopback only. Torch's threads wait asleep: beside others, spinning takes ten times as long.
     loopback = next(name for _, name in socket.if_nameindex() if name.startswith("lo"))
-    os.environ |= SETTINGS | {"GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", loopback)}
+    wished = {"GLOO_SOCKET_IFNAME": loopback, "OMP_WAIT_POLICY": "PASSIVE"}
+    os.environ |= SETTINGS | {name: os.environ.get(name, value) for name, value in wished.items()}
     # Small chunks, and one acknowledgement a message, make RDMA's TCP fallback two to four times as fast.
     monarch.configure(rdma_max_chunk_size_mb=4, rdma_tcp_fallback_parallelism=streams, message_ack_every_n_messages=1)
     # A process that stands still is judged by the probes of its service, and not by Monarch.

@@ -161,7 +161,7 @@ class Execution:
 
     def __iter__(self) -> Iterator[Evaluated | Trained]:
         if self.policy.model.device.type == "cpu":
-            torch.set_num_threads(self.config.threads)
+            torch.set_num_threads(int(self.config.threads))
         evaluator = self._load(self.config.sampled_in)
         for part in self.schedule.parts:
             self.learner.decay_steps = part.decay_steps

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from zorplex_rl.config import Config
+from zorplex_rl.hosts.devices import prepare
 from zorplex_rl.learning.advantages import ADVANTAGES
 from zorplex_rl.learning.replay_buffer import ReplayBuffer
 from zorplex_rl.run.timeline import Span, SpanRecorder
@@ -31,7 +32,6 @@ from zorplex_rl.task.episode import Episode, Finish, Score, Task
 from zorplex_rl.task.own_task import EnvironmentSource, OwnTask
 from zorplex_rl.task.parser import ToolCall
 from zorplex_rl.task.specs import Split
-from zorplex_rl.training.devices import prepare
 
 if TYPE_CHECKING:
     from zorplex_rl.policy.load import Policy

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from zorplex_rl.config import Config
+from zorplex_rl.hosts.devices import advice, devices_of, settled
 from zorplex_rl.hosts.hosts import Hosts, open_hosts
 from zorplex_rl.learning import journal
 from zorplex_rl.learning.advantages import LearningSignal, zero_variance_share
@@ -38,7 +39,6 @@ from zorplex_rl.services.service import Service
 from zorplex_rl.task.episode import Episode
 from zorplex_rl.task.own_task import EnvironmentSource
 from zorplex_rl.training import actors
-from zorplex_rl.training.devices import devices_of
 from zorplex_rl.training.generator import NO_WEIGHTS, GeneratorActor, GeneratorHandle
 from zorplex_rl.training.run_log import RunLog
 from zorplex_rl.training.trainer import TrainerHandle
@@ -49,6 +49,7 @@ PROBE_SECONDS = 10.0  # torch can hold up all else in a replica that computes
 # Options of a service whose requests only wait: a replica can have thousands.
 MANY: dict[str, Any] = {"max_in_flight": 4096, "max_queue": 65536, "wait_timeout": 120.0}
 SECONDS_BETWEEN_SPANS = 1.0
+LONGEST_SILENCE = 5.0  # seconds
 
 
 class StopRequest(Exception):
@@ -80,7 +81,7 @@ class Controller:
     def __init__(self, config: Config, log: RunLog, hosts: Hosts) -> None:
         self.config, self.log = config, log
         source, devices = EnvironmentSource.of(config), devices_of(config)
-        log.say(f"starting actors on {devices['trainer rank 0']}")
+        log.say(f"starting actors on {devices['trainer rank 0']}, {config.dtype}, threads: {config.threads}")
         self.services = services_of(config, source, hosts, devices)
         of_trainer = [device for name, device in devices.items() if name.startswith("trainer")]
         self.trainer = TrainerHandle(trainer_of(config, of_trainer, hosts))
@@ -107,11 +108,14 @@ class Controller:
     @contextlib.asynccontextmanager
     async def assemble(cls, config: Config, log: RunLog, meshes: Sequence[Any] = ()) -> AsyncIterator[Self]:
         """Start every process of ``config``; stop them all on the way out, whatever happened."""
+        config = settled(config)
+        log.folder.save_config(config)
         async with open_hosts(config, meshes) as hosts:
             controller = cls(config, log, hosts)
             try:
                 # All load side by side; a generator asks for weights only when it has a model.
-                await run_together(*(service.open() for service in controller._all))
+                async with controller._waiting("loading"):
+                    await run_together(*(service.open() for service in controller._all))
                 if "tools" in controller.services:
                     await register_service(controller.services["tools"])
                 yield controller
@@ -140,7 +144,8 @@ class Controller:
         self.log.write("started", self.step, processes=processes)
         await self._publish()
         await self.evaluate_if_due()
-        await self.services["generator"].spares_ready()
+        async with self._waiting("loading spares"):
+            await self.services["generator"].spares_ready()
         self.log.start_clock()
         self.under_way = True
 
@@ -149,7 +154,8 @@ class Controller:
         self.under_way = False
         folder = self.log.folder
         unfinished = folder.begin_policy()
-        await self.trainer.transfer("export", unfinished)
+        async with self._waiting("writing the policy"):
+            await self.trainer.transfer("export", unfinished)
         folder.finish_policy(unfinished)
         return await self._evaluate_newest(final=True)
 
@@ -188,7 +194,8 @@ class Controller:
         """Return the groups ``numbers``; none if the generator dies: others make them again."""
         try:
             tasks = await self.dataset.tasks.route(numbers)
-            groups, history = await generator.call("generate", list(zip(numbers, tasks, strict=True)))
+            async with self._waiting("sampling groups", generator):
+                groups, history = await generator.call("generate", list(zip(numbers, tasks, strict=True)))
         except ReplicaFailed:
             await self.replay_buffer.abandon.route(numbers)
             return []
@@ -215,8 +222,9 @@ class Controller:
 
     async def train_step(self, batch: Batch) -> None:
         """Train on ``batch``, publish, write the step and, if due, a checkpoint. Raises StopRequest."""
-        metrics = await self.trainer.step(batch.episodes, batch.advantages, batch.reference_logprobs)
-        await self._publish()
+        async with self._waiting("training"):
+            metrics = await self.trainer.step(batch.episodes, batch.advantages, batch.reference_logprobs)
+            await self._publish()
         self.step += 1
         self.episodes += int(metrics["episodes"])
         is_due = self.step >= self.config.steps or self.step % self.config.checkpoint_every == 0
@@ -227,6 +235,8 @@ class Controller:
         self.log.step(self.step, metrics, self.episodes, batch.groups[0][1][0])
         if warning := self._signal.note(batch.episodes, batch.advantages):
             self.log.warn(self.step, warning)
+        if self.step == 2 and (found := advice(self.config, self.log.busy)):
+            self.log.warn(self.step, found)
         # A stop may be asked for while the row is written.
         if is_due or self.stop_requested:
             await self._checkpoint()
@@ -255,8 +265,9 @@ class Controller:
         """Measure ``generator`` on held-out tasks. Returns the row, with the seconds when it began."""
         began, seconds = time.monotonic(), self.log.seconds
         tasks = await self.dataset.tasks.route(range(self.config.eval_tasks), "held_out")
-        greedy = await generator.call("evaluate", tasks, 0.0)
-        sampled = await generator.call("evaluate", tasks, self.config.temperature)
+        answers = (generator.call("evaluate", tasks, temperature) for temperature in (0.0, self.config.temperature))
+        async with self._waiting("evaluating", generator):
+            greedy, sampled = await asyncio.gather(*answers)
         await self._score(greedy + sampled)
         version = generator.version
         async with self._state_lock:
@@ -282,7 +293,8 @@ class Controller:
         log, folder = self.log, self.log.folder
         unfinished = folder.begin_checkpoint(self.step)
         try:
-            await self.trainer.transfer("save", unfinished / "trainer")
+            async with self._waiting("writing a checkpoint"):
+                await self.trainer.transfer("save", unfinished / "trainer")
             async with self._state_lock:
                 replay_buffer = await self.replay_buffer.state.route()
                 own = {"step": self.step, "episodes": self.episodes, "next_evaluation": self._next_evaluation}
@@ -300,7 +312,8 @@ class Controller:
     async def _restore(self, checkpoint: Path) -> None:
         """Set every actor, this controller and the rows on disk back to ``checkpoint``."""
         log, state = self.log, self.log.folder.controller_state(checkpoint)
-        await self.trainer.load(checkpoint / "trainer")
+        async with self._waiting("reading the checkpoint"):
+            await self.trainer.load(checkpoint / "trainer")
         await self.replay_buffer.load_state.route(state["replay_buffer"])
         self.step, self.episodes = state["step"], state["episodes"]
         self._next_evaluation = state["next_evaluation"]
@@ -315,6 +328,24 @@ class Controller:
         parts = [part for of_service in answers for part in of_service if not isinstance(part, Exception)]
         # Of a trainer of several processes the first one counts.
         return [span for part in parts for span in (part[0] if part and isinstance(part[0], list) else part)]
+
+    @contextlib.asynccontextmanager
+    async def _waiting(self, what: str, generator: GeneratorHandle | None = None) -> AsyncIterator[None]:
+        """Show every few seconds what the run waits for, and how far ``generator`` is with it."""
+        began = time.monotonic()
+
+        async def show() -> None:
+            while True:
+                await asyncio.sleep(LONGEST_SILENCE)
+                with contextlib.suppress(ReplicaFailed):
+                    done = f", {await generator.call('how_far')}" if generator else ""
+                    self.log.waits(what + done, time.monotonic() - began)
+
+        showing = asyncio.create_task(show())
+        try:
+            yield
+        finally:
+            showing.cancel()
 
     def _restarted(self, role: str, restart: Restart) -> None:
         self.log.restarted(self.step, role, restart)
@@ -346,7 +377,7 @@ def services_of(config: Config, source: EnvironmentSource, hosts: Hosts, devices
         return Service(role, start, ServiceOptions(**options))
 
     of_generators = ServiceOptions(
-        counts.generators, counts.spares, probe_timeout=PROBE_SECONDS, progress=("generate", "evaluate")
+        counts.generators, int(counts.spares), probe_timeout=PROBE_SECONDS, progress=("generate", "evaluate")
     )
     services = {
         "generator": Service("generator", start_generator, of_generators),

@@ -54,6 +54,7 @@ class GeneratorActor(ModelActor):
         self._environment = (source or EnvironmentSource.of(config)).make()
         self._client: ServiceClient | None = None
         self._version = NO_WEIGHTS
+        self._ended = self._asked = 0
 
     def _load(self) -> None:
         from zorplex_rl.policy.rollout import RolloutStream
@@ -98,22 +99,42 @@ class GeneratorActor(ModelActor):
         what the engine was told since the last call."""
         self._loop = asyncio.get_running_loop()
         size = self.config.group_size
-        episodes = await self._stream.sample(group_requests(tasks, size, self.config.seed))
-        for episode in episodes:
-            episode.generator = self.recorder.actor
-        groups = [(number, episodes[i * size : (i + 1) * size]) for i, (number, _) in enumerate(tasks)]
+
+        async def sample(number: int, task: Task) -> tuple[int, Group]:
+            group = await self._stream.sample(group_requests([(number, task)], size, self.config.seed))
+            for episode in group:
+                episode.generator = self.recorder.actor
+            self._ended += 1
+            return number, group
+
+        self._begin(len(tasks))
+        groups = await asyncio.gather(*(sample(*numbered) for numbered in tasks))
         return groups, (self.recorder.actor, *self._stream.take_history())
 
     @concurrent_endpoint
     async def evaluate(self, tasks: list[Task], temperature: float) -> list[Episode]:
         """Return an episode for each of ``tasks``, sampled with the same draws every time."""
+        self._begin(len(tasks))
         return await self.compute(self._evaluate, held_out_requests(tasks), temperature)
+
+    def _begin(self, count: int) -> None:
+        if self._ended == self._asked:
+            self._ended = self._asked = 0
+        self._asked += count
+
+    @concurrent_endpoint
+    async def how_far(self) -> str:
+        """Return how many have ended of the groups, or held-out tasks, that are under way."""
+        return f"{self._ended} of {self._asked}"
 
     def _evaluate(self, requests: Sequence[RolloutRequest], temperature: float) -> list[Episode]:
         engine = self._engine(temperature, self._environment.execute)
         engine.version = self._version
         with self.recorder.span("evaluate", version=engine.version):
-            return engine.run(requests)
+            return engine.run(requests, self._note_end)
+
+    def _note_end(self, episode: Episode) -> None:
+        self._ended += 1
 
     def _engine(self, temperature: float, execute: Execute) -> "RolloutEngine":
         from zorplex_rl.policy.rollout import RolloutEngine

@@ -34,7 +34,7 @@ class RunLog:
         self._seconds_before = 0.0
         self._began: float | None = None
         self._last_step = self._last_spans = self._opened = now()
-        self._busy: dict[str, float] = {}
+        self.busy: dict[str, float] = {}
 
     @property
     def seconds(self) -> float:
@@ -57,11 +57,15 @@ class RunLog:
         self._show(row)
         return row
 
+    def waits(self, what: str, seconds: float) -> None:
+        """Show, but do not write, for what the run has waited ``seconds``."""
+        self._show({"event": "wait", "text": f"{what}: {seconds:.0f} s"})
+
     def step(self, step: int, metrics: MetricsRow, episodes: int, example: Episode) -> None:
         """Write a step's ``metrics``, the run's number of ``episodes``, and one of the step's."""
         before, self._last_step = self._last_step, now()
         speed = metrics["episodes"] / max(self._last_step - before, 1e-9)
-        self.write("step", step, **metrics | {"episodes": episodes}, episodes_per_second=speed, busy=self._busy)
+        self.write("step", step, **metrics | {"episodes": episodes}, episodes_per_second=speed, busy=self.busy)
         self.folder.append_episode(step, example, "train")
 
     def evaluation(self, step: int, greedy: list[Episode], sampled: list[Episode], **values: Any) -> MetricsRow:
@@ -96,7 +100,7 @@ class RunLog:
     def add_spans(self, spans: list[Span]) -> None:
         """Add what the actors did since the last call; the next steps show busy shares."""
         window, recent = (self._last_spans, now()), Timeline(spans)
-        self._busy = {actor: round(recent.busy_share(actor, window), 3) for actor in recent.actors}
+        self.busy = {actor: round(recent.busy_share(actor, window), 3) for actor in recent.actors}
         self.timeline.add(spans)
         self._last_spans = window[1]
 

@@ -1,0 +1,106 @@
+"""Which device an actor gets: decided by counting alone, so it is tested without any GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from zorplex_rl.config import Config
+from zorplex_rl.errors import ConfigError
+from zorplex_rl.hosts import devices
+from zorplex_rl.hosts.devices import advice, assign_devices, devices_of, prepare, settled
+from zorplex_rl.hosts.lease import count_gpus
+
+ACTORS = ["trainer", "generator_0", "generator_1", "generator_2"]
+
+
+@pytest.mark.parametrize(
+    ("requested", "gpus", "expected"),
+    [
+        ("auto", 0, ["cpu"] * 4),
+        ("cpu", 8, ["cpu"] * 4),
+        ("auto", 1, ["cuda:0"] * 4),
+        ("auto", 3, ["cuda:0", "cuda:1", "cuda:2", "cuda:0"]),
+        ("cuda", 8, ["cuda:0", "cuda:1", "cuda:2", "cuda:3"]),
+    ],
+)
+def test_gpus_are_given_in_turn_the_trainer_first_and_without_any_all_compute_on_the_cpu(requested, gpus, expected):
+    assert [*assign_devices(requested, ACTORS, gpus).values()] == expected
+
+
+def test_gpus_that_are_not_there_are_refused(monkeypatch):
+    with pytest.raises(ConfigError, match="--device is cuda"):
+        assign_devices("cuda", ACTORS, gpus=0)
+    monkeypatch.setattr("zorplex_rl.hosts.devices.count_gpus", lambda: 1)
+    with pytest.raises(ConfigError, match="--trainer-processes is 2, .* has 1"):
+        devices_of(settled(Config().changed(trainer_processes=2)))
+    assert count_gpus() == torch.cuda.device_count()
+
+
+def test_a_run_on_the_cpu_does_not_ask_cuda_how_many_devices_there_are(monkeypatch):
+    monkeypatch.delattr("zorplex_rl.hosts.devices.count_gpus")
+    assert set(devices_of(settled(Config(device="cpu"))).values()) == {"cpu"}
+
+
+@pytest.fixture
+def large(tmp_path, monkeypatch) -> Config:
+    """A run of a model with 135 MB of weights, on four cores."""
+    (tmp_path / "config.json").write_text("{}")
+    with (tmp_path / "model.safetensors").open("wb") as file:
+        file.truncate(135_000_000)
+    monkeypatch.setattr(devices, "cores", lambda: 4)
+    return Config(policy=str(tmp_path), device="cpu")
+
+
+def test_a_small_model_computes_in_float32_on_one_thread_whatever_the_machine_and_has_a_spare(monkeypatch):
+    monkeypatch.setattr(devices, "cores", lambda: 64)
+    monkeypatch.delattr(devices, "is_faster_in_bfloat16")
+    for lag in (0, 1):
+        assert settled(Config(max_lag=lag)) == Config(max_lag=lag).changed(dtype="float32", threads=1, spares=1)
+
+
+@pytest.mark.parametrize("faster", [True, False])
+def test_a_larger_model_takes_the_faster_number_type_all_cores_in_turns_or_a_share_and_no_spare(
+    large, monkeypatch, faster
+):
+    monkeypatch.setattr(devices, "is_faster_in_bfloat16", lambda: faster)
+    for settings, threads in (
+        ({"max_lag": 0}, 4),
+        ({}, 2),
+        ({"generators": 3}, 1),
+        ({"max_lag": 0, "generators": 2}, 2),
+    ):
+        found = settled(large.changed(**settings))
+        assert (found.dtype, found.threads) == ("bfloat16" if faster else "float32", threads)
+        assert found.services.spares == 0 and settled(found) == found
+    wished = large.changed(dtype="bfloat16", threads=3, spares=2)
+    assert settled(wished) == wished
+
+
+def test_the_faster_number_type_is_measured_and_leaves_the_threads_as_they_are():
+    threads = torch.get_num_threads()
+    with_instructions = any(f in Path("/proc/cpuinfo").read_text() for f in ("avx512_bf16", "amx_bf16", " bf16"))
+    assert devices.is_faster_in_bfloat16() == with_instructions
+    assert torch.get_num_threads() == threads
+
+
+def test_turns_are_advised_where_a_role_idles_and_would_have_more_threads(large):
+    beside = settled(large)
+    assert "trainer works 100%" in advice(beside, {"trainer": 1.0, "generator_0": 0.3})
+    assert "with 4 threads" in advice(beside, {"trainer": 0.2, "generator_0": 0.9})
+    assert advice(beside, {"trainer": 1.0, "generator_0": 0.6}) is None
+    assert advice(beside, {"generator_0": 0.3}) is None
+    for config in (settled(large.changed(max_lag=0)), settled(Config())):
+        assert advice(config, {"trainer": 1.0, "generator_0": 0.3}) is None
+
+
+def test_a_process_on_a_gpu_computes_in_tf32_and_one_on_the_cpu_does_not(monkeypatch):
+    asked = []
+    monkeypatch.setattr(torch, "set_float32_matmul_precision", asked.append)
+    monkeypatch.setattr(torch, "set_num_threads", asked.append)
+    prepare("cpu", 2)
+    assert asked == [2]
+    prepare("cuda:1", 2)
+    assert asked == [2, "high"]

@@ -1,0 +1,112 @@
+"""Choose what a run computes with on this machine: devices, number type, threads, spares."""
+
+import os
+import timeit
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+
+from zorplex_rl.config import Config
+from zorplex_rl.errors import ConfigError
+from zorplex_rl.hosts.lease import count_gpus
+from zorplex_rl.policy.load import policy_folder, weight_bytes
+
+SMALL_BYTES = 100_000_000
+
+
+def assign_devices(requested: str, actors: Sequence[str], gpus: int | None = None) -> dict[str, str]:
+    """Return a torch device name for each actor, which share the GPUs, the first actors first;
+    ``gpus`` is by default this machine's number, for which CUDA is not asked if ``requested`` is cpu.
+    Raises ConfigError if there is none.
+
+    >>> assign_devices("auto", ["trainer", "generator_0", "generator_1"], gpus=2)
+    {'trainer': 'cuda:0', 'generator_0': 'cuda:1', 'generator_1': 'cuda:0'}
+    """
+    if gpus is None:
+        gpus = 0 if requested == "cpu" else count_gpus()
+    if requested == "cuda" and not gpus:
+        raise ConfigError("--device is cuda, but this machine has no CUDA device; use --device auto or cpu")
+    if requested == "cpu" or not gpus:
+        return dict.fromkeys(actors, "cpu")
+    return {actor: f"cuda:{index % gpus}" for index, actor in enumerate(actors)}
+
+
+def devices_of(config: Config) -> dict[str, str]:
+    """Return the device on this machine of each process of ``config`` that holds a model."""
+    services = config.services
+    ranks = [f"trainer rank {rank}" for rank in range(services.trainer_processes)]
+    generators = [f"generator_{number}" for number in range(services.generators + int(services.spares))]
+    devices = assign_devices(config.device, [*ranks, *generators, "reference"])
+    gpus = {devices[rank] for rank in ranks}
+    if "cpu" not in gpus and len(gpus) < len(ranks):
+        raise ConfigError(
+            f"--trainer-processes is {len(ranks)}, and each needs a GPU, but this machine has {len(gpus)}; use --device cpu"
+        )
+    return devices
+
+
+def settled(config: Config) -> Config:
+    """Return ``config`` with a value for each ``auto``. A run writes them down: it is resumed, and
+    replayed, with the same. Raises PolicyError if there is no such policy.
+
+                   weights up to 100 MB     more
+        dtype      float32                  bfloat16 on a GPU, or if this processor is faster with it
+        threads    1                        all cores if roles take turns, else a share for each; 1 on a GPU
+        spares     1                        0
+
+    A small model is no faster with more threads. With one, runs of it do not depend on the cores."""
+    services, found = config.services, {"dtype": "float32", "threads": 1, "spares": 1}
+    asked = [name for name in found if config.settings()[name] == "auto"]
+    if asked and weight_bytes(policy_folder(config.policy)) > SMALL_BYTES:
+        side_by_side = (max if config.max_lag == 0 else sum)((services.generators, services.trainer_processes))
+        on_gpu = assign_devices(config.device, ["trainer"])["trainer"] != "cpu"
+        found = {"threads": 1 if on_gpu else max(1, cores() // side_by_side), "spares": 0}
+        if "dtype" in asked:
+            found["dtype"] = "bfloat16" if on_gpu or is_faster_in_bfloat16() else "float32"
+    return config.changed(**{name: found[name] for name in asked})
+
+
+def cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def is_faster_in_bfloat16() -> bool:
+    """Measure whether this processor multiplies matrices faster in bfloat16 than in float32. Without
+    instructions for it, it is many times slower."""
+    import torch
+
+    def seconds(dtype: torch.dtype) -> float:
+        rows, matrix = torch.ones(32, 512, dtype=dtype), torch.ones(512, 512, dtype=dtype)
+        return min(timeit.repeat(lambda: rows @ matrix, repeat=3, number=1))
+
+    threads = torch.get_num_threads()
+    # Beside a busy process several threads would measure how they wait for each other.
+    torch.set_num_threads(1)
+    is_faster = seconds(torch.bfloat16) < seconds(torch.float32)
+    torch.set_num_threads(threads)
+    return is_faster
+
+
+def advice(config: Config, busy: Mapping[str, float]) -> str | None:
+    """Return a sentence if, with these ``busy`` shares, one role idles more than half of the time and
+    would have more threads in turns; else None."""
+    shares = [[busy[actor] for actor in busy if actor.startswith(role)] for role in ("trainer", "generator")]
+    threads = int(settled(config.changed(max_lag=0, threads="auto")).threads)
+    if not all(shares) or min(map(fmean, shares)) >= 0.5 or threads <= int(config.threads):
+        return None
+    trainer, generator = map(fmean, shares)
+    return (
+        f"the trainer works {trainer:.0%} of the time, a generator {generator:.0%}: "
+        f"in turns (--max-lag 0), with {threads} threads, a step is faster on this machine"
+    )
+
+
+def prepare(device: str, threads: int | str) -> None:
+    """Set this process up to compute on ``device``: CPU threads, or TF32, with which tensor cores
+    multiply float32 with 10 bits of mantissa instead of 23, and add in float32."""
+    import torch
+
+    if device == "cpu":
+        torch.set_num_threads(int(threads))
+    else:
+        torch.set_float32_matmul_precision("high")
