@@ -240,6 +240,11 @@ def end_of_turn(tokenizer: PreTrainedTokenizerBase | BytePairs) -> int | None:
     return after[0] if token and token.special else None
 
 
+def weight_bytes(folder: Path) -> int:
+    """Return the bytes of the weight files in the model ``folder``."""
+    return sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+
+
 def save_model(model: PreTrainedModel | Model, tokenizer: PreTrainedTokenizerBase | BytePairs, folder: Path) -> None:
     """Write ``model`` and ``tokenizer`` as a folder that ``load_policy`` reads. Raises OSError."""
     from safetensors import SafetensorError

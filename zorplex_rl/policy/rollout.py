@@ -128,12 +128,17 @@ class RolloutEngine:
         self._steps += 1
         return finished
 
-    def run(self, requests: Iterable[RolloutRequest]) -> list[Episode]:
-        """Submit ``requests``, step until all are done. Returns their episodes in this order."""
+    def run(
+        self, requests: Iterable[RolloutRequest], on_episode: Callable[[Episode], None] = lambda episode: None
+    ) -> list[Episode]:
+        """Submit ``requests``, step until all are done. Returns their episodes in this order. Calls
+        ``on_episode`` as each one ends."""
         tickets = self.submit(requests)
         episodes: dict[int, Episode] = {}
         while not self.idle:
-            episodes |= dict(self.step())
+            for ticket, episode in self.step():
+                episodes[ticket] = episode
+                on_episode(episode)
         return [episodes[ticket] for ticket in tickets]
 
     def take_history(self) -> tuple[int, list[Event]]:
