@@ -231,11 +231,6 @@ def token_counter(folder: Path) -> Callable[[str], int] | None:
     return lambda text: len(tokenizer.encode(text, add_special_tokens=False).ids)
 
 
-def weight_bytes(folder: Path) -> int:
-    """Return the bytes of the weight files in the model ``folder``."""
-    return sum(path.stat().st_size for path in folder.glob("*.safetensors"))
-
-
 class BytePairs:
     """The tokenizer of a folder's ``tokenizer.json``, with the calls of transformers' that the
     package makes."""

@@ -6,7 +6,8 @@
 
     sample, score_and_store         tasks → generator → reward → replay buffer
     next_batch                      replay buffer → advantages
-    train_step                      train → publish → write down → checkpoint, if one is due
+    train_step                      train → publish → write down → checkpoint, if one is due: the trainer writes it, and while
+                                    the next step is taken it is read back and brought to the disk
 
 A whole episode is sent four times: generator → controller → replay buffer → controller → trainer.
 So one place knows what became of each group: it is given back if its generator dies, and kept until
@@ -97,6 +98,7 @@ class Controller:
         self._signal = LearningSignal()
         # An evaluation is written down as a whole before a checkpoint, or after it.
         self._state_lock = asyncio.Lock()
+        self._sealing: asyncio.Task[None] | None = None
         self._timed = [*self.services.values(), self.trainer.service]
         self._all = [*self._timed, self.dataset, self.replay_buffer, self.advantage]
         for service in self._all:
@@ -116,6 +118,8 @@ class Controller:
                     await register_service(controller.services["tools"])
                 yield controller
             finally:
+                with contextlib.suppress(Exception):
+                    await controller._sealed()
                 await asyncio.shield(asyncio.gather(*(service.close() for service in controller._all)))
 
     async def unless_given_up(self, doing: Coroutine[Any, Any, Result]) -> Result:
@@ -147,6 +151,8 @@ class Controller:
     async def finish(self) -> MetricsRow:
         """Write the trained policy and evaluate it: the run is finished. Returns the evaluation."""
         self.under_way = False
+        await self._sealed()
+        self.log.add_spans(await self._drain_spans())
         folder = self.log.folder
         unfinished = folder.begin_policy()
         await self.trainer.transfer("export", unfinished)
@@ -217,6 +223,7 @@ class Controller:
         """Train on ``batch``, publish, write the step and, if due, a checkpoint. Raises StopRequest."""
         metrics = await self.trainer.step(batch.episodes, batch.advantages, batch.reference_logprobs)
         await self._publish()
+        await self._sealed()
         self.step += 1
         self.episodes += int(metrics["episodes"])
         is_due = self.step >= self.config.steps or self.step % self.config.checkpoint_every == 0
@@ -231,6 +238,7 @@ class Controller:
         if is_due or self.stop_requested:
             await self._checkpoint()
         if self.stop_requested:
+            await self._sealed()
             raise StopRequest
 
     async def end_training(self) -> None:
@@ -278,8 +286,8 @@ class Controller:
         await self.replay_buffer.published.route(self.published)
 
     async def _checkpoint(self) -> None:
-        """Save everything from which the run can be continued."""
-        log, folder = self.log, self.log.folder
+        """Save everything from which the run can be continued. ``_sealed`` waits until it is safe."""
+        log, folder, steps = self.log, self.log.folder, len(self.trainer.since_checkpoint)
         unfinished = folder.begin_checkpoint(self.step)
         try:
             await self.trainer.transfer("save", unfinished / "trainer")
@@ -289,13 +297,25 @@ class Controller:
                 state = own | {"replay_buffer": replay_buffer} | log.state()
             # Before the checkpoint, which says how much of it is part of the run up to here.
             folder.save_timeline(log.timeline)
-            # It reads back and hashes all that was written.
-            finished = await asyncio.to_thread(folder.finish_checkpoint, unfinished, state)
         except Exception:
             # On a full disk it would be in the way.
             shutil.rmtree(unfinished, ignore_errors=True)
             raise
-        self.trainer.checkpointed(finished / "trainer")
+        self._sealing = asyncio.create_task(self._seal(unfinished, state, steps))
+
+    async def _seal(self, unfinished: Path, state: dict[str, Any], steps: int) -> None:
+        """Put a checkpoint in its place. Reads back and hashes all that was written."""
+        try:
+            finished = await asyncio.to_thread(self.log.folder.finish_checkpoint, unfinished, state)
+        except Exception:
+            shutil.rmtree(unfinished, ignore_errors=True)
+            raise
+        self.trainer.checkpointed(finished / "trainer", steps)
+
+    async def _sealed(self) -> None:
+        """Wait until the last checkpoint is in its place. Raises StorageError."""
+        if self._sealing:
+            await asyncio.shield(self._sealing)
 
     async def _restore(self, checkpoint: Path) -> None:
         """Set every actor, this controller and the rows on disk back to ``checkpoint``."""
