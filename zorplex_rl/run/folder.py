@@ -87,6 +87,8 @@ class RunFolder:
         try:
             yield
         finally:
+            for unfinished in self._checkpoints.glob(".*"):
+                shutil.rmtree(unfinished, ignore_errors=True)  # on a full disk it would be in the way
             self._lock.release()
 
     @property
@@ -175,8 +177,6 @@ class RunFolder:
             for newer in self.checkpoints():
                 if step_of(newer) > step_of(checkpoint):
                     shutil.rmtree(newer)
-            for unfinished in self._checkpoints.glob(".*"):
-                shutil.rmtree(unfinished)
 
     def begin_checkpoint(self, step: int) -> Path:
         """Return an empty folder to write the checkpoint of ``step`` into."""

@@ -6,8 +6,7 @@
 
     sample, score_and_store         tasks → generator → reward → replay buffer
     next_batch                      replay buffer → advantages
-    train_step                      train → publish → write down → checkpoint, if one is due: the trainer writes it, and while
-                                    the next step is taken it is read back and brought to the disk
+    train_step                      train → publish → write down → checkpoint, if one is due; sealed beside the next step
 
 A whole episode is sent four times: generator → controller → replay buffer → controller → trainer.
 So one place knows what became of each group: it is given back if its generator dies, and kept until
@@ -17,7 +16,6 @@ of an episode through the files.
 
 import asyncio
 import contextlib
-import shutil
 import time
 from collections.abc import AsyncIterator, Awaitable, Coroutine, Sequence
 from dataclasses import dataclass
@@ -289,28 +287,20 @@ class Controller:
         """Save everything from which the run can be continued. ``_sealed`` waits until it is safe."""
         log, folder, steps = self.log, self.log.folder, len(self.trainer.since_checkpoint)
         unfinished = folder.begin_checkpoint(self.step)
-        try:
-            await self.trainer.transfer("save", unfinished / "trainer")
-            async with self._state_lock:
-                replay_buffer = await self.replay_buffer.state.route()
-                own = {"step": self.step, "episodes": self.episodes, "next_evaluation": self._next_evaluation}
-                state = own | {"replay_buffer": replay_buffer} | log.state()
-            # Before the checkpoint, which says how much of it is part of the run up to here.
-            folder.save_timeline(log.timeline)
-        except Exception:
-            # On a full disk it would be in the way.
-            shutil.rmtree(unfinished, ignore_errors=True)
-            raise
-        self._sealing = asyncio.create_task(self._seal(unfinished, state, steps))
+        await self.trainer.transfer("save", unfinished / "trainer")
+        async with self._state_lock:
+            replay_buffer = await self.replay_buffer.state.route()
+            own = {"step": self.step, "episodes": self.episodes, "next_evaluation": self._next_evaluation}
+            state = own | {"replay_buffer": replay_buffer} | log.state()
+        # Before the checkpoint, which says how much of it is part of the run up to here.
+        folder.save_timeline(log.timeline)
 
-    async def _seal(self, unfinished: Path, state: dict[str, Any], steps: int) -> None:
-        """Put a checkpoint in its place. Reads back and hashes all that was written."""
-        try:
-            finished = await asyncio.to_thread(self.log.folder.finish_checkpoint, unfinished, state)
-        except Exception:
-            shutil.rmtree(unfinished, ignore_errors=True)
-            raise
-        self.trainer.checkpointed(finished / "trainer", steps)
+        async def seal() -> None:
+            # It reads back and hashes all that was written.
+            finished = await asyncio.to_thread(folder.finish_checkpoint, unfinished, state)
+            self.trainer.checkpointed(finished / "trainer", steps)
+
+        self._sealing = asyncio.create_task(seal())
 
     async def _sealed(self) -> None:
         """Wait until the last checkpoint is in its place. Raises StorageError."""

@@ -123,8 +123,7 @@ class SharedReader:
         await asyncio.to_thread(staging.copy_, self._slots[slot][: len(staging)])
 
     def read_into(self, weights: Weights) -> int:
-        """Copy the newest version into ``weights``, and once more if it was written over meanwhile.
-        Returns that version. Call when one is published: then there always is a whole one."""
+        """Copy the newest version into ``weights``, again if it was written over. Returns it."""
         while True:
             for header in complete_slots(self._headers)[-1:]:
                 fence()
@@ -195,22 +194,19 @@ READERS: dict[str, Callable[[WeightSource], Reader]] = {
 }
 
 
+Parts = Callable[[], Sequence[Weights]]
+
+
 class Subscriber:
     """Pulls weights through ``readers``, each of which has a part of them: a whole model, or what
     one rank of the trainer sends.
 
     ``parts`` returns the tensors that each of them fills, by name. ``version`` is that of the
-    weights now in the model. With ``shared`` memory, all that is read, ``swap`` copies from there,
-    without staging: half the memory and half the copies. Raises LayoutMismatch if the weights are
-    of another model.
+    weights now in the model. If the only reader is ``shared``, ``swap`` copies from there, without
+    staging. Raises LayoutMismatch if the weights are of another model.
     """
 
-    def __init__(
-        self,
-        readers: Sequence[Reader],
-        parts: Callable[[], Sequence[Weights]],
-        shared: SharedReader | None = None,
-    ) -> None:
+    def __init__(self, readers: Sequence[Reader], parts: Parts, shared: SharedReader | None = None) -> None:
         self.version = self._fetched = NOTHING_PUBLISHED
         self.readers, self._parts, self._shared = readers, parts, shared
         self._staging: list[Tensor] = []
@@ -230,21 +226,18 @@ class Subscriber:
         return sum(reader.layout.size for reader in self.readers)
 
     async def fetch(self) -> int:
-        """Copy the newest version to staging buffers, if there are any, and nothing to the model.
-        Returns it. Raises WeightPullError, after which there is nothing to swap."""
+        """Copy the newest version to any staging buffers, and nothing to the model. Returns it. Raises
+        WeightPullError, after which there is nothing to swap."""
         newer_than = max(self._fetched, self.version)
         self._fetched = NOTHING_PUBLISHED
         self._fetched = await read_rings(self.readers, self._staging, newer_than)
         return self._fetched
 
     def swap(self) -> int:
-        """Copy the fetched weights into the model, from shared memory the newest ones. Returns the
-        version that it has then."""
-        if self._fetched > self.version:
-            if self._shared:
-                (model,) = self._parts()
-                self.version = self._shared.read_into(model)
-                return self.version
+        """Copy the fetched weights into the model. Returns the version that it has then."""
+        if self._fetched > self.version and self._shared:
+            self.version = self._shared.read_into(self._parts()[0])
+        elif self._fetched > self.version:
             for reader, staging, part in zip(self.readers, self._staging, self._parts(), strict=True):
                 reader.layout.unpack(staging, part)
             self.version = self._fetched
