@@ -45,7 +45,7 @@ LOGIT_COPIES = 4
 """Float32 [tokens, V] at once in ``token_logprobs``: logits, log π, π, and their product."""
 RETURNED = 32 * 2**20
 """The C library keeps smaller freed blocks (mallopt(3), DEFAULT_MMAP_THRESHOLD_MAX)."""
-HOLES = {"trainer": 0.3, "generator": 0.15}
+HOLES = {"trainer": 0.1, "generator": 0.15}
 """What the holes between these add, as a share; a generator has no backward pass."""
 LIBRARY_BYTES = 5_000_000
 """What torch's kernels keep for the shapes that they have met."""
