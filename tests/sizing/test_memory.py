@@ -31,7 +31,7 @@ def test_the_parts_that_stay_are_those_of_the_zero_paper():
     n = SMALL.parameters
     low = trainer_memory(SMALL, Workload(dtype="bfloat16", transfer="bfloat16")).phases["update"]
     assert (low["weights"], low["masters"], low["moments"], low["gradients"]) == (2 * n, 4 * n, 8 * n, 4 * n)
-    assert low["weight ring"] == 3 * 2 * n
+    assert low["weight ring"] == 2 * 2 * n
     full = trainer_memory(SMALL, Workload()).phases["update"]
     assert (full["weights"], full["masters"], full["moments"], full["gradients"]) == (4 * n, 0, 8 * n, 4 * n)
 
@@ -75,7 +75,8 @@ def episodes_of(prompts: int, prompt: int, samples: int, response: int) -> list[
 @pytest.mark.parametrize(("prompt", "response", "budget"), [(100, 96, 8192), (100, 20, 500), (50, 90, 400), (7, 2, 1)])
 def test_the_micro_batches_are_those_of_the_trainer(prompt, response, budget):
     found = Workload(prompt, response, prompts=4, group_size=8, token_budget=budget).micro_batches(SMALL)
-    batches = collate(episodes_of(4, prompt, 8, response), [1.0] * 32, budget, row_length=row_length(64, 96))
+    length = row_length(SMALL.hidden, SMALL.intermediate)
+    batches = collate(episodes_of(4, prompt, 8, response), [1.0] * 32, budget, row_length=length)
     assert sorted(batch.responses for batch in found) == sorted(len(b.episodes) for b in batches)
     assert max(batch.tokens for batch in found) == max(b.tree.ids.numel() for b in batches)
 
@@ -110,8 +111,8 @@ def test_a_measured_process_takes_what_was_computed(tmp_path):
     make_model(shape, tmp_path)
     work = Workload(prompts=2, group_size=4, response=40, token_budget=600, slots=6, tasks=3, evaluated=0)
     trained, sampled = measure([("trainer", work), ("generator", work)], tmp_path)
-    assert trainer_memory(shape, trained.work).total == pytest.approx(trained.peak, rel=0.15)
-    assert generator_memory(shape, sampled.work).total == pytest.approx(sampled.peak, rel=0.15)
+    assert trainer_memory(shape, trained.work).total == pytest.approx(trained.peak, rel=0.1)
+    assert generator_memory(shape, sampled.work).total == pytest.approx(sampled.peak, rel=0.1)
     assert trained.seconds > 0 and sampled.seconds > 0
     assert sampled.decode_steps == 2 * 40
 

@@ -22,7 +22,7 @@ from zorplex_rl.cli.live import LiveView
 from zorplex_rl.cli.presets import PresetName, preset_config
 from zorplex_rl.config import Config
 from zorplex_rl.errors import ConfigError, TrainingDiverged, ZorplexError
-from zorplex_rl.run.folder import RunFolder, step_of
+from zorplex_rl.run.folder import KEPT_CHECKPOINTS, RunFolder, step_of
 
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 DONE, FAILED, INTERRUPTED = 0, 1, 130
@@ -92,6 +92,7 @@ def check_needs(config: Config) -> int:
     from zorplex_rl.hosts.devices import devices_of
     from zorplex_rl.hosts.hosts import check_encryption, parse_hosts
     from zorplex_rl.policy.load import policy_folder
+    from zorplex_rl.sizing.model_shape import shape_of
     from zorplex_rl.task.own_task import EnvironmentSource
 
     if {config.learner.clip_low, config.learner.clip_high, config.learner.truncation} != {None}:
@@ -106,8 +107,9 @@ def check_needs(config: Config) -> int:
     environment.task(0, "train")
     if set(devices.values()) == {"cpu"}:
         warn_of_memory(config, folder, environment)
-    # Weights and two moments in float32, for each kept checkpoint and one more, and the policy.
-    return 10 * sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    # Weights and two moments in float32 in each: the new one is written before an old one goes.
+    checkpoints = min(-(-config.steps // config.checkpoint_every), KEPT_CHECKPOINTS + 1)
+    return 4 * shape_of(folder).parameters * (3 * checkpoints + 1)
 
 
 def train(config: Config, folder: RunFolder, checkpoint: Path | None = None) -> int:

@@ -89,6 +89,8 @@ class RunFolder:
         try:
             yield
         finally:
+            for unfinished in self._checkpoints.glob(".*"):
+                shutil.rmtree(unfinished, ignore_errors=True)  # on a full disk it would be in the way
             self._lock.release()
 
     @property
@@ -174,11 +176,9 @@ class RunFolder:
                 if file.exists():
                     # The reader of the journal passes over what came after the checkpoint.
                     _cut(file, written.get(file.name, file.stat().st_size))
-            for newer in self.checkpoints():
-                if step_of(newer) > step_of(checkpoint):
-                    shutil.rmtree(newer)
-            for unfinished in self._checkpoints.glob(".*"):
-                shutil.rmtree(unfinished)
+            newer = [found for found in self.checkpoints() if step_of(found) > step_of(checkpoint)]
+            for dropped in (*newer, *self._checkpoints.glob(".*")):
+                shutil.rmtree(dropped)
 
     def begin_checkpoint(self, step: int) -> Path:
         """Return an empty folder to write the checkpoint of ``step`` into."""

@@ -32,7 +32,7 @@ from typing import Any
 
 from zorplex_rl.task.episode import Episode
 
-KINDS = ("generate", "train", "publish", "pull", "tool", "evaluate", "reward", "restart", "idle")
+KINDS = ("generate", "train", "publish", "pull", "tool", "evaluate", "reward", "checkpoint", "restart", "idle")
 """The kinds of work. Every kind except ``idle`` counts as busy."""
 Window = tuple[float, float]
 """(start, end) in seconds on the clock of the spans."""

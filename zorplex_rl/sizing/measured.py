@@ -120,17 +120,10 @@ def _train(policy: Policy, work: Workload, clock: Callable[[], float]) -> tuple[
 
 
 def _sample(policy: Policy, work: Workload, clock: Callable[[], float]) -> tuple[Workload, float, int]:
-    import torch
-
     from zorplex_rl.policy.rollout import RolloutEngine, RolloutRequest
     from zorplex_rl.policy.tool_loop import Sampling
     from zorplex_rl.task.specs import run_tool
-    from zorplex_rl.weights.layout import Layout
 
-    layout = Layout.of(policy.model)
-    staging = torch.zeros(layout.size, dtype=torch.uint8)
-    layout.pack(policy.model, staging)
-    layout.unpack(staging, policy.model)
     work, prompts = _prompts(policy, work, work.tasks)
     requests = [RolloutRequest(task, 7 * i, i) for i, (task, _) in enumerate(prompts) for _ in range(work.group_size)]
     began = clock()
@@ -141,7 +134,6 @@ def _sample(policy: Policy, work: Workload, clock: Callable[[], float]) -> tuple
         engine.step()
         steps += 1
     seconds = clock() - began
-    layout.unpack(staging, policy.model)
     return work, seconds, steps
 
 

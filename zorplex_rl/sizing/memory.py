@@ -37,7 +37,7 @@ from zorplex_rl.sizing.model_shape import ModelShape
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 ZERO = {"weights": 3, "masters": 1, "gradients": 2, "moments": 1}
 """The stage from which ZeRO divides each part."""
-RING_SLOTS = 3
+RING_SLOTS = 2
 """As in ``weights/ring.py``; a test holds the two together."""
 CACHE_STEP = 32
 """``RolloutEngine`` reserves rows of a multiple of this many tokens."""
@@ -45,7 +45,7 @@ LOGIT_COPIES = 4
 """Float32 [tokens, V] at once in ``token_logprobs``: logits, log π, π, and their product."""
 RETURNED = 32 * 2**20
 """The C library keeps smaller freed blocks (mallopt(3), DEFAULT_MMAP_THRESHOLD_MAX)."""
-HOLES = {"trainer": 0.3, "generator": 0.15}
+HOLES = {"trainer": 0.1, "generator": 0.15}
 """What the holes between these add, as a share; a generator has no backward pass."""
 LIBRARY_BYTES = 5_000_000
 """What torch's kernels keep for the shapes that they have met."""
@@ -74,7 +74,8 @@ class BatchShape:
 class Workload:
     """What a run feeds its models; lengths in tokens, of the longest. ``tasks``: prompts that a
     generator has before it; ``evaluated``: those of an evaluation, which has a cache beside (0: none);
-    ``transfer``: type of weights that travel; ``shared_prompt``: tokens with which all prompts begin."""
+    ``transfer``: type of weights that travel; ``shared_prompt``: tokens with which all prompts begin;
+    ``staged``: weights do not come through shared memory."""
 
     prompt: int = 100
     response: int = Config.max_tokens
@@ -87,6 +88,7 @@ class Workload:
     dtype: str = "float32"
     transfer: str = "float32"
     shared_prompt: int = 0
+    staged: bool = False
 
     @classmethod
     def of(cls, config: Config, prompt: int, shared_prompt: int = 0) -> Self:
@@ -94,7 +96,7 @@ class Workload:
         return cls(
             prompt, config.max_tokens, config.prompts_per_step, config.group_size, config.learner.token_budget,
             config.slots, config.share, config.eval_tasks, config.dtype, config.dtype,
-            shared_prompt,
+            shared_prompt, config.transport in ("rdma", "message"),
         )  # fmt: skip
 
     def micro_batches(self, shape: ModelShape) -> list[BatchShape]:
@@ -210,7 +212,7 @@ def logit_bytes(shape: ModelShape, batch: BatchShape, tensor: int = 1) -> int:
 def generator_memory(shape: ModelShape, work: Workload, tensor: int = 1) -> Memory:
     """Return what a generator of ``shape`` needs for ``work``, above its libraries."""
     n = shape.parameters
-    base = {"weights": BYTES[work.dtype] * n // tensor, "staging": BYTES[work.transfer] * n}
+    base = {"weights": BYTES[work.dtype] * n // tensor, "staging": BYTES[work.transfer] * n * work.staged}
     stream = _sampling(shape, work, work.tasks, work.group_size, tensor)
     phases = {name: base | parts for name, parts in stream.items()}
     if work.evaluated:

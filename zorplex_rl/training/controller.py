@@ -6,7 +6,7 @@
 
     sample, score_and_store         tasks → generator → reward → replay buffer
     next_batch                      replay buffer → advantages
-    train_step                      train → publish → write down → checkpoint, if one is due
+    train_step                      train → publish → write down → checkpoint, if one is due; sealed beside the next step
 
 A whole episode is sent four times: generator → controller → replay buffer → controller → trainer.
 So one place knows what became of each group: it is given back if its generator dies, and kept until
@@ -16,7 +16,6 @@ of an episode through the files.
 
 import asyncio
 import contextlib
-import shutil
 import time
 from collections.abc import AsyncIterator, Awaitable, Coroutine, Sequence
 from dataclasses import dataclass
@@ -98,6 +97,7 @@ class Controller:
         self._signal = LearningSignal()
         # An evaluation is written down as a whole before a checkpoint, or after it.
         self._state_lock = asyncio.Lock()
+        self._sealing: asyncio.Task[None] | None = None
         self._timed = [*self.services.values(), self.trainer.service]
         self._all = [*self._timed, self.dataset, self.replay_buffer, self.advantage]
         for service in self._all:
@@ -120,6 +120,8 @@ class Controller:
                     await register_service(controller.services["tools"])
                 yield controller
             finally:
+                with contextlib.suppress(Exception):
+                    await controller._sealed()
                 await asyncio.shield(asyncio.gather(*(service.close() for service in controller._all)))
 
     async def unless_given_up(self, doing: Coroutine[Any, Any, Result]) -> Result:
@@ -152,6 +154,8 @@ class Controller:
     async def finish(self) -> MetricsRow:
         """Write the trained policy and evaluate it: the run is finished. Returns the evaluation."""
         self.under_way = False
+        await self._sealed()
+        self.log.add_spans(await self._drain_spans())
         folder = self.log.folder
         unfinished = folder.begin_policy()
         async with self._waiting("writing the policy"):
@@ -225,6 +229,7 @@ class Controller:
         async with self._waiting("training"):
             metrics = await self.trainer.step(batch.episodes, batch.advantages, batch.reference_logprobs)
             await self._publish()
+        await self._sealed()
         self.step += 1
         self.episodes += int(metrics["episodes"])
         is_due = self.step >= self.config.steps or self.step % self.config.checkpoint_every == 0
@@ -241,6 +246,7 @@ class Controller:
         if is_due or self.stop_requested:
             await self._checkpoint()
         if self.stop_requested:
+            await self._sealed()
             raise StopRequest
 
     async def end_training(self) -> None:
@@ -289,25 +295,29 @@ class Controller:
         await self.replay_buffer.published.route(self.published)
 
     async def _checkpoint(self) -> None:
-        """Save everything from which the run can be continued."""
-        log, folder = self.log, self.log.folder
+        """Save everything from which the run can be continued. ``_sealed`` waits until it is safe."""
+        log, folder, steps = self.log, self.log.folder, len(self.trainer.since_checkpoint)
         unfinished = folder.begin_checkpoint(self.step)
-        try:
-            async with self._waiting("writing a checkpoint"):
-                await self.trainer.transfer("save", unfinished / "trainer")
-            async with self._state_lock:
-                replay_buffer = await self.replay_buffer.state.route()
-                own = {"step": self.step, "episodes": self.episodes, "next_evaluation": self._next_evaluation}
-                state = own | {"replay_buffer": replay_buffer} | log.state()
-            # Before the checkpoint, which says how much of it is part of the run up to here.
-            folder.save_timeline(log.timeline)
+        async with self._waiting("writing a checkpoint"):
+            await self.trainer.transfer("save", unfinished / "trainer")
+        async with self._state_lock:
+            replay_buffer = await self.replay_buffer.state.route()
+            own = {"step": self.step, "episodes": self.episodes, "next_evaluation": self._next_evaluation}
+            state = own | {"replay_buffer": replay_buffer} | log.state()
+        # Before the checkpoint, which says how much of it is part of the run up to here.
+        folder.save_timeline(log.timeline)
+
+        async def seal() -> None:
             # It reads back and hashes all that was written.
             finished = await asyncio.to_thread(folder.finish_checkpoint, unfinished, state)
-        except Exception:
-            # On a full disk it would be in the way.
-            shutil.rmtree(unfinished, ignore_errors=True)
-            raise
-        self.trainer.checkpointed(finished / "trainer")
+            self.trainer.checkpointed(finished / "trainer", steps)
+
+        self._sealing = asyncio.create_task(seal())
+
+    async def _sealed(self) -> None:
+        """Wait until the last checkpoint is in its place. Raises StorageError."""
+        if self._sealing:
+            await asyncio.shield(self._sealing)
 
     async def _restore(self, checkpoint: Path) -> None:
         """Set every actor, this controller and the rows on disk back to ``checkpoint``."""

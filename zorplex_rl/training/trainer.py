@@ -86,7 +86,8 @@ class TrainerActor(ModelActor):
         """Write weights, optimizer, version and random state to ``folder``."""
         from zorplex_rl.learning.checkpoint import save_learner
 
-        await self.compute(save_learner, self._learner, Path(folder))
+        with self.recorder.span("checkpoint", version=self._learner.version):
+            await self.compute(save_learner, self._learner, Path(folder))
 
     @concurrent_endpoint
     async def load(self, folder: str) -> int:
@@ -117,7 +118,7 @@ class TrainerHandle:
         self.service = Service("trainer", self._bring_back, options)
         self._start = start
         self._checkpoint: Path | None = None
-        self._since_checkpoint: list[tuple[Any, ...]] = []
+        self.since_checkpoint: list[tuple[Any, ...]] = []
         self._last: Replica | None = None
 
     @property
@@ -132,7 +133,7 @@ class TrainerHandle:
     async def step(self, *batch: Any) -> dict[str, float]:
         """Train on ``batch`` (episodes, advantages, reference log-probs). Returns diagnostics."""
         metrics = await self.call("step", *batch)
-        self._since_checkpoint.append(batch)
+        self.since_checkpoint.append(batch)
         return metrics
 
     async def load(self, folder: Path) -> None:
@@ -150,10 +151,11 @@ class TrainerHandle:
                     await self._ask(replica, endpoint, there)
                 return
 
-    def checkpointed(self, folder: Path) -> None:
-        """Note that all steps so far are in ``folder``: a restart begins there."""
+    def checkpointed(self, folder: Path, steps: int | None = None) -> None:
+        """Note that a restart begins in ``folder``: it has the first ``steps`` since the checkpoint
+        before, or all."""
         self._checkpoint = folder
-        self._since_checkpoint.clear()
+        del self.since_checkpoint[:steps]
 
     async def call(self, endpoint: str, *args: Any) -> Any:
         """Call ``endpoint``; if the process dies, call the next one. Returns the answer."""
@@ -182,7 +184,7 @@ class TrainerHandle:
             await self._last.machine.end(self._last.pids)
         replica = self._last = await self._start(name.removesuffix("_0"))
         # Both of one moment: a checkpoint of the last process may come while this one catches up.
-        checkpoint, batches = self._checkpoint, list(self._since_checkpoint)
+        checkpoint, batches = self._checkpoint, list(self.since_checkpoint)
         try:
             if checkpoint:
                 await asyncio.to_thread(verify, checkpoint.parent)

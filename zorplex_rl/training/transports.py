@@ -3,6 +3,7 @@
     trainer                                     generator
     Publisher.publish(model, version)           Subscriber.fetch()     reader ──► staging buffer, verified    while it samples
       └► WeightRing (K slots + headers)  ─────►   └► swap()            staging ──► model                      between two steps
+                                                                       or ring ──► model, verified            over shm
 
     reader    how it reads headers and slots
     shm       the same memory, mapped by both: for processes that share memory, which is proven and not guessed
@@ -25,8 +26,9 @@ from torch import Tensor, nn
 from zorplex_rl.config import Config
 from zorplex_rl.errors import WeightPullError
 from zorplex_rl.services.runtime import quiet_stderr
+from zorplex_rl.weights.fence import fence
 from zorplex_rl.weights.layout import Layout, Weights, check_shapes, gpu_of
-from zorplex_rl.weights.ring import NOTHING_PUBLISHED, SLOTS, Reader, WeightRing, read_rings, ring_views
+from zorplex_rl.weights.ring import NOTHING_PUBLISHED, SLOTS, Reader, WeightRing, complete_slots, read_rings, ring_views
 from zorplex_rl.weights.shared_memory import SharedHandle, open_shared
 
 READ_TIMEOUT_SECONDS = 10  # for one request; a bulk read has more, ``read_seconds``
@@ -118,7 +120,17 @@ class SharedReader:
         return self._headers.clone()
 
     async def read_slot(self, slot: int, staging: Tensor) -> None:
-        await asyncio.to_thread(staging.copy_, self._slots[slot])
+        await asyncio.to_thread(staging.copy_, self._slots[slot][: len(staging)])
+
+    def read_into(self, weights: Weights) -> int:
+        """Copy the newest version into ``weights``, again if it was written over. Returns it."""
+        while True:
+            for header in complete_slots(self._headers)[-1:]:
+                fence()
+                self.layout.unpack(self._slots[header.slot], weights)
+                fence()
+                if header in complete_slots(self._headers):
+                    return header.version
 
 
 class RdmaReader:
@@ -182,23 +194,26 @@ READERS: dict[str, Callable[[WeightSource], Reader]] = {
 }
 
 
+Parts = Callable[[], Sequence[Weights]]
+
+
 class Subscriber:
     """Pulls weights through ``readers``, each of which has a part of them: a whole model, or what
     one rank of the trainer sends.
 
     ``parts`` returns the tensors that each of them fills, by name. ``version`` is that of the
-    weights now in the model. Raises LayoutMismatch if the weights are of another model.
+    weights now in the model. If the only reader is ``shared``, ``swap`` copies from there, without
+    staging. Raises LayoutMismatch if the weights are of another model.
     """
 
-    def __init__(self, readers: Sequence[Reader], parts: Callable[[], Sequence[Weights]]) -> None:
+    def __init__(self, readers: Sequence[Reader], parts: Parts, shared: SharedReader | None = None) -> None:
         self.version = self._fetched = NOTHING_PUBLISHED
-        self.readers, self._parts = readers, parts
+        self.readers, self._parts, self._shared = readers, parts, shared
         self._staging: list[Tensor] = []
         for reader, part in zip(readers, parts(), strict=True):
             check_shapes(Layout.of(part).shapes, reader.layout.shapes)
-            self._staging.append(
-                torch.zeros(reader.layout.size, dtype=torch.uint8, pin_memory=gpu_of(part) is not None)
-            )
+            size = 0 if shared else reader.layout.size
+            self._staging.append(torch.zeros(size, dtype=torch.uint8, pin_memory=gpu_of(part) is not None))
 
     @property
     def transport(self) -> str:
@@ -208,10 +223,10 @@ class Subscriber:
     @property
     def transfer_bytes(self) -> int:
         """Bytes that a fetch of a new version reads, without headers."""
-        return sum(len(buffer) for buffer in self._staging)
+        return sum(reader.layout.size for reader in self.readers)
 
     async def fetch(self) -> int:
-        """Copy the newest version to staging buffers, and nothing to the model. Returns it. Raises
+        """Copy the newest version to any staging buffers, and nothing to the model. Returns it. Raises
         WeightPullError, after which there is nothing to swap."""
         newer_than = max(self._fetched, self.version)
         self._fetched = NOTHING_PUBLISHED
@@ -220,7 +235,9 @@ class Subscriber:
 
     def swap(self) -> int:
         """Copy the fetched weights into the model. Returns the version that it has then."""
-        if self._fetched > self.version:
+        if self._fetched > self.version and self._shared:
+            self.version = self._shared.read_into(self._parts()[0])
+        elif self._fetched > self.version:
             for reader, staging, part in zip(self.readers, self._staging, self._parts(), strict=True):
                 reader.layout.unpack(staging, part)
             self.version = self._fetched
@@ -235,7 +252,8 @@ class Subscriber:
 async def subscribe(source: WeightSource, transport: str, model: nn.Module) -> Subscriber:
     """Return what pulls the weights of ``model`` from ``source``. Raises LayoutMismatch or
     WeightPullError."""
-    return Subscriber([await connect(source, transport)], lambda: [model])
+    reader = await connect(source, transport)
+    return Subscriber([reader], lambda: [model], reader if isinstance(reader, SharedReader) else None)
 
 
 async def connect(source: WeightSource, transport: str = "auto") -> Reader:

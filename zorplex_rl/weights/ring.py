@@ -44,8 +44,8 @@ from zorplex_rl.weights.layout import Layout, Weights, gpu_of
 from zorplex_rl.weights.shared_memory import SharedHandle, allocate
 
 NOTHING_PUBLISHED = -1
-SLOTS = 3
-"""One that is being written, one that is being read, and one between them."""
+SLOTS = 2
+"""One that is being written, and one that is being read."""
 READ_TIMEOUT = 5.0
 """Seconds that a reader waits for a version that is whole."""
 ALIGNMENT, HEADER_BYTES = 64, 16

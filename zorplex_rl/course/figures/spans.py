@@ -34,6 +34,7 @@ KIND_COLOURS = {
     "tool": style.PURPLE,
     "evaluate": style.GREEN,
     "reward": style.OLIVE,
+    "checkpoint": style.DEEP_BLUE,
     "restart": style.TEXT,
     "idle": style.GREY + "40",
 }
