@@ -126,7 +126,8 @@ class Memory:
     @property
     def highest(self) -> str:
         """The phase that needs most."""
-        return max(self.phases, key=lambda phase: sum(self.phases[phase].values()))
+        # Of equal sums the one of which the allocator keeps least.
+        return max(self.phases, key=lambda name: (sum(self.phases[name].values()), -self.phases[name].get(KEPT, 0)))
 
     @property
     def parts(self) -> dict[str, int]:
