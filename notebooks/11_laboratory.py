@@ -476,7 +476,6 @@ def _(ask_alarm, later, recorded, told):
     lesson.reveal(
         ask_alarm,
         right=0 if _share > 0.85 else 1 if _share > 0.5 else 2,
-        how="Recorded",
         why=f"""
     Before {told["ten_before"]} of {told["collapsed"]}, nearly always at step 2, when nothing is lost yet. It rang in
     vain in {told["in_vain"]} of {told["healthy"]} healthy runs. Until a run begins to fall, nearly all its

@@ -264,7 +264,8 @@ def feedback(
     wrong = no_cell if found is None else complaint(check, found, seconds)
     state, said = ("open", f"Not yet: {wrong}.") if wrong else ("solved", f"Solved: {name} passes its check.")
     if wrong and lesson.unattended():
-        said += " Edit the cell above in marimo: the check runs at once."
+        # Nobody can write here.
+        said = f"Write {name} in `marimo edit`: it checks what you write at once."
     facts = [level or "", f"{minutes} minutes" if minutes else "", f"about {lines} lines" if lines else ""]
     top = f'<p class="lesson-level">{" · ".join(filter(None, facts))}</p>' if any(facts) else ""
     source = f"```python\n{solution_source(plain_name, solution)}\n```"
