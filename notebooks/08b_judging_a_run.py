@@ -211,11 +211,9 @@ def _(ask_mistakes, lost, new, old):
         ask_mistakes,
         right=lost.index(max(lost)),
         why=f"""
-    Of held-out tasks {_was.accuracy:.0%} were right before, and {_is.accuracy:.0%} are now: {nb08b.points(_gain)}
-    points. The share of wrong answers changed by {nb08b.points(-lost[0])} points, that of missing
-    `[ANSWER]`s by {nb08b.points(-lost[1])}, that of the rest by {nb08b.points(-lost[2])}. {"So most of
-    the gain is formatting, and not better arithmetic." if _gain > 0 and lost[1] > _gain / 2 else "So
-    formatting is not most of the gain."}
+    Of held-out tasks {_was.accuracy:.0%} were right before, and {_is.accuracy:.0%} are now: {nb08b.points(_gain)} points.
+    The share of wrong answers changed by {nb08b.points(-lost[0])} points, that of missing `[ANSWER]`s by {nb08b.points(-lost[1])}, that of the rest by {nb08b.points(-lost[2])}.
+    {"So most of the gain is formatting, and not better arithmetic." if _gain > 0 and lost[1] > _gain / 2 else "So formatting is not most of the gain."}
     """,
         shows=[
             lesson.figure(
