@@ -103,11 +103,11 @@ def settings():
         max_tokens=96 if _embedded else 256,
         prompts=8,  # groups in a training batch
         samples=8,  # episodes in a group
-        steps=16,
+        steps=12,
         lags=(0, 1, 4),  # of the runs that are compared
         tool_seconds=0.1,  # what a tool takes, on average
         max_lag=1,  # of the run in which a process is killed
-        killed_steps=16,
+        killed_steps=12,
         eval_tasks=50,
         learning_rate=4e-4 if _embedded else 3e-6,
         held_out=200,  # tasks, before and after
@@ -628,9 +628,9 @@ def _():
     ### Exercise 3: how much lag?
 
     A batch is under way for `sampling` seconds, and a training step takes `training` seconds. With
-    `max_lag` L, L batches can be under way while the trainer works on another. Write `lag_needed`:
-    the smallest lag at which the trainer need not wait. It is at least 1: in turns it always waits.
-    `math` is imported.
+    `max_lag` L, a batch may be started as soon as the step L + 1 before its own is done. So L + 1 steps
+    take at least `sampling + training` seconds. Write `lag_needed`: the smallest lag at which the
+    trainer need not wait. It is at least 1: in turns the trainer always waits. `math` is imported.
     """)
     return
 
@@ -650,8 +650,8 @@ def _():
         level="warm-up",
         minutes=3,
         hints=(
-            "L batches are under way, and each takes `sampling` seconds. How often does one of them finish? How often does the trainer need one?",
-            "One finishes every `sampling / L` seconds. The trainer needs one every `training` seconds. Solve for L, and round up: `math.ceil`.",
+            "How long do L + 1 steps take if the trainer never waits? For which L is that at least `sampling + training`?",
+            "`(L + 1) * training >= sampling + training`. Solve for L, and round up: `math.ceil`.",
         ),
     )
     return
@@ -662,12 +662,12 @@ def _(accounts):
     _needed, _whose = exercise.running(
         lambda: lag_needed, check_lag_needed, lag_needed_solution
     )
-    _turns = accounts[min(accounts)]
+    _turns, _most = accounts[min(accounts)], accounts[max(accounts)]
     _lag = int(_needed(_turns.between, _turns.train))
     mo.vstack(
         [
             lesson.md(
-                f"For the run above, {_whose} says {_lag}. The rule counts time, and knows nothing of cores: more lag cannot make a step shorter than the {_turns.generate:.2f} s that the generator computes for it. Compare the rule with what you have measured:"
+                f"{_lag} by {_whose}, for the phases of the run in turns: {_turns.between:.2f} s and {_turns.train:.2f} s. The rule knows nothing of cores. Beside the generator, on the same {os.cpu_count()} cores, a training step took {_most.train:.2f} s at lag {max(accounts)}. Compare:"
             ),
             lesson.table("Seconds of a step", nb08.foretold_steps(accounts)),
         ]

@@ -48,13 +48,13 @@ def test_runs_are_drawn_on_one_axis_and_told_in_rows():
     assert "in turns" in nb08.side_by_side({0: SimpleNamespace(timeline=run)}, 2.0)
 
 
-def test_the_rule_for_a_step_has_three_limits_and_the_sentence_follows_what_was_measured():
+def test_by_the_rule_lag_shortens_a_step_until_the_trainer_is_busy_and_the_sentence_follows_what_was_measured():
     def account(step: float) -> SimpleNamespace:
-        return SimpleNamespace(step=step, train=0.25, generate=0.3, between=1.0)
+        return SimpleNamespace(step=step, train=0.25, between=1.0)
 
     accounts = {lag: account(step) for lag, step in {0: 1.25, 1: 1.1, 2: 0.6, 8: 0.4}.items()}
     rows = nb08.foretold_steps(accounts)
-    assert [row["by the rule"] for row in rows] == ["1.25 s", "1.00 s", "0.50 s", "0.30 s"]
+    assert [row["by the rule"] for row in rows] == ["1.25 s", "0.62 s", "0.42 s", "0.25 s"]
     assert nb08.gain(accounts).endswith("0.40 s at `max_lag` 8: 3.1 times as fast.")
     assert nb08.gain({0: account(1.0), 1: account(1.2)}).endswith("no faster.")
 

@@ -233,7 +233,7 @@ def foretold_steps(accounts: Mapping[int, SimpleNamespace]) -> list[dict[str, st
     turns = accounts[0]
 
     def rule(lag: int) -> float:
-        return max(turns.train, turns.generate, turns.between / lag) if lag else turns.between + turns.train
+        return max(turns.train, (turns.between + turns.train) / (lag + 1))
 
     return [
         {"run": _name(lag), "by the rule": f"{rule(lag):.2f} s", "measured": f"{found.step:.2f} s"}
