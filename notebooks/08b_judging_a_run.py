@@ -87,8 +87,8 @@ def settings():
         held_out=200,  # before and after
         pass_tasks=40,
         pass_difficulty="hard",  # four words, where training has two
-        pass_samples=64,  # attempts at each of these tasks
-        pass_at=(1, 2, 4, 8, 16, 32, 64),
+        pass_samples=32,  # attempts at each of these tasks
+        pass_at=(1, 2, 4, 8, 16, 32),
         pass_judged=16,  # beyond it the old policy solves nearly all
         kind_tasks=100,  # of each kind that was not trained
         hack_steps=14,
@@ -393,14 +393,10 @@ def _(config, environment, learned, policy, sampling, start_pass):
     _tasks = environment.tasks(_kinds, config.pass_tasks, "held_out")
     right = {"before": [], "after": []}
     for _counts, _who in zip(right.values(), (policy, learned), strict=True):
-        for _number, _task in enumerate(_tasks):
-            _attempts = play(
-                _who,
-                environment,
-                [_task] * config.pass_samples,
-                _number * config.pass_samples,
-                sampling,
-            )
+        _copies = [task for task in _tasks for _ in range(config.pass_samples)]
+        _played = play(_who, environment, _copies, 0, sampling)
+        for _first in range(0, len(_played), config.pass_samples):
+            _attempts = _played[_first : _first + config.pass_samples]
             _counts.append(sum(e.score.outcome == "success" for e in _attempts))
     return (right,)
 

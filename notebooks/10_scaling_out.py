@@ -484,7 +484,7 @@ def _():
         [
             Knob("model", "Model", list(MODELS), "{}"),
             Knob("answer", "Tokens of an answer", [256, 512, 1024, 2048, 4096, 8192]),
-            Knob("gpus", "GPUs", [8, 16, 64, 256]),
+            Knob("gpus", "GPUs", [8, 16, 32, 64, 128, 256]),
             Knob("eighths", "For generators", [1, 2, 3, 4, 5, 6, 7], "{}/8"),
         ],
         partial(nb10.allocation, my_split),
