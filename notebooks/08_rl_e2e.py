@@ -28,7 +28,6 @@ with app.setup(hide_code=True):
 
     from zorplex_rl.course import nb08, nb08_checks
     from zorplex_rl.course.figures.loop_drawing import loop_drawing
-    from zorplex_rl.course.figures.tokens import token_strip
     from zorplex_rl.course.kept_file import EXAMPLES, fill_in, functions_of, keep
     from zorplex_rl.course.lesson import exercise, lesson
     from zorplex_rl.course.widgets import LiveCurve
@@ -59,7 +58,7 @@ def _():
         goals=[
             "write the rule that bounds the age of data, and the loop of the trainer",
             "find a planted fault from a step's diagnostics",
-            "say how much lag is worth its while, and measure it",
+            "say how much lag a run needs, and measure what it brings",
             "kill a process in mid-training without losing data",
             "keep it all in one file, `my_async_rl.py`",
         ],
@@ -217,20 +216,10 @@ async def _(config, start_by_hand):
 
 
 @app.cell(hide_code=True)
-def _(finished, loading_seconds, policy):
+def _(finished, loading_seconds):
     episodes = [episode for _, group in finished for episode in group]
-    _failed = [e for e in episodes if e.score.outcome != "success"]
-    _one = max(_failed or episodes, key=lambda e: (e.tool_calls, len(e.token_ids)))
-    mo.vstack(
-        [
-            lesson.md(
-                f"Starting and loading took {loading_seconds:.1f} s. One lap produced {len(episodes)} episodes in {len(finished)} groups. Here is one of them:"
-            ),
-            lesson.figure(
-                token_strip(policy, _one),
-                f"“{_one.task.question}”, expected {_one.task.answer}: `{_one.score.outcome}`, reward {_one.score.reward:.2f}.",
-            ),
-        ]
+    lesson.md(
+        f"Starting and loading took {loading_seconds:.1f} s. One lap produced {len(episodes)} episodes in {len(finished)} groups."
     )
     return (episodes,)
 
@@ -240,12 +229,11 @@ def _():
     mo.md("""
     ## A silent fault
 
-    Generator and trainer are two programs. If they disagree about the probability of a token, there
-    is no exception. But the gradient is wrong. So the trainer computes the log-prob of every token
-    again, and compares it with the recorded one.
+    If generator and trainer disagree about the probability of a token, there is no exception. But the
+    gradient is wrong. So the trainer computes every log-prob again and compares it with the recorded one.
 
-    The episodes above went into three training steps. One step is sound. In another, the tools' text
-    is *not masked*. In the third, the generator had missed a pull, so its weights were one version old.
+    The episodes above went into three training steps. One is sound. In one, the tools' text is *not
+    masked*. In one, the generator had missed a pull, so its weights were one version old.
 
     Let w be the trainer's probability of a token divided by the recorded one. The **effective sample size**
     of n tokens is (Σw)² / (n Σw²). At 0.6, 1,000 tokens tell you only as much as 600 fresh ones.
@@ -296,8 +284,7 @@ def _(ask_fault, diagnosed):
         why=f"""
     Weights that are one version old make log-probs differ by up to {_stale["max_logp_difference"]:.2f}: step {_at["a missed pull"]}. That is **staleness**.
     Step {_at["sound"]} is sound. It differs by {_sound["max_logp_difference"]:.6f} at most: {"that is rounding" if _sound["max_logp_difference"] < 1e-3 else "more than rounding, so look into it"}.
-    Step {_at["not masked"]} trained on {_open["trained on"]:,} tokens, but the policy sampled only {_sound["trained on"]:,}. The tools wrote the others.
-    Nobody sampled those, so 0 is recorded as their log-prob; the trainer is up to {_open["max_logp_difference"]:.0f} away from that.
+    Step {_at["not masked"]} trained on {_open["trained on"]:,} tokens, but the policy sampled only {_sound["trained on"]:,}. The tools wrote the others, so no log-prob was recorded for them.
     """,
     )
     return
@@ -313,15 +300,12 @@ def _():
     groups, `ready`. It plays the part of the replay buffer. Both see three counts in `now`: groups
     `started`, training steps begun (`step`), and the newest version `published`. Steps count from 0.
 
-    A coroutine lets others run only at an `await`, so `now` needs no lock. `news` wakes a generator
-    that waits for new weights.
+    The **lag** of a group is how many versions later than its own it is trained on. `max_lag` is the
+    largest lag that we allow. We throw nothing away: `may_start` decides how many groups may be
+    *started*, so that none gets too old.
 
-    Every group has a **policy version**: that of the weights that sampled it. Its **lag** is how many
-    versions later it is trained on. `max_lag` is the largest lag that we allow. We do not throw old
-    groups away. Instead, `may_start` decides how many groups may be *started*, so that none gets too old.
-
-    Here is the generator's half. It does not wait for a batch before it starts the next: each is a
-    task of its own. `in_order` queues them in the order in which they were started.
+    Here is the generator's half. It need not wait for one batch before it starts the next. `in_order`
+    queues them in the order in which they were started.
     """)
     return
 
@@ -353,18 +337,6 @@ async def in_order(sampled, earlier, ready):
         await earlier
     for group in finished:
         ready.put_nowait(group)
-
-
-@app.cell(hide_code=True)
-def _(config):
-    ask_ahead = lesson.predict(
-        f"Step 0 is done, and version 1 is published. No group is on the way, and `max_lag` is 1. A generator still has version 0. A step takes {config.prompts} groups: how many may it start?",
-        "none",
-        f"{config.prompts}",
-        f"{2 * config.prompts}",
-    )
-    ask_ahead
-    return (ask_ahead,)
 
 
 @app.cell(hide_code=True)
@@ -407,18 +379,9 @@ def _():
 
 
 @app.cell(hide_code=True)
-def _(ask_ahead, config):
+def _():
     rule, whose_rule = exercise.running(
         lambda: may_start, check_may_start, may_start_solution
-    )
-    _old, _new = (rule(version, 1, 0, config.prompts, 1) for version in (0, 1))
-    lesson.reveal(
-        ask_ahead,
-        right=[0, config.prompts, 2 * config.prompts].index(_old),
-        why=f"""
-    {_old} with version 0, and {_new} after a pull, by {whose_rule}. A group of version 0 must be in step 0 + 1
-    at the latest. That is the next step, and it takes {config.prompts} groups.
-    """,
     )
     return rule, whose_rule
 
@@ -606,10 +569,9 @@ def _(after, ask_time, before, config, runs):
         right=0 if _times < 1.2 else 1 if _times < 2 else 2,
         why=f"""
     {_times:.1f} times: a step takes {_turns.step:.2f} s in turns and {_most.step:.2f} s at lag {max(accounts)}.
-    In turns, a batch is under way for {_turns.between:.2f} s. The generator computes for only {_turns.generate:.2f} s of that. The rest is waiting for tools, most of it for the slowest episode of the batch.
+    In turns, a batch is under way for {_turns.between:.2f} s, and the generator computes for {_turns.generate:.2f} s of that. The rest is waiting for tools, most of it for the slowest episode.
 
-    {nb08.paid(accounts, after)} Before training, {before:.0%} of the held-out tasks were right.
-    The trainer's loss is PPO's clipped one, which tolerates data that are a few versions old: notebook 09.
+    {nb08.paid(accounts, after)} Before training it was {before:.0%}. Notebook 09 is about what old data do.
     """,
         shows=[
             lesson.figure(
@@ -680,9 +642,9 @@ def _():
     mo.md("""
     ## A process is killed
 
-    Your controller ends when a process dies: a call to that process raises an error. The package's
-    controller goes on. Its generators are a service, a pool that replaces what dies: notebook 06 builds
-    one. Here one of two generators gets `kill -9` in mid-training. A third one, a spare, is loaded and waits.
+    Your controller ends when a process dies. The package's goes on: its generators are a service, a pool
+    that replaces what dies (notebook 06). Here one of two generators gets `kill -9` in mid-training. A
+    third one, a spare, is loaded and waits.
     """)
     return
 
@@ -741,20 +703,14 @@ def _(ask_killed, books, config, loading_seconds, run_log):
         ask_killed,
         right=0 if books["groups trained on"] < _all else 2 if each_once else 1,
         why=f"""
-    {f"{books['groups trained on']} of {_all}, each once." if each_once else "Not all of them exactly once: the table says what is missing."} A group is its *number*: task and random draws follow from it.
-    The dead generator had {books[nb08.LOST]} groups. Their numbers were given out again. The spare was in place {_mended:.2f} s after the kill, because it was loaded.
-    Without a spare, a new process would have to start and load first: at the top of this page four of them took {loading_seconds:.1f} s.
-
-    A trainer that dies comes back from its last checkpoint, a file with its state, and repeats the steps since then.
+    {f"{books['groups trained on']} of {_all}, each once." if each_once else "Not all of them exactly once."} {books["groups started"]} were started, and {books[nb08.LOST]} died with the generator. A group is its *number*: task and
+    random draws follow from it. So the lost numbers were given out again. The spare was in place {_mended:.2f} s after the kill, because it was
+    loaded. Starting and loading took {loading_seconds:.1f} s at the top of this page.
     """,
         shows=[
             lesson.figure(
                 _drawn,
-                f"Around the kill. The service notices it {_noticed:.2f} s later. “restart” lasts until the spare is in place. Groups that the dead generator had not finished left no record, so they are not drawn.",
-            ),
-            lesson.table(
-                "What became of every group",
-                [{"entry": entry, "value": value} for entry, value in books.items()],
+                f"Around the kill, which the service notices after {_noticed:.2f} s.",
             ),
         ],
     )
@@ -766,10 +722,9 @@ def _():
     mo.md("""
     ## One file that you keep
 
-    `my_async_rl.py` is this page in 220 lines, with your `may_start` and your `train`. Generator and
-    trainer are two processes of Python's `multiprocessing`. The weights lie in shared memory, behind a
-    lock. Its generator samples one batch at a time, since its tools answer at once. `sample_episode`
-    and `policy_gradient` come from your `my_rl.py` of notebook 05, if you wrote it there.
+    `my_async_rl.py` is this page in 220 lines, with your `may_start` and your `train`. Its two processes
+    share the weights in memory, behind a lock. Its tools answer at once, so it samples one batch at a
+    time. `sample_episode` and `policy_gradient` come from your `my_rl.py`, if you wrote it in notebook 05.
     """)
     return
 
@@ -804,7 +759,7 @@ def _(my_async_rl, write):
 
 @app.cell(hide_code=True)
 def _():
-    lesson.predicted(4)
+    lesson.predicted(3)
     return
 
 

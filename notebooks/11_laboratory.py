@@ -14,6 +14,7 @@ app = marimo.App(
 
 with app.setup(hide_code=True):
     import math
+    import random
     from collections import Counter
     from types import SimpleNamespace
 
@@ -280,12 +281,28 @@ def _(config):
     return ask_leaves, fall_curve, start_fall
 
 
+@app.function
+def wrong_records(share, spread, noise):
+    """Return what spoils the records of a `share` of the sampled tokens, and notes by how much."""
+    draw = random.Random(0)
+
+    def spoil(episodes):
+        for episode in episodes:
+            for place, sampled in enumerate(episode.sampled):
+                if sampled:
+                    hit = draw.random() < share
+                    noise.append(hit * spread * draw.gauss(0, 1))  # log π_v − log μ
+                    episode.logprobs[place] -= noise[-1]
+
+    return spoil
+
+
 @app.cell
 def _(config, fall_curve, start_fall):
     lesson.wait_for(start_fall)
     fall_curve.clear()
     rang, noise, world = {}, [], Zorplex(config.fallen_seed)
-    planted = nb11.wrong_records(config.wrong_share, config.wrong_spread, noise)
+    planted = wrong_records(config.wrong_share, config.wrong_spread, noise)
     runs = (
         ("plain, old data", "reinforce", config.old),
         ("plain, fresh data", "reinforce", 0),
@@ -319,11 +336,19 @@ def _(drawn, exact, noise, rule):
     return advised, ends
 
 
-@app.cell(hide_code=True)
-def _(advised, ask_leaves, before, config, drawn, ends, recorded, runs, whose_rule):
-    _confirmed = read_study(recorded / "confirmed_20.jsonl")
+@app.cell
+def _(recorded, runs):
+    _confirmed = read_study(
+        recorded / "confirmed_20.jsonl"
+    )  # the same runs with five seeds
     _thin = {name: (loss, lag, 3e-4) for name, loss, lag, *_ in runs[:3]}
-    _five = {(cell.loss, cell.lag): cell.accuracy for cell in _confirmed.cells()}
+    five_runs = nb09.recorded(_confirmed, _thin)
+    five = {(cell.loss, cell.lag): cell.accuracy for cell in _confirmed.cells()}
+    return five, five_runs
+
+
+@app.cell(hide_code=True)
+def _(advised, ask_leaves, before, config, drawn, ends, five, five_runs, whose_rule):
     lesson.reveal(
         ask_leaves,
         right=2 if ends[2] < before else 0 if ends[2] > ends[4] - 0.1 else 1,
@@ -331,14 +356,12 @@ def _(advised, ask_leaves, before, config, drawn, ends, recorded, runs, whose_ru
     With wrong records, clipped ends at {ends[2]:.0%} and masked at {ends[3]:.0%}; the control ends at {ends[4]:.0%}.
     {whose_rule[:1].upper() + whose_rule[1:]} says *{advised[1]}*. Of the plain loss on old data it says *{advised[0]}*: plain ends
     at {ends[0]:.0%} there, clipped at {ends[1]:.0%}. That is one seed. In the mean of five recorded
-    seeds, old data end at {_five["reinforce", 20]:.0%} with plain, at {_five["grpo", 20]:.0%} with clipped, and at
-    {_five["dppo", 20]:.0%} with `dppo` (below).
+    seeds, old data end at {five["reinforce", 20]:.0%} with plain, at {five["grpo", 20]:.0%} with clipped, and at
+    {five["dppo", 20]:.0%} with `dppo` (below).
     """,
         shows=[
             lesson.figure(
-                lines.runs_chart(
-                    drawn, before, nb09.recorded(_confirmed, _thin), height=420
-                ),
+                lines.runs_chart(drawn, before, five_runs, height=420),
                 f"Thick: this page, seed {config.fallen_seed}. Thin: five recorded seeds of the first three. 40 held-out tasks a point.",
             )
         ],
@@ -449,18 +472,18 @@ def alarms(recorded):
 
 
 @app.cell
-def _(seen):
+def _(later, recorded, seen):
+    stale = [*read_study(recorded / "laboratory.jsonl").rows, *later.rows]
+    stale = [row for row in stale if row.lag]
     count, whose_count = exercise.running(lambda: judge, check_judge, judge_solution)
     told = [int(number) for number in count(seen, 10)]
-    return told, whose_count
+    return stale, told, whose_count
 
 
 @app.cell(hide_code=True)
-def _(ask_alarm, later, recorded, told, whose_count):
+def _(ask_alarm, stale, told, whose_count):
     _foretold, _fell, _vain, _well = told
     _share = _foretold / _fell
-    _all = [*read_study(recorded / "laboratory.jsonl").rows, *later.rows]
-    _stale = [row for row in _all if row.lag]
     lesson.reveal(
         ask_alarm,
         right=0 if _share > 0.85 else 1 if _share > 0.5 else 2,
@@ -473,37 +496,42 @@ def _(ask_alarm, later, recorded, told, whose_count):
     """,
         shows=[
             lesson.figure(
-                nb11.foretold(_stale),
-                f"All {len(_stale)} recorded runs on easy tasks with stale data",
+                nb11.foretold(stale),
+                f"All {len(stale)} recorded runs on easy tasks with stale data",
             )
         ],
     )
     return
 
 
-@app.cell(hide_code=True)
+@app.cell
 def _(recorded):
-    _study = read_study(recorded / "laboratory.jsonl")
-    _kinds = Counter(stack.cells[list(AXES).index("correction")].kind for stack in STACKS)
-    _ends = nb11.by_lag(_study, 4e-4, (0, 8, 32))
-    _of = {row["loss"]: row["collapsed"] for row in _ends}
+    at_4e_4 = read_study(recorded / "laboratory.jsonl")
+    kinds = Counter(stack.cells[list(AXES).index("correction")].kind for stack in STACKS)
+    by_loss = nb11.by_lag(at_4e_4, 4e-4, (0, 8, 32))
+    collapsed = {row["loss"]: row["collapsed"] for row in by_loss}
+    return at_4e_4, by_loss, collapsed, kinds
+
+
+@app.cell(hide_code=True)
+def _(at_4e_4, by_loss, collapsed, kinds):
     _chosen = lesson.md(f"""
     ### What sixteen systems chose
 
     The sources of sixteen open stacks, read on 2026-11-25, say what their losses do by default:
-    {_kinds["clips"]} clip, {_kinds["truncates"]} truncate weights, {_kinds["masks"]} masks tokens, and
-    {_kinds["a choice"]} leaves it to you. Nearly all offer the others as options. Column *correction* of
+    {kinds["clips"]} clip, {kinds["truncates"]} truncate weights, {kinds["masks"]} masks tokens, and
+    {kinds["a choice"]} leaves it to you. Nearly all offer the others as options. Column *correction* of
     [Sixteen stacks](stacks.html) lists them with sources. The table shows the same losses on our task,
     with two updates a batch, short episodes and equal engines. `zorplex-rl train --help` explains each.
     """)
-    _caption = f"Accuracy after 60 steps at 4e-4; recorded {_study.dates} with `python {_study.command}`"
+    _caption = f"Accuracy after 60 steps at 4e-4; recorded {at_4e_4.dates} with `python {at_4e_4.command}`"
     _disputed = lesson.md(f"""
-    The authors of DPPO say that CISPO collapses; those of ScaleRL chose it. Of its runs in the table {_of["`cispo`"]}
-    collapsed, of DPPO's {_of["`dppo`"]}. By a rule that we wrote down before, CISPO collapses at
+    The authors of DPPO say that CISPO collapses; those of ScaleRL chose it. Of its runs in the table {collapsed["`cispo`"]}
+    collapsed, of DPPO's {collapsed["`dppo`"]}. By a rule that we wrote down before, CISPO collapses at
     lag 32, and lag 8 is undecided (`benchmarks/LOG.md`). A mask like IcePop's cures wrong records, but
     not old data here.
     """)
-    mo.vstack([_chosen, lesson.table(_caption, _ends), _disputed])
+    mo.vstack([_chosen, lesson.table(_caption, by_loss), _disputed])
     return
 
 

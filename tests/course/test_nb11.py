@@ -3,10 +3,7 @@ recorded study."""
 
 from __future__ import annotations
 
-from statistics import stdev
 from types import SimpleNamespace
-
-import pytest
 
 from zorplex_rl.course import nb08, nb11
 from zorplex_rl.course.recorded_study import Row, Study
@@ -60,18 +57,6 @@ def test_a_run_that_is_kept_takes_the_place_of_the_one_before_it(tmp_path):
         folder.journal.write_text("")
     assert nb11.folder_of(notebook) == folder.path == tmp_path / "runs" / "notebook_08"
     assert nb08.create(run).path != nb08.create(run).path
-
-
-def test_wrong_records_are_a_share_of_the_sampled_tokens_and_known_to_the_last():
-    noise: list[float] = []
-    spoil = nb11.wrong_records(0.1, 5.0, noise)
-    episodes = [SimpleNamespace(sampled=[True, False] * 500, logprobs=[-1.0] * 1000) for _ in range(4)]
-    spoil(episodes)
-    assert sum(wrong != 0 for wrong in noise) / len(noise) == pytest.approx(0.1, abs=0.02) and len(noise) == 2000
-    assert stdev(wrong for wrong in noise if wrong) == pytest.approx(5.0, rel=0.15)
-    recorded = [logp for e in episodes for logp, sampled in zip(e.logprobs, e.sampled, strict=True) if sampled]
-    assert [-1.0 - logp for logp in recorded] == pytest.approx(noise)
-    assert {e.logprobs[1] for e in episodes} == {-1.0}
 
 
 def test_losses_stand_in_the_order_of_their_accuracy_at_the_last_lag_if_they_have_every_lag():

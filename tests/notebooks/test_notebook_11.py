@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from statistics import stdev
 from types import SimpleNamespace
 
 import pytest
@@ -47,6 +48,18 @@ def test_the_page_counts_what_the_log_says_of_the_alarm():
 def test_the_forecast_is_the_package_s():
     for lag, rate in ((16, 2e-4), (8, 4e-4), (3, 8e-4)):
         assert notebook.forecast_solution(lag, rate, alarm.RATE) == pytest.approx(alarm.alike(lag, rate))
+
+
+def test_wrong_records_are_a_share_of_the_sampled_tokens_and_known_to_the_last():
+    noise: list[float] = []
+    spoil = notebook.wrong_records(0.1, 5.0, noise)
+    episodes = [SimpleNamespace(sampled=[True, False] * 500, logprobs=[-1.0] * 1000) for _ in range(4)]
+    spoil(episodes)
+    assert sum(wrong != 0 for wrong in noise) / len(noise) == pytest.approx(0.1, abs=0.02) and len(noise) == 2000
+    assert stdev(wrong for wrong in noise if wrong) == pytest.approx(5.0, rel=0.15)
+    recorded = [logp for e in episodes for logp, sampled in zip(e.logprobs, e.sampled, strict=True) if sampled]
+    assert [-1.0 - logp for logp in recorded] == pytest.approx(noise)
+    assert {e.logprobs[1] for e in episodes} == {-1.0}
 
 
 def test_cispo_collapses_at_lag_32_by_the_rule_of_the_log_and_lag_8_is_undecided():

@@ -2,7 +2,6 @@
 
 make_run, said        a run ──► executed as it was and changed ──► the paired difference
 worth, by_lag         recorded runs ──► what advice was worth in them, how each loss ended
-wrong_records         a planted fault
 foretold              recorded runs ──► what the forecast said of them, and what came, drawn
 """
 
@@ -27,7 +26,6 @@ from zorplex_rl.course.recorded_study import Row, Study
 from zorplex_rl.run import figure as style
 from zorplex_rl.run.figure import render
 from zorplex_rl.simulation.what_if import PairedRuns
-from zorplex_rl.task.episode import Episode
 from zorplex_rl.training.controller import Controller
 
 if TYPE_CHECKING:
@@ -89,20 +87,6 @@ def worth(study: Study, advise: Callable[..., str], numerics: Sequence[float]) -
         }
         for advice, pairs in sorted(found.items(), key=lambda item: len(item[1]))
     ]
-
-
-def wrong_records(share: float, spread: float, noise: list[float]) -> Callable[[list[Episode]], None]:
-    """Return what adds noise to the recorded log-probs of a ``share`` of the sampled tokens. ``noise``
-    gets log π_v − log μ of every one."""
-    draw = random.Random(0)
-
-    def spoil(episodes: list[Episode]) -> None:
-        for episode in episodes:
-            off = [spread * draw.gauss(0, 1) * (draw.random() < share) * sampled for sampled in episode.sampled]
-            episode.logprobs = [logp - wrong for logp, wrong in zip(episode.logprobs, off, strict=True)]
-            noise.extend(wrong for wrong, sampled in zip(off, episode.sampled, strict=True) if sampled)
-
-    return spoil
 
 
 def by_lag(study: Study, rate: float, lags: Sequence[int]) -> list[dict[str, Any]]:
