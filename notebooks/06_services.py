@@ -63,8 +63,8 @@ def _():
     mo.md("""
     ## Many of the same
 
-    Tools, rewards and generators should exist more than once. A caller should not have to know which
-    process is free, or which has just died. So it asks a *pool*: one name for several equal processes, its
+    Tools, rewards and generators should exist more than once. A caller need not know which process
+    is free or has just died. So it asks a *pool*: one name for several equal processes, its
     **replicas**.
 
     This tool is one. `look_up` only reads. `charge` must not happen twice. Both write into a ledger,
@@ -204,8 +204,8 @@ def _():
     ### Exercise 1: back off
 
     A replica that fails at every start must wait. The wait doubles with each failure,
-    up to a cap: **back-off**. Each takes a random part of its wait, called **jitter**. Without it, all
-    that wait would come back together.
+    up to a cap: **back-off**. Each takes a random part of its wait: **jitter**. Else all would
+    come back together.
     """)
     return
 
@@ -243,7 +243,7 @@ def _():
 @app.cell(hide_code=True)
 def _():
     ask_jitter = lesson.predict(
-        "Your rule also serves callers. 100 come together. In a tenth of a second the service can answer 10, or refuse 100. A caller that was refused comes back. When has everybody been answered?",
+        "Your rule also serves callers. 100 come together. In a tenth of a second the service can answer 10, or refuse 100. A refused caller comes back. When has everybody been answered?",
         "soonest if they come back at once",
         "soonest with doubled waits",
         "soonest with jitter, too",
@@ -290,8 +290,7 @@ def _():
     mo.md("""
     ### Exercise 2: notice, replace, back off
 
-    The pool runs one `keep_one` for each place. It **probes** its replica: it asks again and again
-    whether it answers.
+    The pool runs one `keep_one` for each place. It **probes** its replica: it keeps asking whether it answers.
     """)
     return
 
@@ -333,11 +332,11 @@ def _():
     mo.md("""
     ### Exercise 3: route
 
-    Which replica gets a request? Taking turns would pile up requests at a slow replica. So take the one
-    with the least *load*, the fewest requests under way. Beware: a dead replica has no load at all.
+    Which replica gets a request? Taking turns would pile them up at a slow replica. So take the one
+    with the least *load*, the fewest requests under way. Beware: a dead one has none.
 
-    When a replica dies, its requests may or may not have been carried out. Only the caller can say
-    whether they may be sent `again`.
+    When a replica dies, its requests may have been carried out. Only the caller can say whether they may
+    be sent `again`.
     """)
     return
 
@@ -533,7 +532,7 @@ def _(ask_done, hung_books, killed_books):
         ask_done,
         right=[] if not _failed else 0 if not _done else 1 if _done == _failed else 2,
         why=f"""
-        In {_done} of {_failed} cases it had. The fault may come before a call writes its line, or after. From outside nobody can tell.
+        In {_done} of {_failed} cases. The fault may come before a call writes its line, or after. From outside nobody can tell.
         {books["look_up"]["done twice"]} `look_up` requests were done twice, as *idempotent* allows.
         """,
         shows=[
@@ -688,7 +687,7 @@ def _():
         "A pool that heals probes, ends, replaces with back-off, and sends again what may be sent twice.",
         "A dead process is noticed quickly, a silent one only when its time is up.",
         "A request to a replica that died may have been carried out. Exactly once needs a memory, written in one step with the effect.",
-        "Replicas suit a role that remembers nothing. A role that exists only once needs a checkpoint.",
+        "Replicas suit a role that remembers nothing. A unique role needs a checkpoint.",
     )
     return
 

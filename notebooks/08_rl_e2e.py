@@ -300,8 +300,8 @@ def _():
     groups, `ready`. It plays the part of the replay buffer. Both see three counts in `now`: groups
     `started`, training steps begun (`step`), and the newest version `published`. Steps count from 0.
 
-    The **lag** of a group is how many versions later than its own it is trained on. `max_lag` is the
-    largest lag that we allow. We throw nothing away: `may_start` decides how many groups may be
+    A group has the **policy version** of the weights that sampled it. Its **lag** is how many versions
+    later it is trained on. `max_lag` is the largest lag that we allow. We throw nothing away: `may_start` decides how many groups may be
     *started*, so that none gets too old.
 
     Here is the generator's half. It need not wait for one batch before it starts the next. `in_order`

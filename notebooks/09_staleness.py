@@ -839,9 +839,8 @@ def _(lags):
     lesson.md(f"""
     ## How much lag?
 
-    Lag buys time: notebook 08 measures how much. In a recorded benchmark with tools of 50 ms
-    (`benchmarks/LOG.md`, 2026-11-22, two cores), lag 1 made 1.25 times as many episodes a second as lag
-    0, and lag 4 made 1.80 times as many. Lag costs accuracy: at lag {nb09.accuracy_by_lag(lags)}. That is after {lags.conditions["steps"]}
+    Lag buys time: notebook 08 measures how much. In a recorded benchmark with tools of 50 ms, lag 1 made 1.25 times as many episodes a second as lag 0.
+    Lag 4 made 1.80 times as many (`benchmarks/LOG.md`, 2026-11-22, two cores). Lag costs accuracy: at lag {nb09.accuracy_by_lag(lags)}. That is after {lags.conditions["steps"]}
     steps, the mean of {lags.whole_seeds} seeds, recorded {lags.dates}. With {lags.whole_seeds} seeds,
     the differences between lags 0 and 4 are noise. Choose the smallest bound beyond which a run gets no
     faster.
