@@ -72,7 +72,7 @@ def settings():
     config = SimpleNamespace(
         policy="embedded", device="cpu", seed=0, threads=1, max_tokens=96,
         # The page's own run, if that of notebook 08 is not there.
-        shots=0, prompts=6, samples=6, steps=12, max_lag=1, learning_rate=4e-4, eval_tasks=30,
+        shots=0, prompts=6, samples=6, steps=10, max_lag=1, learning_rate=4e-4, eval_tasks=30,
         # The runs that fall: the study's live setting, and the first of its five seeds.
         study=lab.Conditions(steps=21, schedule_steps=60, learning_rate=3e-4, held_out_tasks=40),
         fallen_seed=30, old=20, wrong_share=0.1, wrong_spread=5.0,
@@ -132,15 +132,15 @@ def _():
     ## One thing changed
 
     Change one setting. Then both runs are executed on the same random draws, with three seeds. Also
-    try `{"loss": "tis"}`, `{"temperature": 0.7}`, or `{}` with `without_fault = True`. On the command
-    line, for any run: `zorplex-rl replay RUN --max-lag 8`.
+    try `{"temperature": 0.7}`, `{"max_lag": 8}`, or `{}` with `without_fault = True`. On the command
+    line, for any run: `zorplex-rl replay RUN --learning-rate 1.2e-3`.
     """)
     return
 
 
 @app.cell
 def _():
-    change = {"max_lag": 8}
+    change = {"learning_rate": 1.2e-3}
     without_fault = False
     return change, without_fault
 
@@ -159,10 +159,12 @@ def _(change):
 
 
 @app.cell
-def _(change, recording, start_change, without_fault):
+def _(change, config, recording, start_change, without_fault):
     lesson.wait_for(start_change)
     changed = recording.config.changed(**change)
-    compared = what_if(recording, changed, without_fault, seeds=3, evaluate_every=4)
+    compared = what_if(
+        recording, changed, without_fault, seeds=3, evaluate_every=config.steps // 2
+    )
     return (compared,)
 
 
@@ -380,11 +382,11 @@ def _(rang):
     _told = lesson.md(f"""
     ## An alarm
 
-    Can you know before a run falls? Our **alarm** has two parts:
+    Can you know beforehand that a run will fall? Our **alarm** has two parts:
 
     - A *forecast*, from the settings alone. Harm grows like lag × rate³. So we convert each run to the
       lag that would be equally harmful at a rate of {RATE:g}. The plain loss survives up to {BEARABLE["reinforce"]} such versions,
-      masking {BEARABLE["icepop"]}, weights {BEARABLE["tis"]}, and losses that also limit the move {BEARABLE["m2po"]}. Clipping survived all of them.
+      masking up to {BEARABLE["icepop"]}, importance weights up to {BEARABLE["tis"]}, and losses that also limit the size of a step up to {BEARABLE["m2po"]}. Clipping survived all of them.
     - A *diagnostic*: the smoothed effective sample size of the episodes is below {SMALLEST_SAMPLE_SIZE:.2g}.
 
     In the five runs above it rang {"; ".join(f"in *{name}* at step {step}" for name, step in rang.items()) or "in none"}. Wrong records

@@ -93,7 +93,7 @@ def test_runs_from_its_first_cell_to_its_last():
     config = SimpleNamespace(**vars(settings()) | small | {"study": study})
     _, values = notebook.app.run(defs={"config": config})
     assert values["unchanged"].is_equal
-    assert values["compared"].change == "--max-lag 8 instead of 1"
+    assert values["compared"].change == "--learning-rate 0.0012 instead of 0.0004"
     assert max(map(abs, values["exact"])) < 1e-4
     assert {len(run) for run in values["drawn"].values()} == {1}
     assert set(values["rang"]) >= {"clipped, wrong records", "masked, wrong records"}
