@@ -386,7 +386,8 @@ def _(rang):
 
     - A *forecast*, from the settings alone. Harm grows like lag × rate³. So we convert each run to the
       lag that would be equally harmful at a rate of {RATE:g}. The plain loss survives up to {BEARABLE["reinforce"]} such versions,
-      masking up to {BEARABLE["icepop"]}, importance weights up to {BEARABLE["tis"]}, and losses that also limit the size of a step up to {BEARABLE["m2po"]}. Clipping survived all of them.
+      masking up to {BEARABLE["icepop"]}. Importance weights survive up to {BEARABLE["tis"]}, and losses that also limit the size of a step
+      up to {BEARABLE["m2po"]}. Clipping survived all of them.
     - A *diagnostic*: the smoothed effective sample size of the episodes is below {SMALLEST_SAMPLE_SIZE:.2g}.
 
     In the five runs above it rang {"; ".join(f"in *{name}* at step {step}" for name, step in rang.items()) or "in none"}. Wrong records
