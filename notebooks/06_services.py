@@ -204,7 +204,7 @@ def _():
     ### Exercise 1: back off
 
     A replica that fails at every start must wait. The wait doubles with each failure,
-    up to a cap: **back-off**. Each takes a random part of its wait: **jitter**. Else all would
+    up to a cap: **back-off**. Each takes a random part of its wait (**jitter**), or all would
     come back together.
     """)
     return
