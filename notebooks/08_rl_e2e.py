@@ -524,8 +524,8 @@ async def _(config, curve, loop, rule, start_runs):
     _actors = await bring_up(_run, config.device, SlowToolGenerator)
     for _lag in config.lags:
 
-        def _on_step(step, metrics, name=f"max_lag {_lag}"):
-            curve.add(name, step, metrics["accuracy"])
+        def _on_step(step, metrics, lag=_lag):
+            curve.add(nb08.name_of(lag), step, metrics["accuracy"])
 
         await load(_actors)  # begin again at version 0
         await run_loop(_actors, rule, loop, config.steps, config.prompts, _lag, _on_step)

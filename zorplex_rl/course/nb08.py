@@ -172,6 +172,7 @@ def account(timeline: Timeline, steps: int) -> SimpleNamespace:
     sampling = sum(span.end - span.start for span in timeline.spans if span.kind == "generate")
     return SimpleNamespace(
         seconds=window[1] - begin,
+        ended=[span.end - begin for span in trained],
         between=median(later.start - sooner.end for sooner, later in pairwise(trained)),
         step=median(later.end - sooner.end for sooner, later in pairwise(trained)),
         train=median(span.end - span.start for span in trained),
@@ -201,11 +202,12 @@ def side_by_side(runs: Mapping[int, SimpleNamespace], seconds: float) -> str:
         begun = sorted(span.start for span in run.timeline.spans if span.kind == "train")
         middle = (begun[0] + begun[-1] - seconds) / 2
         first = max((start for start in begun if start <= middle), default=begun[0])
-        windows[_name(lag)] = run.timeline.between(first, first + seconds)
+        windows[name_of(lag)] = run.timeline.between(first, first + seconds)
     return paired_timelines(windows, seconds, ["generator_0", "trainer"])
 
 
-def _name(lag: int) -> str:
+def name_of(lag: int) -> str:
+    """Return what the page calls a run with ``max_lag`` ``lag``."""
     return f"max_lag {lag}" if lag else "in turns"
 
 
@@ -221,10 +223,10 @@ def rows_of(accounts: Mapping[int, SimpleNamespace], after: Mapping[int, float],
         "oldest": ("largest lag", "{}"),
     }
     rows = [
-        {"": label} | {_name(lag): how.format(getattr(found, field)) for lag, found in accounts.items()}
+        {"": label} | {name_of(lag): how.format(getattr(found, field)) for lag, found in accounts.items()}
         for field, (label, how) in fields.items()
     ]
-    last = {"": f"right of {held_out} held-out tasks"} | {_name(lag): f"{share:.0%}" for lag, share in after.items()}
+    last = {"": f"right of {held_out} held-out tasks"} | {name_of(lag): f"{share:.0%}" for lag, share in after.items()}
     return [*rows, last]
 
 
@@ -236,7 +238,7 @@ def foretold_steps(accounts: Mapping[int, SimpleNamespace]) -> list[dict[str, st
         return max(turns.train, (turns.between + turns.train) / (lag + 1))
 
     return [
-        {"run": _name(lag), "by the rule": f"{rule(lag):.2f} s", "measured": f"{found.step:.2f} s"}
+        {"run": name_of(lag), "by the rule": f"{rule(lag):.2f} s", "measured": f"{found.step:.2f} s"}
         for lag, found in accounts.items()
     ]
 
@@ -251,10 +253,15 @@ def gain(accounts: Mapping[int, SimpleNamespace]) -> str:
 
 
 def paid(accounts: Mapping[int, SimpleNamespace], after: Mapping[int, float]) -> str:
-    """Say how old the data were in each run, and where it ended."""
-    oldest = ", ".join(f"{found.oldest} at `max_lag` {lag}" for lag, found in accounts.items() if lag)
-    ends = ", ".join(f"{after[lag]:.0%} {f'at lag {lag}' if lag else 'in turns'}" for lag in accounts)
-    return f"Lag costs age: the oldest group was {oldest} versions old. The runs ended with {ends}."
+    """Say what lag costs a step, and what it brings by the clock."""
+    turns, lag = accounts[0].ended, max(accounts)
+    taken = sum(end <= accounts[lag].seconds for end in turns)
+    oldest = " and ".join(f"{found.oldest} (`max_lag` {lag})" for lag, found in accounts.items() if lag)
+    ends = ", ".join(f"{share:.0%} {f'at lag {lag}' if lag else 'in turns'}" for lag, share in after.items())
+    return (
+        f"Lag costs age: the oldest group was {oldest} versions old. After {len(turns)} steps, the share of right answers "
+        f"to held-out tasks is {ends}. But when the run at lag {lag} was over, the one in turns had taken {taken} steps."
+    )
 
 
 async def train_and_kill(
