@@ -271,7 +271,7 @@ def _():
 @app.cell(hide_code=True)
 def _(whose_paired):
     ask_kinds = lesson.predict(
-        f"All training was on `compositional` tasks. On how many of the three other kinds is the trained policy clearly better? ({whose_paired.capitalize()} decides.)",
+        f"All training was on `compositional` tasks. On how many of the three other kinds is the trained policy clearly better, by {whose_paired}?",
         "none",
         "one",
         "two",
