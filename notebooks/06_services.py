@@ -20,6 +20,7 @@ with app.setup(hide_code=True):
     import signal
     import subprocess
     import sys
+    from concurrent.futures import ThreadPoolExecutor
     from contextlib import suppress
     from functools import partial
     from pathlib import Path
@@ -702,7 +703,7 @@ def _(hung, killed):
 
 @app.cell(hide_code=True)
 def _():
-    start_appendix = lesson.start_button("Run the appendix", seconds=40)
+    start_appendix = lesson.start_button("Run the appendix", seconds=25)
     mo.vstack([mo.md("## Appendix: the package's `Service`"), start_appendix])
     return (start_appendix,)
 
@@ -720,18 +721,16 @@ def _(start_appendix):
         )
         return f"{lesson.fence(done.stdout)}\n\n`examples/{name}`:\n\n```python\n{program.read_text()}\n```"
 
-    with mo.status.spinner("Two programs of examples/", remove_on_exit=True):
-        mo_parts = [
-            lesson.folded(
-                "What it adds to your pool: routing by load, a bounded queue, sessions, scaling",
-                _run("services.py"),
-            ),
-            lesson.folded(
-                "One step of RL through services, with a death in it",
-                _run("service_step.py"),
-            ),
-        ]
-    mo.vstack(mo_parts)
+    _shown = {
+        "services.py": "What it adds to your pool: routing by load, a bounded queue, sessions, scaling",
+        "service_step.py": "One step of RL through services, with a death in it",
+    }
+    with (
+        mo.status.spinner("Two programs of examples/, side by side", remove_on_exit=True),
+        ThreadPoolExecutor() as _threads,
+    ):
+        _said = list(_threads.map(_run, _shown))
+    mo.vstack(list(map(lesson.folded, _shown.values(), _said)))
     return
 
 

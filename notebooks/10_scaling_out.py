@@ -736,7 +736,7 @@ def _(hosts_config):
     train_flags = [
         *("--hosts", "processes:2" if why_not() else addresses),
         *("--generators", "2"),
-        *("--steps", f"{hosts_config.steps}", "--eval-every", "10", "--eval-tasks", "50"),
+        *("--steps", f"{hosts_config.steps}", "--eval-every", "10", "--eval-tasks", "30"),
         *([] if why_not() else ["--insecure"]),
     ]
     return (train_flags,)
