@@ -42,7 +42,7 @@ with app.setup(hide_code=True):
 def _():
     lesson.header(
         __file__,
-        minutes=48,
+        minutes=45,
         hardware="two CPU cores, no network",
         goals=[
             "replay a run with one thing changed, and say whether the difference is clear",
