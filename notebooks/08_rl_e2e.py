@@ -722,7 +722,7 @@ def _():
     mo.md("""
     ## One file that you keep
 
-    `my_async_rl.py` is this page in 220 lines, with your `may_start` and your `train`. Its two processes
+    `my_async_rl.py` is this page in 230 lines, with your `may_start` and your `train`. Its two processes
     share the weights in memory, behind a lock. Its tools answer at once, so it samples one batch at a
     time. `sample_episode` and `policy_gradient` come from your `my_rl.py`, if you wrote it in notebook 05.
     """)
