@@ -571,7 +571,7 @@ def _(after, ask_time, before, config, runs):
     {_times:.1f} times: a step takes {_turns.step:.2f} s in turns and {_most.step:.2f} s at lag {max(accounts)}.
     In turns, a batch is under way for {_turns.between:.2f} s, and the generator computes for {_turns.generate:.2f} s of that. The rest is waiting for tools, most of it for the slowest episode.
 
-    {nb08.paid(accounts, after)} Before training it was {before:.0%}. Notebook 09 is about what old data do.
+    {nb08.paid(accounts, after)} Before training, {before:.0%} of them were right. Notebook 09 is about what old data do.
     """,
         shows=[
             lesson.figure(

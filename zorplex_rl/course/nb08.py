@@ -259,8 +259,8 @@ def paid(accounts: Mapping[int, SimpleNamespace], after: Mapping[int, float]) ->
     oldest = " and ".join(f"{found.oldest} (`max_lag` {lag})" for lag, found in accounts.items() if lag)
     ends = ", ".join(f"{share:.0%} {f'at lag {lag}' if lag else 'in turns'}" for lag, share in after.items())
     return (
-        f"Lag costs age: the oldest group was {oldest} versions old. After {len(turns)} steps, the share of right answers "
-        f"to held-out tasks is {ends}. But when the run at lag {lag} was over, the one in turns had taken {taken} steps."
+        f"Lag costs age: the oldest group was {oldest} versions old. When the run at lag {lag} was over, the one in turns "
+        f"had taken {taken} of its {len(turns)} steps. At the end of each run, of the held-out tasks {ends} are right."
     )
 
 
