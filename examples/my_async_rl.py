@@ -11,6 +11,7 @@ import random
 import re
 from multiprocessing import get_context
 from statistics import fmean, pstdev
+from threading import Lock
 from types import SimpleNamespace as Record
 
 import torch
@@ -150,6 +151,7 @@ class Trainer:
 # An object in a process of its own: `await process.method(x)` runs its `method(x)` there.
 class Process:
     def __init__(self, build, *arguments):
+        self.turn = Lock()
         self.pipe, theirs = SPAWN.Pipe()  # their end is closed here on return: a call to a dead process fails
         SPAWN.Process(target=serve, args=(theirs, build, *arguments), daemon=True).start()
 
@@ -157,8 +159,9 @@ class Process:
         return lambda *arguments: asyncio.to_thread(self.ask, method, arguments)
 
     def ask(self, *message):
-        self.pipe.send(message)
-        return self.pipe.recv()
+        with self.turn:  # one call at a time: the answers come back in the order of the questions
+            self.pipe.send(message)
+            return self.pipe.recv()
 
 
 def serve(pipe, build, *arguments):
@@ -172,19 +175,29 @@ def may_start(version, step, on_the_way, per_step, max_lag):
 
 
 async def generate(generator, may_start, ready, now, news, steps, per_step, max_lag):
-    version = 0
-    while now.started < steps * per_step:
-        news.clear()  # before the looks below, so that no news is missed
-        if version < now.published:
-            version = await generator.pull()
-        on_the_way = now.started - now.step * per_step
-        count = may_start(version, now.step, on_the_way, per_step, max_lag)
-        if count < 1:
-            await news.wait()
-            continue
-        first, now.started = now.started, min(now.started + min(count, per_step), steps * per_step)
-        for finished in await generator.sample(range(first, now.started)):
-            ready.put_nowait(finished)
+    version, batch = 0, None
+    async with asyncio.TaskGroup() as under_way:
+        while now.started < steps * per_step:
+            news.clear()  # before the looks below, so that no news is missed
+            if version < now.published:
+                version = await generator.pull()
+            on_the_way = now.started - now.step * per_step
+            count = may_start(version, now.step, on_the_way, per_step, max_lag)
+            if count < 1:
+                await news.wait()
+                continue
+            first = now.started
+            now.started = min(first + min(count, per_step), steps * per_step)
+            sampled = generator.sample(range(first, now.started))
+            batch = under_way.create_task(in_order(sampled, batch, ready))
+
+
+async def in_order(sampled, earlier, ready):
+    finished = await sampled
+    if earlier is not None:
+        await earlier
+    for group in finished:
+        ready.put_nowait(group)
 
 
 async def train(trainer, ready, now, news, steps, per_step, on_step):

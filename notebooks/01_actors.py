@@ -269,8 +269,8 @@ def _():
     ## An actor of your own
 
     The rest of this page runs on an actor that you write. It keeps a total, and adds up its part of
-    a large sum. Which part is its own depends on its **rank**: its number, from 0, in the mesh that
-    is called. In an endpoint, `current_rank().rank` is this number, and
+    a large sum. Which part that is depends on its **rank**: its number, from 0, in the mesh that is
+    called. In an endpoint, `current_rank().rank` is this number, and
     `current_rank().extent.nelements` is how many are called.
 
     ### Exercise 1: `Summer`
@@ -408,8 +408,8 @@ def settings():
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    Below, a long sum is broadcast, and all totals are asked for right after it. Then rank 2 gets
-    1,000, and all are to give 10 away.
+    Below, we broadcast a long sum, and ask for all totals right after it. Then rank 2 gets 1,000, and
+    every actor is told to give away 10.
     """)
     return
 
@@ -565,8 +565,8 @@ def _():
     mo.md("""
     ## Ping-pong
 
-    Actors call each other, too. Who gets `hit(left)` passes on `hit(left - 1)` to the other player,
-    and waits until the rest of the rally has been played.
+    Actors call each other, too. The player that gets `hit(left)` sends `hit(left - 1)` to the other
+    one, and waits until the rest of the rally has been played.
     """)
     return
 
@@ -634,7 +634,7 @@ def _():
     mo.md("""
     ### Exercise 3: mend the deadlock
 
-    Write `hit` anew, so that a rally of any length ends, and every hit is counted.
+    Rewrite `hit`, so that a rally of any length ends, and every hit is counted.
     """)
     return
 
@@ -692,8 +692,8 @@ def _():
     lesson.folded(
         "There are two ways out. What does each cost?",
         """
-        Who waits in a concurrent endpoint keeps a call open for every hit. Who broadcasts is never told
-        that the rally is over, and an error has no caller to go to.
+        A player that waits in a concurrent endpoint keeps a call open for every hit. One that
+        broadcasts is never told that the rally is over, and an error has no caller to go to.
         """,
     )
     return
@@ -704,8 +704,8 @@ def _(config):
     lesson.md(f"""
     ## A mesh that sums
 
-    The numbers from 0 to {config.numbers - 1:,} are added up three times. First here. Then on the
-    mesh, with a quarter of the *numbers* sent to each actor. Last with only the *end* sent.
+    The numbers from 0 to {config.numbers - 1:,} are added up three times. First in this process. Then
+    on the mesh, with a quarter of the *numbers* sent to each actor. Last, with only the *end* sent.
     """)
     return
 
@@ -816,7 +816,7 @@ def _(call, clone_bytes, many, method, row_bytes):
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    Who starts processes stops them, deadlocked players included.
+    Whoever starts processes must stop them, deadlocked players included.
     """)
     return
 
@@ -839,7 +839,7 @@ def _():
 def _():
     lesson.recap(
         "An actor is an object with a mailbox. Messages and answers are copies.",
-        "`call` asks all, `call_one` one, `choose` one by lot. `broadcast` does not wait. A slice is a smaller mesh.",
+        "`call` asks all, `call_one` one, `choose` one at random. `broadcast` does not wait. A slice is a smaller mesh.",
         "An actor works on one message at a time, even across `await`. That protects its state, and can deadlock.",
     )
     return

@@ -318,7 +318,7 @@ def _():
     Now train with your step. The task is to fit one period of a sine. Its 64 points are in order:
     rank 0 has the first 48, rank 1 the other 16. So each rank sees only its own part of the world.
 
-    Three ways to train: with `ddp_step`; with `plain_step`, which no rank tells the others about; and
+    Three ways to train: with `ddp_step`; with `plain_step`, where each rank keeps its gradients to itself; and
     with `plain_step` on a model in DDP. DDP hooks into the backward pass and averages the gradients
     there.
     """)
@@ -433,7 +433,7 @@ def _(one_process, trained, whose_step, with_ddp):
         shows=[
             lesson.figure(
                 loss_chart(_curves, "loss on all 64 examples"),
-                "Parts of 48 and 16 examples. Who learns alone gets better at the own part, and worse at the whole.",
+                "Parts of 48 and 16 examples. A rank that learns alone gets better on its own part, and worse on the whole.",
             ),
         ],
     )
@@ -665,7 +665,7 @@ async def _(procs, restart_seconds, trained, workers):
 def _(changes):
     _send, _spawn, _restart = changes.values()
     lesson.md(f"""
-    To send a function took {lesson.in_words(_send)}, a new actor {lesson.in_words(_spawn)}, new processes
+    Sending a function took {lesson.in_words(_send)}, a new actor {lesson.in_words(_spawn)}, new processes
     {lesson.in_words(_restart)}: {float(f"{_restart / _spawn:.2g}"):,.0f} times as long as the actor. With a large
     model the gap is wider, since loading it belongs to the third way only. But the new actor has to
     find the weights where the old one left them.

@@ -69,8 +69,8 @@ def _():
     mo.md("""
     ## Everything dies sometimes
 
-    A training run of days uses hundreds of machines. Every few hours some process dies, or is
-    silent. The run should lose minutes, not days.
+    A training run of days uses hundreds of machines. Every few hours some process dies, or goes silent.
+    The run should lose minutes, not days.
 
     This notebook breaks real processes, and asks three questions. What does a caller see? Who puts
     a new process in the place of the dead one? What did the dead one know that nobody else knows?
@@ -342,8 +342,7 @@ def _(hang_times, kill_times):
     {len(kill_times)} workers got the same `kill -9`, each at its own moment within one second. Their
     callers knew after {min(kill_times):.2f} to {max(kill_times):.2f} s: at the next poll, so at once or a
     whole period later. Silence of {len(hang_times)} others took {min(hang_times):.1f} to
-    {max(hang_times):.1f} s. Who allows less silence kills
-    some that are only slow.
+    {max(hang_times):.1f} s. With a shorter limit, you would also kill workers that are only slow.
     """)
     return
 
@@ -400,10 +399,10 @@ def _(ask_wake, told, woken, written_after, written_before):
         ask_wake,
         right=0 if isinstance(woken, int) else 2 if _late else 1,
         why=f"""
-        The caller was told `{told}`, when {"the" if written_before else "no"} line had been written.
+        When the caller was told `{told}`, the line {"had" if written_before else "had not"} been written.
         After `SIGCONT` the line {"was" if written_after else "was not"} there, and the next call got
-        `{woken}`. "Dead" is a decision of the others, and the process does not know of it. With a
-        successor there would be two now. So a supervisor makes sure first: `end` sends `kill -9`
+        `{woken}`. "Dead" is a decision of the others, and the process does not know of it. If a
+        successor had started by then, there would be two. So a supervisor makes sure first: `end` sends `kill -9`
         *before* a successor starts. This is called **fencing**.
         """,
     )
@@ -646,7 +645,7 @@ def _(ask_fates, limits, lived, whose_decide):
             ("SIGSTOP for 1 s", "a call of 3 s"): 1,
         }.get(tuple(_spared), 2 if len(_spared) == 4 else []),
         why=f"""
-        Spared were: {", ".join(f"*{fate}*" for fate in _spared) or "none"}. The one with `kill -9`
+        Not replaced: {", ".join(f"*{fate}*" for fate in _spared) or "none"}. The one with `kill -9`
         was found dead after {_killed:.1f} s, the one with `SIGSTOP` after {_silent:.1f} s. Below the
         limit of {limits.silent:g} s, silence is only slow. The last row is a fault that comes back:
         after {limits.restarts} restarts the supervisor gives up. All this was decided by
@@ -790,8 +789,8 @@ def _():
     In data-parallel training all workers average their gradients after every step. If one is
     missing, all others wait. **Semi-synchronous training** meets more rarely. A round sends the
     weights to all learners. Each takes some steps on its own, and sends back how its weights have
-    changed. Those changes are averaged. Who does not answer by the deadline is left out of this
-    round.
+    changed. Those changes are averaged. A learner that does not answer by the deadline is left out of
+    this round.
 
     The task: learn a curve. Each learner owns one third of it, and sees no other data. The network is
     in `zorplex_rl/course/nb03.py`.
@@ -821,7 +820,7 @@ class Learner(Actor):
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    ### Exercise 3: whoever is there
+    ### Exercise 3: merge what has come back
 
     Complete `merge`. Each change counts by its examples. If nobody answered, the weights stay as they
     are. Do not modify an argument.
@@ -951,7 +950,7 @@ def _(ask_forget, config, trained, whose_merge):
         right=2 if _end > 1.5 * _then else 0 if _end < _then / 1.5 else 1,
         why=f"""
         On the third of the dead learner the error went from {_then:.3f} to {_end:.3f}, on the others'
-        from {_others[0]:.3f} to {_others[1]:.3f}. With a learner its *data* went. Had every learner drawn
+        from {_others[0]:.3f} to {_others[1]:.3f}. With the learner, its *data* are gone. Had every learner drawn
         from all data, a death would only have cost some speed. The changes were averaged by
         {whose_merge}. The round with the kill took {_longest:.0f} ms, the median one
         {_normal:.0f} ms. Where the supervisor had a **spare** ready, a second process with the same
@@ -984,7 +983,7 @@ def _():
 def _():
     lesson.recap(
         "An exception is an answer. `sys.exit`, `kill -9` and `SIGSTOP` end in a `SupervisionError`.",
-        "Death is noticed at the next poll, silence at a limit. Who is declared dead may still run, so kill it first.",
+        "Death is noticed at the next poll, silence at a limit. A process that was declared dead may still run, so kill it first.",
         "A supervisor replaces the dead and the stuck, and spares the slow and the busy. It gives up on a fault that comes back.",
         "What comes back is the process, not its state. A checkpoint bounds the loss.",
         "Training in rounds goes on without a learner. It forgets what only that learner's data could teach.",

@@ -212,7 +212,6 @@ def _(ask_uneven, four_by_hand, held):
     lesson.reveal(
         ask_uneven,
         right={(2, 1, 1, 1): 0, (2, 2, 1, 0): 1}.get(tuple(four_by_hand), []),
-        how="Computed",
         why=f"""
         By the rule in `cut` the ranks get {", ".join(map(str, four_by_hand))} rows: sizes are rounded *up*, so
         the last ranks get less, or nothing. Code must cope with an empty shard. A **DTensor** is torch's
@@ -430,7 +429,7 @@ def _():
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    Backward, two rules are missing. The gradient of a sum goes to every summand as it is. And `x` went
+    Two rules of the backward pass are missing. The gradient of a sum goes to every summand as it is. And `x` went
     into every rank, so their gradients for it are added. `by_hand` runs `two_layers` between the two.
     """)
     return
@@ -819,8 +818,9 @@ def _(ask_fsdp, by_the_book, config, fsdp, fsdp_held, fsdp_numbers, whose_share)
         right={1: 0, 2: 1, 3: 2, 4: 3}.get(round(2 * _times), []) if _sent else [],
         why=f"""
         It sent {_times:.2f} times as much. By the book it would be {(_gather + _scatter) / _reduce:g}: an all_reduce *is* a reduce_scatter and an all_gather, and FSDP puts its
-        update between the two. {"The rest is gloo's reduce_scatter, which you have met above. " if _times > 1.2 else ""}So a rank keeps {fsdp_held / 1e6:.2f} instead of {2 * _size / 1e6:.2f} MB of weights and momentum, for no byte more, where the backend
-        is good. `fully_shard` usually gathers twice, to forget the weights between forward and backward: {(2 * _gather + _scatter) / _reduce:g} times, by the book.
+        update between the two. {"The rest is gloo's reduce_scatter, which you have met above. " if _times > 1.2 else ""}So
+        a rank keeps {fsdp_held / 1e6:.2f} MB of weights and momentum instead of {2 * _size / 1e6:.2f}
+        MB. With a good backend it sends not one byte more for that. `fully_shard` usually gathers twice, to forget the weights between forward and backward: {(2 * _gather + _scatter) / _reduce:g} times, by the book.
         """,
         shows=[
             lesson.figure(
@@ -862,7 +862,7 @@ def _():
         "Collectives turn placements into each other. Formulas give their least cost in bytes; what a backend sends may be more, so count.",
         "Column-parallel and then row-parallel: two layers, one all_reduce forward, one backward, and the same numbers as torch.",
         "FSDP keeps a share, borrows the rest, and sends by formula what data parallelism sends; gathering twice costs half as much again.",
-        "Trainers and generators are different groups: no collective leads across. Notebook 07b plans that transfer.",
+        "Trainers and generators are different groups, and no collective connects them. Notebook 07b plans that transfer.",
     )
     return
 

@@ -20,6 +20,7 @@ with app.setup(hide_code=True):
     import signal
     import subprocess
     import sys
+    from concurrent.futures import ThreadPoolExecutor
     from contextlib import suppress
     from functools import partial
     from pathlib import Path
@@ -63,8 +64,8 @@ def _():
     mo.md("""
     ## Many of the same
 
-    Tools, rewards and generators should exist more than once. A caller does not want to know which
-    process is free, or has just died. So it asks a *pool*: one name for several equal processes, its
+    Tools, rewards and generators should exist more than once. A caller need not know which process
+    is free or has just died. So it asks a *pool*: one name for several equal processes, its
     **replicas**.
 
     This tool is one. `look_up` only reads. `charge` must not happen twice. Both write into a ledger,
@@ -204,8 +205,8 @@ def _():
     ### Exercise 1: back off
 
     A replica that fails at every start must wait. The wait doubles with each failure,
-    up to a cap: **back-off**. Each takes a random part of its wait, or all who wait would come
-    back together: **jitter**.
+    up to a cap: **back-off**. Each takes a random part of its wait (**jitter**), or all would
+    come back together.
     """)
     return
 
@@ -243,7 +244,7 @@ def _():
 @app.cell(hide_code=True)
 def _():
     ask_jitter = lesson.predict(
-        "Your rule also serves callers. 100 come together. In a tenth of a second the service can answer 10, or refuse 100. Who is refused comes back. When has everybody been answered?",
+        "Your rule also serves callers. 100 come together. In a tenth of a second the service can answer 10, or refuse 100. A refused caller comes back. When has everybody been answered?",
         "soonest if they come back at once",
         "soonest with doubled waits",
         "soonest with jitter, too",
@@ -278,7 +279,6 @@ def _(ask_jitter, returning, whose_delay):
     lesson.reveal(
         ask_jitter,
         right=[i for i, length in enumerate(_lengths) if length == min(_lengths)],
-        how="Simulated",
         why=f"""
         Simulated, with {whose_delay}. At once: {_once}. Doubled: {_doubled}, in crowds of up to {max(returning["doubled"][1:])}. With jitter: {_jitter}.
         """,
@@ -291,8 +291,7 @@ def _():
     mo.md("""
     ### Exercise 2: notice, replace, back off
 
-    The pool runs one `keep_one` for each place. It **probes** its replica: it asks again and again
-    whether it answers.
+    The pool runs one `keep_one` for each place. It **probes** its replica: it keeps asking whether it answers.
     """)
     return
 
@@ -334,11 +333,11 @@ def _():
     mo.md("""
     ### Exercise 3: route
 
-    Which replica gets a request? Turns would pile them up at a slow one. So take the one with the
-    least *load*, the fewest requests under way. Beware: a dead one has none.
+    Which replica gets a request? Taking turns would pile them up at a slow replica. So take the one
+    with the least *load*, the fewest requests under way. Beware: a dead one has none.
 
-    What was with a replica that died may have been done. Only the caller may say that it can be sent
-    `again`.
+    When a replica dies, its requests may have been carried out. Only the caller can say whether they may
+    be sent `again`.
     """)
     return
 
@@ -503,7 +502,7 @@ def _(Healing, ask_faults, hung, killed):
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    ## The account
+    ## What became of every request
 
     A request is **idempotent** if doing it twice is as good as once. `look_up` is, so it was sent
     again. `charge` is not: its caller got an error.
@@ -534,7 +533,7 @@ def _(ask_done, hung_books, killed_books):
         ask_done,
         right=[] if not _failed else 0 if not _done else 1 if _done == _failed else 2,
         why=f"""
-        From {_done} of {_failed}. The fault may come before a call writes its line, or after. From outside nobody can tell.
+        In {_done} of {_failed} cases. The fault may come before a call writes its line, or after. From outside nobody can tell.
         {books["look_up"]["done twice"]} `look_up` requests were done twice, as *idempotent* allows.
         """,
         shows=[
@@ -688,8 +687,8 @@ def _():
     lesson.recap(
         "A pool that heals probes, ends, replaces with back-off, and sends again what may be sent twice.",
         "A dead process is noticed quickly, a silent one only when its time is up.",
-        "What was with a replica that died may have been done. Exactly once needs a memory, written in one step with the effect.",
-        "Replicas suit a role that remembers nothing. What exists once needs a checkpoint.",
+        "A request to a replica that died may have been carried out. Exactly once needs a memory, written in one step with the effect.",
+        "Replicas suit a role that remembers nothing. A unique role needs a checkpoint.",
     )
     return
 
@@ -704,7 +703,7 @@ def _(hung, killed):
 
 @app.cell(hide_code=True)
 def _():
-    start_appendix = lesson.start_button("Run the appendix", seconds=40)
+    start_appendix = lesson.start_button("Run the appendix", seconds=25)
     mo.vstack([mo.md("## Appendix: the package's `Service`"), start_appendix])
     return (start_appendix,)
 
@@ -722,18 +721,16 @@ def _(start_appendix):
         )
         return f"{lesson.fence(done.stdout)}\n\n`examples/{name}`:\n\n```python\n{program.read_text()}\n```"
 
-    with mo.status.spinner("Two programs of examples/", remove_on_exit=True):
-        mo_parts = [
-            lesson.folded(
-                "What it adds to your pool: routing by load, a bounded queue, sessions, scaling",
-                _run("services.py"),
-            ),
-            lesson.folded(
-                "One step of RL through services, with a death in it",
-                _run("service_step.py"),
-            ),
-        ]
-    mo.vstack(mo_parts)
+    _shown = {
+        "services.py": "What it adds to your pool: routing by load, a bounded queue, sessions, scaling",
+        "service_step.py": "One step of RL through services, with a death in it",
+    }
+    with (
+        mo.status.spinner("Two programs of examples/, side by side", remove_on_exit=True),
+        ThreadPoolExecutor() as _threads,
+    ):
+        _said = list(_threads.map(_run, _shown))
+    mo.vstack(list(map(lesson.folded, _shown.values(), _said)))
     return
 
 

@@ -212,9 +212,8 @@ def _(ask_busy, backend, config, waits):
             len(waited_for_busy), 1 if waited_for_busy == ["message"] else []
         ),
         why=f"""
-        Behind the busy owner waited: {", ".join(waited_for_busy) or "nobody"}. A message is answered by
-        an endpoint, and an endpoint waits for its turn. Behind the stopped process waited:
-        {", ".join(_stopped) or "nobody"}. {"Here the network card does the work." if backend == "ibverbs" else "Without RDMA hardware, threads of the owner's process send the bytes. So RDMABuffer is one-sided for Python only."}
+        These waited for the busy owner: {", ".join(waited_for_busy) or "nobody"}. A message is answered by
+        an endpoint, and an endpoint waits for its turn. These waited for the stopped process: {", ".join(_stopped) or "nobody"}. {"Here the network card does the work." if backend == "ibverbs" else "Without RDMA hardware, threads of the owner's process send the bytes. So RDMABuffer is one-sided for Python only."}
         Shared memory needs nobody: the reader copies pages that are its own as well.
         """,
         shows=[
@@ -334,7 +333,7 @@ def _(ask_ladder, config, late_move, middle, rates):
         why=f"""
         {_times:.1f} times, by {_best}. Our three settings make TCP {_gain:.1f} times as fast as the defaults.
 
-        Each phase stops somebody else. During *publish* the trainer stands still. During *fetch*
+        Each phase stops a different process. During *publish* the trainer stands still. During *fetch*
         nobody does: the bytes go to a **staging buffer**, host memory beside the model, and
         generation goes on. During *swap* the generator stops between two decode steps. In TCP's
         case that is {_tcp.swap / (_tcp.swap + _tcp.fetch):.0%} of the pull.
@@ -528,7 +527,7 @@ def _():
 
     The writer gives you one more number, the first of each header: the slot's *sequence*. It is
     0 until the slot is first written. It becomes odd before a copy into the slot begins, and
-    even, larger by one, after the copy is done. While it is odd, believe nothing else of that slot.
+    even, larger by one, after the copy is done. While it is odd, trust nothing else in that slot.
     `fence` keeps the processor from changing this order.
     """)
     return

@@ -162,7 +162,6 @@ def _(ask_last, chunks, nine_rows):
     lesson.reveal(
         ask_last,
         right={0: 2, 1: 1}.get(_counts[-1], 0),
-        how="Computed",
         why=f"""
         The ranks hold {", ".join(map(str, _counts))} rows. Nine rows on four ranks make shares of three, rounded up, and three ranks have them
         all. `torch.chunk` says the same: it returns {len(chunks)} chunks, of {", ".join(map(str, chunks))} rows. A plan must work with an empty shard.
@@ -385,7 +384,6 @@ def _(ask_heads, head_rows, heads, keys, keys_on):
     lesson.reveal(
         ask_heads,
         right=_right,
-        how="Computed",
         why=f"""
         The projection has {keys.shape[0]} rows, {head_rows} for each of {heads} heads. Rank 1 holds rows {_first} to {_first + _count - 1}: {"the same as rank 0" if keys_on[0].offsets == keys_on[1].offsets else "others than rank 0"}. So
         a plan for {2 * heads} ranks moves more bytes than the parameter has. Libraries differ here. vLLM
@@ -468,9 +466,8 @@ def _(ask_busiest, plans):
     lesson.reveal(
         ask_busiest,
         right=0 if _times < 2.9 else 1 if _times < 5.3 else 2,
-        how="Computed",
         why=f"""
-        {_times:.1f} times: rank 0 receives what it has not and sends everything, {_through_0 / 1e6:.2f} MB through one link. With the plan the busiest rank
+        {_times:.1f} times: rank 0 receives what it lacks and sends everything, {_through_0 / 1e6:.2f} MB through one link. With the plan the busiest rank
         sends {_busiest / 1e6:.2f} MB, and no trainer rank needs room for the whole model. In all, the plan moves {_plan.bytes_moved / 1e6:.2f} MB, which is
         {"the minimum" if _plan.bytes_moved == nb07b.minimum_bytes(_plan) else "not the minimum"}. Choose other meshes below.
         """,

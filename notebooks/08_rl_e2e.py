@@ -16,6 +16,7 @@ with app.setup(hide_code=True):
     import asyncio
     import math
     import os
+    import random
     import signal
     import time
     from functools import partial
@@ -27,16 +28,15 @@ with app.setup(hide_code=True):
 
     from zorplex_rl.course import nb08, nb08_checks
     from zorplex_rl.course.figures.loop_drawing import loop_drawing
-    from zorplex_rl.course.figures.tokens import token_strip
     from zorplex_rl.course.kept_file import EXAMPLES, fill_in, functions_of, keep
     from zorplex_rl.course.lesson import exercise, lesson
-    from zorplex_rl.course.widgets import LiveCurve, WhatIf
-    from zorplex_rl.course.widgets.what_if import Knob
+    from zorplex_rl.course.widgets import LiveCurve
     from zorplex_rl.policy.evaluate import evaluate
     from zorplex_rl.policy.load import load_policy
     from zorplex_rl.policy.rollout import Sampling
-    from zorplex_rl.run.timeline import Span, Timeline
+    from zorplex_rl.run.timeline import Span, Timeline, now
     from zorplex_rl.services.runtime import run_together, start_monarch, this_host
+    from zorplex_rl.simulation.setting import lognormal
     from zorplex_rl.task.environment import Zorplex, kinds_of
     from zorplex_rl.task.own_task import EnvironmentSource
     from zorplex_rl.training.actors import DatasetActor, RewardActor
@@ -53,12 +53,12 @@ with app.setup(hide_code=True):
 def _():
     lesson.header(
         __file__,
-        minutes=50,
+        minutes=47,
         hardware="two CPU cores, no network; a GPU is used where there is one",
         goals=[
             "write the rule that bounds the age of data, and the loop of the trainer",
             "find a planted fault from a step's diagnostics",
-            "say what generator and trainer gain when nobody takes turns",
+            "say how much lag a run needs, and measure what it brings",
             "kill a process in mid-training without losing data",
             "keep it all in one file, `my_async_rl.py`",
         ],
@@ -70,7 +70,7 @@ def _():
 def _():
     lesson.figure(
         loop_drawing(),
-        "The whole loop. On this page every part of it is a process of its own.",
+        "The whole loop. On this page every part of it runs in its own process.",
     )
     return
 
@@ -80,12 +80,12 @@ def _():
     mo.md("""
     ## A lap by hand
 
-    Here the parts become one system. First you walk around its loop once. Then you write its
-    **controller**, the program that does the walking.
+    Here the parts become one system. First you walk around the loop once, by hand. Then you write
+    the **controller**, the program that does it again and again.
 
-    Each role is an **actor**: an object in a process of its own. `await actor.method.call_one(x)` calls
-    its method there and waits for the answer. The trainer *publishes* its weights, and the generator
-    *pulls* them: it copies them into its model. `nb08.run_config` makes the package's settings of these:
+    Each role is an **actor**: an object in its own process. `await actor.method.call_one(x)` calls
+    its method there and waits for the answer. The trainer *publishes* its weights. The generator
+    *pulls* them: it copies them into its model. These are the settings of this page:
     """)
     return
 
@@ -102,12 +102,14 @@ def settings():
         max_tokens=96 if _embedded else 256,
         prompts=8,  # groups in a training batch
         samples=8,  # episodes in a group
-        steps=40,
-        max_lag=1,
-        learning_rate=3e-4 if _embedded else 3e-6,
-        eval_tasks=50,  # in the run that is killed
-        held_out=200,  # before and after
-        killed_steps=16,
+        steps=12,
+        lags=(0, 1, 4),  # of the runs that are compared
+        tool_seconds=0.1,  # what a tool takes, on average
+        max_lag=1,  # of the run in which a process is killed
+        killed_steps=12,
+        eval_tasks=50,
+        learning_rate=4e-4 if _embedded else 3e-6,
+        held_out=200,  # tasks, before and after
         # One thread is fastest for a small model.
         threads=1 if _embedded else torch.get_num_threads(),
     )
@@ -119,7 +121,7 @@ def _(config):
     torch.set_num_threads(config.threads)
     policy = load_policy(config.policy, config.device)
     environment = Zorplex(config.seed, shots=config.shots)
-    # For the labels of this page's buttons: what takes how long with this policy on this machine.
+    # For the labels of the buttons: how long a run takes with this policy on this machine.
     expected = nb08.run_time(nb08.run_config(config), policy, IMPORTS)
     lesson.ran_on(policy)
     return environment, expected, policy
@@ -135,21 +137,26 @@ def start(actor_class, *arguments):
 
 
 @app.function
-async def bring_up(run, device):
-    """Start all actors, and give the generator its first weights."""
+async def bring_up(run, device, generator_class=GeneratorActor):
+    """Start all actors, with the weights of version 0."""
     source = EnvironmentSource.of(run)  # whose tasks and rewards they are
     actors = SimpleNamespace(
         dataset=start(DatasetActor, source),  # which task has which number
-        generator=start(GeneratorActor, "generator_0", run, device),
+        generator=start(generator_class, "generator_0", run, device),
         reward=start(RewardActor, "reward", source),
         trainer=start(TrainerActor, "trainer", run, device),
     )
-    # Both load the model, at the same time.
+    await load(actors)
+    return actors
+
+
+@app.function
+async def load(actors):
+    """Let both load the model, at the same time, and give the generator its first weights."""
     await asyncio.gather(actors.generator.setup.call_one(), actors.trainer.setup.call_one())
     await actors.trainer.publish.call_one()
     await actors.generator.subscribe.call_one(actors.trainer)  # whose weights it pulls
     await actors.generator.pull.call_one()
-    return actors
 
 
 @app.function
@@ -164,7 +171,7 @@ async def stop_all():
 def _():
     mo.md("""
     A **group** is the episodes of one task, as in 05. Its *number* decides its task and its random
-    draws. `sample` walks the lap as far as the rewards:
+    draws. `sample` does the first half of the loop: from tasks to rewards.
     """)
     return
 
@@ -209,20 +216,10 @@ async def _(config, start_by_hand):
 
 
 @app.cell(hide_code=True)
-def _(finished, loading_seconds, policy):
+def _(finished, loading_seconds):
     episodes = [episode for _, group in finished for episode in group]
-    _failed = [e for e in episodes if e.score.outcome != "success"]
-    _one = max(_failed or episodes, key=lambda e: (e.tool_calls, len(e.token_ids)))
-    mo.vstack(
-        [
-            lesson.md(
-                f"Starting and loading took {loading_seconds:.1f} s. The lap brought {len(episodes)} episodes of {len(finished)} groups. Here is one:"
-            ),
-            lesson.figure(
-                token_strip(policy, _one),
-                f"“{_one.task.question}”, expected {_one.task.answer}: `{_one.score.outcome}`, reward {_one.score.reward:.2f}.",
-            ),
-        ]
+    lesson.md(
+        f"Starting and loading took {loading_seconds:.1f} s. One lap produced {len(episodes)} episodes in {len(finished)} groups."
     )
     return (episodes,)
 
@@ -230,18 +227,16 @@ def _(finished, loading_seconds, policy):
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    ## A fault that makes no noise
+    ## A silent fault
 
-    Generator and trainer are two programs. If they disagree about the probability of a token, nothing
-    fails. But the gradient is biased: its samples are off-policy, or weighted by a wrong ratio. So a
-    trainer compares its own log-prob of every token with the recorded one.
+    If generator and trainer disagree about the probability of a token, there is no exception. But the
+    gradient is wrong. So the trainer computes every log-prob again and compares it with the recorded one.
 
-    The episodes above went into three training steps, as if of the newest version. One step is sound. In
-    one, the tools' text is *not masked*. In one, the generator had missed a pull: its weights were a
-    version old.
+    The episodes above went into three training steps. One is sound. In one, the tools' text is *not
+    masked*. In one, the generator had missed a pull, so its weights were one version old.
 
     Let w be the trainer's probability of a token divided by the recorded one. The **effective sample size**
-    of n tokens is (Σw)² / (n Σw²). At 0.6, 1,000 tokens tell only as much as 600 fresh ones.
+    of n tokens is (Σw)² / (n Σw²). At 0.6, 1,000 tokens tell you only as much as 600 fresh ones.
     """)
     return
 
@@ -287,10 +282,9 @@ def _(ask_fault, diagnosed):
         ask_fault,
         right="ABC".index(_at["a missed pull"]),
         why=f"""
-    Step {_at["a missed pull"]}: one version of age makes a difference of {_stale["max_logp_difference"]:.2f}. That is **staleness**.
-    Step {_at["sound"]} is sound and differs by {_sound["max_logp_difference"]:.6f} at most: {"that is rounding" if _sound["max_logp_difference"] < 1e-3 else "more than rounding, so look into it"}.
-    Step {_at["not masked"]} trained on {_open["trained on"]:,} tokens, but the policy sampled {_sound["trained on"]:,}. The others are the tools'.
-    Nobody sampled them, so their recorded log-prob is 0, and the trainer finds them {_open["max_logp_difference"]:.0f} away.
+    Weights that are one version old make log-probs differ by up to {_stale["max_logp_difference"]:.2f}: step {_at["a missed pull"]}. That is **staleness**.
+    Step {_at["sound"]} is sound. It differs by {_sound["max_logp_difference"]:.6f} at most: {"that is rounding" if _sound["max_logp_difference"] < 1e-3 else "more than rounding, so look into it"}.
+    Step {_at["not masked"]} trained on {_open["trained on"]:,} tokens, but the policy sampled only {_sound["trained on"]:,}. The tools wrote the others, so no log-prob was recorded for them.
     """,
     )
     return
@@ -301,51 +295,48 @@ def _():
     mo.md("""
     ## The controller
 
-    Now nobody takes turns. While the trainer works on one batch, the generator writes the next. The
-    controller is two coroutines: `generate` and `train`. Between them is the queue `ready` of finished
-    groups, where the package has its replay buffer. They share three counts in `now`: groups `started`, steps begun (`step`), and the newest
-    version `published`. Steps count from 0.
+    Now nobody takes turns. While the trainer works on one batch, the generator already writes the next.
+    The controller is two coroutines: `generate` and `train`. Between them sits a queue of finished
+    groups, `ready`. It plays the part of the replay buffer. Both see three counts in `now`: groups
+    `started`, training steps begun (`step`), and the newest version `published`. Steps count from 0.
 
-    A coroutine lets others run only at an `await`, so `now` needs no lock. `news` wakes a generator
-    that waits for new weights.
+    A group has the **policy version** of the weights that sampled it. Its **lag** is how many versions
+    later it is trained on. `max_lag` is the largest lag that we allow. We throw nothing away: `may_start` decides how many groups may be
+    *started*, so that none gets too old.
 
-    A group is of the **policy version** that sampled it. Its **lag** is how many versions later it is
-    trained on, and `max_lag` bounds that.
-    Nobody checks finished groups and throws old ones away. Instead, `may_start` decides which groups
-    may be *started*. Here is the generator's half. It asks for one batch at most, and stops after the
-    last step:
+    Here is the generator's half. It need not wait for one batch before it starts the next. `in_order`
+    queues them in the order in which they were started.
     """)
     return
 
 
 @app.function
 async def generate(generator, may_start, ready, now, news, steps, per_step, max_lag):
-    version = 0
-    while now.started < steps * per_step:
-        news.clear()  # before the looks below, so that no news is missed
-        if version < now.published:
-            version = await generator.pull()
-        on_the_way = now.started - now.step * per_step
-        count = may_start(version, now.step, on_the_way, per_step, max_lag)
-        if count < 1:
-            await news.wait()
-            continue
-        first = now.started
-        now.started = min(first + min(count, per_step), steps * per_step)
-        for finished in await generator.sample(range(first, now.started)):
-            ready.put_nowait(finished)
+    version, batch = 0, None
+    async with asyncio.TaskGroup() as under_way:
+        while now.started < steps * per_step:
+            news.clear()  # before the looks below, so that no news is missed
+            if version < now.published:
+                version = await generator.pull()
+            on_the_way = now.started - now.step * per_step
+            count = may_start(version, now.step, on_the_way, per_step, max_lag)
+            if count < 1:
+                await news.wait()
+                continue
+            first = now.started
+            now.started = min(first + min(count, per_step), steps * per_step)
+            sampled = generator.sample(range(first, now.started))
+            batch = under_way.create_task(in_order(sampled, batch, ready))
 
 
-@app.cell(hide_code=True)
-def _(config):
-    ask_ahead = lesson.predict(
-        f"Step 0 is done, version 1 is published, nothing is on the way, and `max_lag` is 1. A generator still has version 0. How many groups may it start, at {config.prompts} a step?",
-        "none",
-        f"{config.prompts}",
-        f"{2 * config.prompts}",
-    )
-    ask_ahead
-    return (ask_ahead,)
+@app.function
+async def in_order(sampled, earlier, ready):
+    """Put a batch into the queue when it is sampled and the one before it is in the queue."""
+    finished = await sampled
+    if earlier is not None:
+        await earlier
+    for group in finished:
+        ready.put_nowait(group)
 
 
 @app.cell(hide_code=True)
@@ -353,10 +344,10 @@ def _():
     mo.md("""
     ### Exercise 1: admission
 
-    Write `may_start`: how many more groups may be started with weights `version`, while `step` is the
+    Write `may_start`: how many more groups may be started with weights `version`, if `step` is the
     next step to begin? Step s trains version s, takes `per_step` groups, and makes version s + 1. So a
     group of this version must be in step `version + max_lag` at the latest.
-    `on_the_way` groups have been started and are in no step yet. They go first.
+    `on_the_way` groups have been started and are in no step yet. They are trained on first.
     Return 0 if none may start.
     """)
     return
@@ -388,19 +379,9 @@ def _():
 
 
 @app.cell(hide_code=True)
-def _(ask_ahead, config):
+def _():
     rule, whose_rule = exercise.running(
         lambda: may_start, check_may_start, may_start_solution
-    )
-    _old, _new = (rule(version, 1, 0, config.prompts, 1) for version in (0, 1))
-    lesson.reveal(
-        ask_ahead,
-        how="Computed",
-        right=[0, config.prompts, 2 * config.prompts].index(_old),
-        why=f"""
-    A group of version 0 must be trained on at step 0 + 1. That is the next step, and it takes {config.prompts} groups.
-    So says {whose_rule}: {_old} with version 0, and {_new} after a pull.
-    """,
     )
     return rule, whose_rule
 
@@ -412,15 +393,15 @@ def _():
 
     Write `train`. Until `now.step` is `steps`, repeat:
 
-    - Take `per_step` pairs from `ready`, an `asyncio.Queue`: `await ready.get()` waits for one. Each is
-      a group's rewards and its episodes.
+    - Take `per_step` pairs from `ready`, an `asyncio.Queue`: `await ready.get()` waits for one. Each
+      pair is a group's rewards and its episodes.
     - The step has now *begun*: add one to `now.step`, so that its groups are no longer on the way.
-    - Compute advantages as in 05: less the mean of the group, over its standard deviation plus 1e-4.
-      `fmean` and `pstdev` are imported. Put episodes and advantages into two flat lists.
+    - Compute advantages as in 05: subtract the mean of the group, and divide by its standard deviation
+      plus 1e-4. `fmean` and `pstdev` are imported. Put episodes and advantages into two flat lists.
     - `await trainer.step(episodes, advantages)` takes the step and returns its metrics.
-      `await trainer.publish()` returns the new version, which goes into `now.published`.
-    - `news` is an `asyncio.Event`: `news.set()` wakes whoever waits for it. Wake the generator, and
-      call `on_step(now.step, metrics)`, with 1 after the first step.
+      `await trainer.publish()` returns the new version. Store it in `now.published`.
+    - `news` is an `asyncio.Event`: `news.set()` wakes everybody who waits for it. Wake the generator,
+      then call `on_step(now.step, metrics)`: with 1 after the first step.
     """)
     return
 
@@ -444,7 +425,7 @@ def _():
         minutes=12,
         lines=10,
         hints=(
-            "Who must know first that a step has begun, and what would the generator compute if it heard of it only when the step is over? What must be true before `news.set()`?",
+            "When does the generator have to know that a step has begun? What would `may_start` return if it learned of it only after the step? What must be true before `news.set()`?",
             "`batch = [await ready.get() for _ in range(per_step)]`, then `now.step += 1`. A loop over `batch` fills two lists with `+=`. Then `step`, `publish`, `now.published`, `news.set()`, `on_step`, in this order.",
         ),
     )
@@ -460,12 +441,24 @@ def _():
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    ## In turns, side by side
+    ## In turns, and side by side
 
-    `run_loop` puts both halves together. At `max_lag` 0 a generator may only start groups for the
-    next step, with the newest weights. So generator and trainer take turns.
+    Real tools take their time: a search, a database, a compiler. While a tool works, the generator's
+    core has nothing to do for that episode. So let our tools be slow, too:
     """)
     return
+
+
+@app.class_definition
+class SlowToolGenerator(GeneratorActor):
+    """Its tools answer after `tool_latency` seconds on average. Waiting needs no core."""
+
+    def _call_tool(self, task, call):
+        return asyncio.run_coroutine_threadsafe(self._answer(task, call), self._loop)
+
+    async def _answer(self, task, call):
+        await asyncio.sleep(lognormal(random, self.config.tool_latency, 1.5))
+        return self._environment.execute(task, call)
 
 
 @app.function
@@ -486,11 +479,15 @@ async def run_loop(actors, may_start, train, steps, per_step, max_lag, on_step):
 
 @app.cell(hide_code=True)
 def _(config):
+    mo.md("""
+    At `max_lag` 0, groups may only be started for the next step, with the newest weights: generator and
+    trainer take turns. At lag 4 there may be four batches under way while the trainer works on a fifth.
+    """)
     ask_time = lesson.predict(
-        f"The same {config.steps} steps with `max_lag` {config.max_lag}, on two processes that share this machine. How long does a median step take, compared with one in turns?",
-        "about half as long, two thirds at most",
-        "in between",
-        "about as long, or longer",
+        f"Tools take {1000 * config.tool_seconds:.0f} ms on average. The same {config.steps} steps, in turns and with `max_lag` {max(config.lags)}, on the same two processes. How many times as fast is the second run?",
+        "not faster, or hardly: less than 1.2 times",
+        "1.2 to 2 times",
+        "more than 2 times",
     )
     ask_time
     return (ask_time,)
@@ -498,38 +495,39 @@ def _(config):
 
 @app.cell(hide_code=True)
 def _(config, expected, whose_loop, whose_rule):
-    start_both = lesson.start_button(
-        f"Train {config.steps} steps twice",
-        seconds=sum(
-            expected.run(nb08.run_config(config, max_lag=lag, eval_tasks=1))
-            for lag in (0, config.max_lag)
-        ),
+    start_runs = lesson.start_button(
+        f"Train {config.steps} steps, {len(config.lags)} times",
+        seconds=expected.slow_tools(config),
     )
-    both_curve = LiveCurve(config.steps, title="Right answers in each training batch")
+    curve = LiveCurve(config.steps, title="Right answers in each training batch")
     mo.vstack(
         [
             lesson.md(
-                f"Both runs use {whose_rule}, and {whose_loop}. To edit one later discards both."
+                f"All runs use {whose_rule}, and {whose_loop}. If you edit either function later, the runs are thrown away."
             ),
-            start_both,
-            both_curve,
+            start_runs,
+            curve,
         ]
     )
-    return both_curve, start_both
+    return curve, start_runs
 
 
 @app.cell
-async def _(both_curve, config, loop, rule, start_both):
-    lesson.wait_for(start_both)
-    both_curve.clear()
-    both = {}
-    for _name, _lag in (("in turns", 0), ("side by side", config.max_lag)):
+async def _(config, curve, loop, rule, start_runs):
+    lesson.wait_for(start_runs)
+    curve.clear()
+    runs = {}
+    await stop_all()
+    _run = nb08.run_config(
+        config, max_lag=max(config.lags), tool_latency=config.tool_seconds
+    )
+    _actors = await bring_up(_run, config.device, SlowToolGenerator)
+    for _lag in config.lags:
 
-        def _on_step(step, metrics, name=_name):
-            both_curve.add(name, step, metrics["accuracy"])
+        def _on_step(step, metrics, lag=_lag):
+            curve.add(nb08.name_of(lag), step, metrics["accuracy"])
 
-        await stop_all()
-        _actors = await bring_up(nb08.run_config(config), config.device)
+        await load(_actors)  # begin again at version 0
         await run_loop(_actors, rule, loop, config.steps, config.prompts, _lag, _on_step)
         _weights = nb08.new_path("weights")
         await _actors.trainer.export.call_one(str(_weights))
@@ -538,13 +536,13 @@ async def _(both_curve, config, loop, rule, start_both):
             for actor in (_actors.generator, _actors.trainer)
             for span in await actor.drain_spans.call_one()  # what it did, and when
         ]
-        both[_name] = SimpleNamespace(timeline=Timeline(_spans), weights=_weights)
+        runs[_lag] = SimpleNamespace(timeline=Timeline(_spans), weights=_weights)
     await stop_all()
-    return (both,)
+    return (runs,)
 
 
 @app.cell
-def _(both, config, environment, policy):
+def _(config, environment, policy, runs):
     _tasks = environment.tasks(kinds_of("compositional"), config.held_out, "held_out")
     _sampling = Sampling(max_tokens=config.max_tokens)
 
@@ -555,37 +553,32 @@ def _(both, config, environment, policy):
 
     before = _share(policy)
     after = {
-        name: _share(load_policy(str(run.weights), config.device))
-        for name, run in both.items()
+        lag: _share(load_policy(str(run.weights), config.device))
+        for lag, run in runs.items()
     }
     return after, before
 
 
 @app.cell(hide_code=True)
-def _(after, ask_time, before, both, config):
-    accounts = {
-        name: nb08.account(run.timeline, config.steps) for name, run in both.items()
-    }
-    _sync, _async = accounts.values()
-    _ratio, _longer = _async.step / _sync.step, max(_sync.train, _sync.generate)
-    _train, _sample = _async.train / _sync.train, _async.generate / _sync.generate
+def _(after, ask_time, before, config, runs):
+    accounts = {lag: nb08.account(run.timeline, config.steps) for lag, run in runs.items()}
+    _turns, _most = accounts[min(accounts)], accounts[max(accounts)]
+    _times = _turns.step / _most.step
     lesson.reveal(
         ask_time,
-        right=0 if _ratio < 0.67 else 1 if _ratio < 0.97 else 2,
+        right=0 if _times < 1.2 else 1 if _times < 2 else 2,
         why=f"""
-    {_ratio:.0%} of the time. A step in turns takes {_sync.step:.2f} s, and its longer phase {_longer:.2f} s.
-    If that phase hid all else and slowed nothing, a step side by side would take {_longer / _sync.step:.0%}.
-    {f"But the two slow each other: beside the other, training took {_train:.1f} and sampling {_sample:.1f} times as long." if max(_train, _sample) > 1.1 else "Neither was much slower beside the other, so what is left is waiting."}
+    {_times:.1f} times: a step takes {_turns.step:.2f} s in turns and {_most.step:.2f} s at lag {max(accounts)}.
+    In turns, a batch is under way for {_turns.between:.2f} s, and the generator computes for {_turns.generate:.2f} s of that. The rest is waiting for tools, most of it for the slowest episode.
 
-    Of {config.held_out} held-out tasks {before:.0%} were right before training. The oldest group was {_async.oldest} version{"s" * (_async.oldest != 1)} old, and the bound was {config.max_lag}.
-    The trainer's loss is PPO's clipped one, which still works on data that old. Notebook 09 is about older data.
+    {nb08.paid(accounts, after)} Before training, {before:.0%} of them were right. Notebook 09 is about what old data do.
     """,
         shows=[
             lesson.figure(
-                nb08.side_by_side(both, 6 * _sync.step),
-                "The same seconds of each run, from the beginning of a step. At the right: how much of them each was busy. The table is about all of a run.",
+                nb08.side_by_side(runs, 4 * _turns.step),
+                f"The same {4 * _turns.step:.1f} s of each run, from its middle. At the right: how much of them each was busy.",
             ),
-            lesson.table("The two runs", nb08.rows_of(accounts, after, config.held_out)),
+            lesson.table("The runs", nb08.rows_of(accounts, after, config.held_out)),
         ],
     )
     return (accounts,)
@@ -593,77 +586,52 @@ def _(after, ask_time, before, both, config):
 
 @app.cell(hide_code=True)
 def _():
-    lesson.folded(
-        "Is it the package's loop?",
-        "`zorplex_rl/training/loop.py` has the same two halves, for several generators that may die. What `may_start` decides here, its replay buffer decides in `admit`. "
-        "A test of the course takes two steps with both controllers at `max_lag` 0: no weight differs in any bit.",
-    )
-    return
-
-
-@app.cell(hide_code=True)
-def _():
     mo.md("""
-    ### Exercise 3: how many generators?
+    ### Exercise 3: how much lag?
 
-    One generator samples a group in `generate` seconds. A training step takes `train` seconds and
-    needs `groups` groups. Write `generators_needed`: the least number of generators that keeps the
-    trainer busy. They share the work of a step evenly, even parts of a group. Pulls take no time.
-    `math` is imported.
+    A batch is under way for `sampling` seconds, and a training step takes `training` seconds. With
+    `max_lag` L, a batch may be started as soon as the step L + 1 before its own is done. So L + 1 steps
+    take at least `sampling + training` seconds. Write `lag_needed`: the smallest lag at which the
+    trainer need not wait. It is at least 1: in turns the trainer always waits. `math` is imported.
     """)
     return
 
 
 @app.function
-def generators_needed(generate, train, groups):
-    """Return a whole number; generators_needed(1.0, 2.0, 8) is 4."""
+def lag_needed(sampling, training):
+    """Return a whole number; lag_needed(2.0, 0.5) is 4."""
     ...
 
 
 @app.cell(hide_code=True)
 def _():
     exercise.feedback(
-        lambda: generators_needed,
-        check_generators_needed,
-        generators_needed_solution,
+        lambda: lag_needed,
+        check_lag_needed,
+        lag_needed_solution,
         level="warm-up",
         minutes=3,
         hints=(
-            "How many seconds of sampling does a step need? How many of them can one generator do while the trainer takes a step?",
-            "Divide `groups * generate` by `train`. Two thirds of a generator do not exist: `math.ceil`.",
+            "How long do L + 1 steps take if the trainer never waits? For which L is that at least `sampling + training`?",
+            "`(L + 1) * training >= sampling + training`. Solve for L, and round up: `math.ceil`.",
         ),
     )
     return
 
 
 @app.cell(hide_code=True)
-def _(accounts, config):
-    _found = accounts["side by side"]
+def _(accounts):
     _needed, _whose = exercise.running(
-        lambda: generators_needed, check_generators_needed, generators_needed_solution
+        lambda: lag_needed, check_lag_needed, lag_needed_solution
     )
-    _count = _needed(_found.generate / config.prompts, _found.train, config.prompts)
-    generator_slider = WhatIf(
-        "The phases of this page's run, simulated",
-        [
-            Knob("generators", "Generators, each with a core", [1, 2, 4]),
-            Knob("max_lag", "Max lag", [0, 1, 2, 4]),
-        ],
-        lambda generators, max_lag: nb08.simulated(
-            _found, config.prompts, generators, max_lag
-        ),
-        {"generators": 1, "max_lag": config.max_lag},
-        static="execute" in mo.cli_args(),
-    )
+    _turns, _most = accounts[min(accounts)], accounts[max(accounts)]
+    _lag = int(_needed(_turns.between, _turns.train))
     mo.vstack(
         [
             lesson.md(
-                f"For the run above, {_whose} says {_count}. The simulator of 05 counts pulls too, and groups of unequal length, so the trainer waits now and then. From which lag on is it about as busy as it gets, by number of generators?"
+                f"{_lag} by {_whose}, for the phases of the run in turns: {_turns.between:.2f} s and {_turns.train:.2f} s. The rule knows nothing of cores. Beside the generator, on the same {os.cpu_count()} cores, a training step took {_most.train:.2f} s at lag {max(accounts)}. Compare:"
             ),
-            generator_slider,
-            lesson.folded(
-                "The trainer's busy time", nb08.busy_by_lag(_found, config.prompts)
-            ),
+            lesson.table("Seconds of a step", nb08.foretold_steps(accounts)),
         ]
     )
     return
@@ -674,31 +642,30 @@ def _():
     mo.md("""
     ## A process is killed
 
-    Your controller ends when any process dies: a call to it raises an error. The package's goes on.
-    Its generators are a service, a pool that replaces what dies: notebook 06 builds one. In mid-training
-    one of two gets `kill -9`; Monarch's brown lines below report that. A third, a spare, is loaded and waits.
+    Your controller ends when a process dies. The package's goes on: its generators are a service, a pool
+    that replaces what dies (notebook 06). Here one of two generators gets `kill -9` in mid-training. A
+    third one, a spare, is loaded and waits.
     """)
     return
 
 
 @app.function
 async def kill_in_the_act(controller):
-    """`kill -9` for a generator in the second half, when it has been busy for a while."""
-    busy, steps = 0, controller.config.steps
-    while controller.step < steps // 2 or (busy < 3 and controller.step < steps):
-        await asyncio.sleep(0.03)
-        generator = controller.services["generator"].replicas[0]  # one of two
-        # `in_flight`: the requests that it has now. Three busy looks in a row are enough.
-        busy = busy + 1 if generator.in_flight else 0
+    """`kill -9` for a generator in the second half of the run, when it has begun to sample."""
+    generator = controller.services["generator"].replicas[0]  # one of two
+    while controller.step < controller.config.steps // 2 or "generate" in generator.doing:
+        await asyncio.sleep(0.01)
+    while "generate" not in generator.doing:
+        await asyncio.sleep(0.01)
     os.kill(generator.pid, signal.SIGKILL)
-    now = time.monotonic()
-    controller.log.timeline.add([Span(generator.name, "kill", now, now)])
+    moment = now()
+    controller.log.timeline.add([Span(generator.name, "kill", moment, moment)])
 
 
 @app.cell(hide_code=True)
 def _(config, expected):
     ask_killed = lesson.predict(
-        f"The generator dies with groups half sampled. The run is to train on {config.killed_steps * config.prompts} groups. How many will it have trained on?",
+        f"A generator dies while its groups are half sampled. The run has {config.killed_steps * config.prompts} groups to train on. On how many does it train?",
         "all but those that died with it",
         "all of them, some twice",
         "all of them, each once",
@@ -736,21 +703,14 @@ def _(ask_killed, books, config, loading_seconds, run_log):
         ask_killed,
         right=0 if books["groups trained on"] < _all else 2 if each_once else 1,
         why=f"""
-    {"All of them, each once." if each_once else "Not all of them exactly once: the books say what is missing."} A group belongs to its *number*. The dead generator's numbers
-    are admitted again, with the same tasks and the same seeds. The spare took its place {_mended:.2f} s after the kill, because it was ready.
-    Without a spare, a new process would have to start and load first. At the top of this page, four of them took {loading_seconds:.1f} s.
-    A spare in its place need not be busy at once. The other generator may take the lost groups first, and `max_lag` decides when more may start.
-
-    A trainer that dies comes back from its last checkpoint, a file of its state: `tests/training/test_faults.py` kills one.
+    {f"{books['groups trained on']} of {_all}, each once." if each_once else "Not all of them exactly once."} {books["groups started"]} were started, and {books[nb08.LOST]} died with the generator. A group is its *number*: task and
+    random draws follow from it. So the lost numbers were given out again. The spare was in place {_mended:.2f} s after the kill, because it was
+    loaded. Starting and loading took {loading_seconds:.1f} s at the top of this page.
     """,
         shows=[
             lesson.figure(
                 _drawn,
-                f"Around the kill. The service notices {_noticed:.2f} s later: there “restart” begins, until the spare is in the dead one's place. Till then the lost groups count as under way. What the dead one had not finished left no record, so it is not drawn.",
-            ),
-            lesson.table(
-                "The books of the run",
-                [{"entry": entry, "value": value} for entry, value in books.items()],
+                f"Around the kill, which the service notices after {_noticed:.2f} s.",
             ),
         ],
     )
@@ -762,10 +722,9 @@ def _():
     mo.md("""
     ## One file that you keep
 
-    `my_async_rl.py` is this page in 220 lines, with your `may_start` and your `train`. Generator and
-    trainer are two processes of Python's `multiprocessing`, and the weights lie in memory that both
-    share, behind a lock. `sample_episode` and `policy_gradient` are those of your `my_rl.py` where you
-    wrote it in notebook 05, and else that page's solutions.
+    `my_async_rl.py` is this page in 230 lines, with your `may_start` and your `train`. Its two processes
+    share the weights in memory, behind a lock. Its tools answer at once, so it samples one batch at a
+    time. `sample_episode` and `policy_gradient` come from your `my_rl.py`, if you wrote it in notebook 05.
     """)
     return
 
@@ -791,7 +750,7 @@ def _():
 def _(my_async_rl, write):
     lesson.wait_for(write)
     lesson.md(
-        "In `marimo edit` a button writes it."
+        "In `marimo edit`, a button here writes the file."
         if lesson.unattended()
         else keep(my_async_rl, EXAMPLES.parent / "my_async_rl.py")
     )
@@ -800,7 +759,7 @@ def _(my_async_rl, write):
 
 @app.cell(hide_code=True)
 def _():
-    lesson.predicted(4)
+    lesson.predicted(3)
     return
 
 
@@ -808,9 +767,9 @@ def _():
 def _():
     lesson.recap(
         "An asynchronous controller is two coroutines with a queue between them, and a rule that says what may be started.",
-        "Compare log-probs at lag 0 first: a difference beyond rounding means that two programs disagree about the policy.",
-        "Side by side, a step takes as long as its longer phase at best.",
-        "Work that has a number can be given out again, so a killed process costs time and no data.",
+        "Compare log-probs at lag 0 first: if they differ by more than rounding, generator and trainer disagree about the policy.",
+        "Waiting needs no core. While one batch waits for its tools, others can be sampled: lag buys that.",
+        "Number the work. Then what a dead process had can be given out again: it costs time, and no data.",
     )
     return
 
@@ -818,7 +777,7 @@ def _():
 @app.cell(hide_code=True)
 def _(accounts, after, before):
     lesson.headline(
-        f"Side by side, a step took {accounts['side by side'].step / accounts['in turns'].step:.0%} of its time in turns, and right answers went from {before:.0%} to {after['side by side']:.0%}."
+        f"{nb08.gain(accounts)} Right answers went from {before:.0%} to {after[min(accounts)]:.0%} in turns, and to {after[max(accounts)]:.0%} at `max_lag` {max(accounts)}."
     )
     return
 
@@ -864,20 +823,16 @@ async def train_solution(trainer, ready, now, news, steps, per_step, on_step):
 
 
 @app.function(hide_code=True)
-def check_generators_needed(generators_needed):
-    exercise.expect(generators_needed, 1.0, 2.0, 8, result=4)
+def check_lag_needed(lag_needed):
+    exercise.expect(lag_needed, 2.0, 0.5, result=4)
     exercise.agree(
-        generators_needed,
-        generators_needed_solution,
-        nb08_checks.drawn_load,
-        times=40,
-        whole=True,
+        lag_needed, lag_needed_solution, nb08_checks.drawn_load, times=40, whole=True
     )
 
 
 @app.function(hide_code=True)
-def generators_needed_solution(generate, train, groups):
-    return math.ceil(groups * generate / train)
+def lag_needed_solution(sampling, training):
+    return math.ceil(sampling / training)
 
 
 if __name__ == "__main__":

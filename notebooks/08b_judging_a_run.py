@@ -53,7 +53,7 @@ def _():
 def _():
     lesson.figure(
         loop_drawing.loop_drawing("reward", "trainer"),
-        "The reward says what is paid, and the trainer delivers it. This page asks whether that is what you wanted.",
+        "The reward says what is paid for, and the trainer delivers it. This page asks whether that is what you wanted.",
     )
     return
 
@@ -63,8 +63,8 @@ def _():
     mo.md("""
     ## A run to judge
 
-    A run ends with a number that rose. What did the policy learn? Here you train one as in notebook
-    05, in a single process, and then ask in three ways. `play` samples and scores one episode for
+    At the end of a run some number has risen. What has the policy learned? Here you train one as in
+    notebook 05, in a single process, and then ask in three ways. `play` samples and scores one episode for
     each task, and `compare` makes advantages of a group's rewards. Both are 05's.
     """)
     return
@@ -87,8 +87,8 @@ def settings():
         held_out=200,  # before and after
         pass_tasks=40,
         pass_difficulty="hard",  # four words, where training has two
-        pass_samples=64,  # attempts at each of these tasks
-        pass_at=(1, 2, 4, 8, 16, 32, 64),
+        pass_samples=32,  # attempts at each of these tasks
+        pass_at=(1, 2, 4, 8, 16, 32),
         pass_judged=16,  # beyond it the old policy solves nearly all
         kind_tasks=100,  # of each kind that was not trained
         hack_steps=14,
@@ -180,7 +180,7 @@ def _():
 @app.cell(hide_code=True)
 def _():
     ask_mistakes = lesson.predict(
-        "Which mistake loses the most points of share by training?",
+        "Which kind of mistake does training reduce most?",
         "the answer is wrong",
         "it wrote no `[ANSWER]`",
         "too many calls, or cut off",
@@ -211,9 +211,9 @@ def _(ask_mistakes, lost, new, old):
         ask_mistakes,
         right=lost.index(max(lost)),
         why=f"""
-    Of held-out tasks {_was.accuracy:.0%} were right before, and {_is.accuracy:.0%} are now: {100 * _gain:+.0f} points.
-    Wrong answers fell by {100 * lost[0]:.0f} points, missing `[ANSWER]` by {100 * lost[1]:.0f}, the rest by {100 * lost[2]:.0f}.
-    {"So most of the gain is a habit of writing, and not better arithmetic." if lost[1] > _gain / 2 else "So the habit of writing an answer is not most of the gain."}
+    Of held-out tasks {_was.accuracy:.0%} were right before, and {_is.accuracy:.0%} are now: {nb08b.points(_gain)} points.
+    The share of wrong answers changed by {nb08b.points(-lost[0])} points, that of missing `[ANSWER]`s by {nb08b.points(-lost[1])}, that of the rest by {nb08b.points(-lost[2])}.
+    {"So most of the gain is formatting, and not better arithmetic." if _gain > 0 and lost[1] > _gain / 2 else "So formatting is not most of the gain."}
     """,
         shows=[
             lesson.figure(
@@ -230,8 +230,7 @@ def _():
     mo.md("""
     ### Exercise 1: is it clear?
 
-    Both policies answer the same tasks. So compare task by task: how hard a task is drops out of the
-    difference. Write `change` for two lists with one number a task, `before` and `after`. Return the
+    Both policies answer the same tasks. So compare task by task: the difficulty of a task then cancels. Write `change` for two lists with one number a task, `before` and `after`. Return the
     mean difference, and two standard errors of it. The standard error of a mean of n numbers is
     their `stdev` over √n. Call a change *clear* if it is larger than two of them.
     """)
@@ -272,7 +271,7 @@ def _():
 @app.cell(hide_code=True)
 def _(whose_paired):
     ask_kinds = lesson.predict(
-        f"All training was on `compositional` tasks. On how many of the three other kinds is the trained policy clearly better? ({whose_paired.capitalize()} decides.)",
+        f"All training was on `compositional` tasks. On how many of the three other kinds is the trained policy clearly better, by {whose_paired}?",
         "none",
         "one",
         "two",
@@ -304,7 +303,7 @@ def _(ask_kinds, config, kinds):
         ask_kinds,
         right=_better,
         why=f"""
-    {("None", "One", "Two", "All three")[_better]}, by more than two standard errors. The form of an answer is the same for every kind.
+    {("None", "One", "Two", "All three")[_better]} of them got better by more than two standard errors. An answer has the same form in every kind of task.
     """,
         shows=[
             lesson.table(
@@ -329,18 +328,18 @@ def _():
     mo.md("""
     ## Taught, or sharpened?
 
-    A policy that is right once in a hundred attempts has the answer somewhere. Training can make it
-    come at once, and have taught nothing new. So ask for more. **pass@k** is the chance that at least
+    A policy that is right once in a hundred attempts can already find the answer. Training may only
+    make it find it at the first attempt, and teach nothing new. So ask for more. **pass@k** is the chance that at least
     one of k attempts is right. If training only sharpens, the old policy catches up as k grows
     ([Yue et al. 2025](https://arxiv.org/abs/2504.13837)).
 
-    Where the old policy solves every task at the largest k, nobody can be ahead of it. So these tasks
-    are *harder* than those of the training: four words to add and subtract instead of two.
+    If the old policy solves every task at the largest k, no other policy can be better. So we take
+    *harder* tasks than in training: four words to add and subtract instead of two.
 
     ### Exercise 2: pass@k
 
-    Of `samples` attempts at a task, `correct` were right. Write `pass_at_k`: draw k of these attempts
-    without putting any back. What is the chance that a right one is among them? That is the estimator
+    Of `samples` attempts at a task, `correct` were right. Write `pass_at_k`: draw k of these attempts,
+    each at most once. What is the chance that a right one is among them? That is the estimator
     of [Chen et al. 2021](https://arxiv.org/abs/2107.03374), equation 1, and it has no bias.
     `1 - (1 - correct / samples) ** k` has one.
     """)
@@ -394,14 +393,10 @@ def _(config, environment, learned, policy, sampling, start_pass):
     _tasks = environment.tasks(_kinds, config.pass_tasks, "held_out")
     right = {"before": [], "after": []}
     for _counts, _who in zip(right.values(), (policy, learned), strict=True):
-        for _number, _task in enumerate(_tasks):
-            _attempts = play(
-                _who,
-                environment,
-                [_task] * config.pass_samples,
-                _number * config.pass_samples,
-                sampling,
-            )
+        _copies = [task for task in _tasks for _ in range(config.pass_samples)]
+        _played = play(_who, environment, _copies, 0, sampling)
+        for _first in range(0, len(_played), config.pass_samples):
+            _attempts = _played[_first : _first + config.pass_samples]
             _counts.append(sum(e.score.outcome == "success" for e in _attempts))
     return (right,)
 
@@ -432,7 +427,7 @@ def _(ask_pass, config, entropies, gains, pass_means, right, whose_estimator):
         ask_pass,
         right=0 if _last > _noise else 2 if _last < -_noise else 1,
         why=f"""
-    By {whose_estimator}, pass@{_low} changes by {100 * _first:+.0f} ± {100 * _once:.0f} points, and pass@{_high} by {100 * _last:+.0f} ± {100 * _noise:.0f}, from {pass_means["before"][_high]:.0%}.
+    pass@{_low} changes by {nb08b.points(_first)} ± {100 * _once:.0f} points, and pass@{_high} by {nb08b.points(_last)} ± {100 * _noise:.0f}, from {pass_means["before"][_high]:.0%}, by {whose_estimator}.
     {nb08b.verdict(gains[_low], gains[_high], pass_means["before"][_high])}
 
     Of the {config.pass_tasks} tasks the old policy never solved {right["before"].count(0)}, the trained one {right["after"].count(0)}.
@@ -455,8 +450,9 @@ def _():
     mo.md("""
     ## A reward that gets hacked
 
-    In notebook 05 a lenient verifier paid for a number that the tool wrote. Here somebody means well:
-    the policy should use its tools, so every call earns a bonus. That is a *shaped* reward.
+    In notebook 05 a lenient verifier paid for a number that the tool wrote. Here is a reward with a
+    good intention: the policy should use its tools, so every call earns a bonus. That is a *shaped*
+    reward.
     """)
     return
 
@@ -606,13 +602,13 @@ def _(ask_kl, config, hacked, shaped_runs, whose_distance):
         ask_kl,
         right=nb08b.saved(_began, _free, _held),
         why=f"""
-    By {whose_distance}, it ends {_held["kl"]:.3f} nats a token from its reference, and without a penalty {_free["kl"]:.3f}.
+    It ends {_held["kl"]:.3f} nats a token from its reference, and without a penalty {_free["kl"]:.3f}, by {whose_distance}.
     Of the last steps' episodes {_held["accuracy"]:.0%} are right, without a penalty {_free["accuracy"]:.0%}; in the first steps {_began["accuracy"]:.0%} were. That is one seed.
 
     A penalty knows only where the policy began, so it holds back honest learning too. Two recorded runs were paid for right answers alone.
     Without a penalty the last step had {_honest[0]["accuracy"][-1]:.0%} right, with weight {_strict["penalty"]:g} {_strict["accuracy"][-1]:.0%}.
     The free one was {_honest[0]["kl"][-1]:.2f} nats away then: KL alone does not tell learning from a hack.
-    Mend the reward: in `zorplex_rl/task/rewards.py` a call more than needed *costs* something.
+    So mend the reward: in `zorplex_rl/task/rewards.py` a call more than needed *costs* something.
     """,
         shows=[
             lesson.figure(
@@ -656,7 +652,7 @@ def _():
         "Look at how episodes end before you say what was learned.",
         "Compare task by task, and call a change clear only beyond two standard errors.",
         "pass@k tells sharpening from teaching, on tasks that leave the old policy room.",
-        "A policy learns what is paid. Watch a number that nobody is paid for.",
+        "A policy learns what it is paid for. So watch a number that it is not paid for.",
     )
     return
 

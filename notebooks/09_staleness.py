@@ -66,16 +66,15 @@ def _():
     mo.md("""
     ## Whose data is it?
 
-    A policy gradient asks which of *my own* actions were better than I expected. Data that the
-    policy in training has sampled itself are **on-policy**. In an asynchronous system the generator
-    samples with weights that it pulled some steps ago: those data are **off-policy**.
+    A policy gradient asks which of *my own* actions were better than I expected. Data that the present
+    policy sampled itself are **on-policy**. In an asynchronous system, the generator samples with
+    weights that it pulled some steps ago. Those data are **off-policy**.
 
     - π is the policy in training.
-    - μ, the **behaviour policy**, has sampled. Its log-probs were recorded then.
+    - μ, the **behaviour policy**, sampled the data. Its log-probs were recorded then.
 
     Each training step makes a new version of the weights. The **lag** of a batch counts the
-    versions between μ and π: at lag 2, a step trains on what the version of two steps ago has
-    sampled. `max_lag`, the dial of notebook 05, bounds it.
+    versions between μ and π: at lag 2, a step trains on what the version of two steps ago sampled. `max_lag`, the dial of notebook 05, bounds it.
     """)
     return
 
@@ -94,9 +93,9 @@ def _():
     mo.md("""
     ## What a weight repairs, and what it costs
 
-    Three tokens with rewards, and two policies over them. The old one has sampled; we want the mean
-    reward of the new one. The **importance ratio** π/μ repairs the mean: a token that the new
-    policy likes more counts more. It has a price.
+    Three tokens with rewards, and two policies over them. The old one sampled the data; we want the
+    mean reward of the new one. The **importance ratio** π/μ repairs the mean: a token that the new
+    policy likes more counts more. But it has a price.
     """)
     return
 
@@ -170,10 +169,10 @@ def _():
 def _(own_ratio, with_prefix):
     lesson.md(f"""
     Weighted by its own ratio, the second word is pushed by {own_ratio:+.1f}. The true gradient is
-    −{abs(with_prefix):.1f}: the other way. A token also needs the ratio of its *prefix*, of what stands
-    before it; an earlier token that of what comes after. The product over a whole episode is right
+    −{abs(with_prefix):.1f}: the other way. The correct weight of a token also contains the ratios of
+    the tokens before it, its *prefix*, and, since the reward comes at the end, of those after it. The product over a whole episode is right
     (Precup, Sutton and Singh 2000), but its variance grows with every token. So losses for old data
-    accept some error, and bound the harm that it does.
+    accept some error, and limit the harm that it does.
     """)
     return
 
@@ -199,7 +198,7 @@ def settings():
         steps=15,  # trained here; the learning rate falls as in the recorded 60 steps
         schedule_steps=60,
         eval_every=3,
-        eval_tasks=40,
+        eval_tasks=40,  # of each point of a curve
         ages=(0, 1, 4, 8),  # at which the ratios of one batch are looked at, in versions
         wrong_share=0.05,  # of tokens whose log-prob the second run records wrongly
         wrong_spread=5.0,
@@ -217,7 +216,8 @@ def _(config):
         learning_rate=config.learning_rate,
     )
     environment = Zorplex(config.seed)
-    before = held_out_accuracy(policy, environment, conditions)
+    few = replace(conditions, held_out_tasks=config.eval_tasks)
+    before = held_out_accuracy(policy, environment, few)
     lesson.ran_on(policy)
     return before, conditions, environment
 
@@ -288,7 +288,7 @@ def sample_sizes(log_ratios):
 @app.cell(hide_code=True)
 def _(config):
     ask_plain = lesson.predict(
-        f"The same {config.steps} steps with the plain loss, on fresh data and on data {config.lag} versions old. How does accuracy on held-out tasks go with the old data?",
+        f"The same {config.steps} steps with the plain loss, on fresh data and on data {config.lag} versions old. What happens to accuracy on held-out tasks with the old data?",
         "it rises as with fresh data",
         "it rises, then stays where it is",
         "it rises, then falls below where it began",
@@ -315,7 +315,7 @@ def _(config, start_plain):
 @app.cell
 def _(conditions, config, environment):
     def accuracy_of(name, loss, lag, curve, disturb=None, also=lambda *_: None):
-        """Train with ``loss``, draw ``curve``, and return the accuracy at the end."""
+        """Train with ``loss``, draw ``curve``, and return its last point."""
         follow = nb09.follow(curve, name, environment, conditions, config)
 
         def watch(step, policy, batches):
@@ -326,7 +326,7 @@ def _(conditions, config, environment):
             loss, lag, conditions, config.seed, config.steps, watch, disturb
         )
         follow(config.steps, trained, None)
-        return held_out_accuracy(trained, environment, conditions)
+        return nb09.points(curve)[name][-1][1]
 
     return (accuracy_of,)
 
@@ -424,12 +424,11 @@ def _(ask_push):
     lesson.reveal(
         ask_push,
         right=[index for index, found in enumerate(_at) if found > 0.99] or [3],
-        how="Computed",
         why="""
-    Plain pushes a token that is already rare, at every step. The probability goes to tokens that
-    nobody has sampled, and no reward says what those are worth. Clipping has an end on one side
-    only: a bad token with r = 3 is pushed three times as hard. Masking has one on both, so a token
-    that is far off cannot come back.
+    Plain pushes a token that is already rare, at every step. Its probability goes to tokens that were
+    not sampled, and no reward says what those are worth. Clipping stops the push in one
+    direction only: a bad token with r = 3 is pushed three times as hard. Masking stops it in both, so a
+    token that has drifted far can never return.
     """,
         shows=[
             lesson.figure(
@@ -484,7 +483,7 @@ def _():
     mo.md("""
     ### Exercise 2: the masked loss
 
-    The same beginning; another idea of what to leave out.
+    It begins like the clipped loss, but leaves out other tokens.
     """)
     return
 
@@ -508,7 +507,7 @@ def _():
         minutes=4,
         lines=4,
         hints=(
-            "Which tokens count? It is one more mask. What does the division use: the tokens that count, or `tokens`?",
+            "Which tokens count? That is one more mask. Which number do you divide by: that of the tokens that count, or `tokens`?",
             "`trusted = mask * (ratio >= 0.5) * (ratio <= 2.0)`, and `ratio * advantage[:, None]` is the objective.",
         ),
     )
@@ -531,8 +530,7 @@ def _(config, whose_clipped, whose_masked):
     lesson.md(f"""
     ## The same run, with your losses
 
-    The run that fell, once more, on data {config.lag} versions old: with {whose_clipped}, and with
-    {whose_masked}.
+    We repeat the run on data {config.lag} versions old: with {whose_clipped}, and with {whose_masked}.
     """)
     return
 
@@ -643,10 +641,10 @@ def _(
 @app.cell(hide_code=True)
 def _(config):
     lesson.md(f"""
-    ## A run that needs the other one
+    ## A run that needs the other loss
 
-    Ratios can be off on fresh data, too: the engine that samples and the one that trains compute
-    probabilities in different ways. In large mixture-of-experts models some tokens then differ much
+    Ratios can be off on fresh data, too: the engine that samples and the one that trains may compute
+    slightly different probabilities. In large mixture-of-experts models, some tokens then differ a lot
     (Ling Team 2025). We plant that fault: at lag 0, {config.wrong_share:.0%} of the recorded
     log-probs get noise.
     """)
@@ -666,10 +664,10 @@ def _():
     mo.md("""
     ### Exercise 3: which loss does a run need?
 
-    Decide before you train. You get log π − log μ of the tokens of a fresh batch, and of one as
-    old as the run's data. If more than 1 % of the *fresh* tokens have a ratio outside 0.8 … 1.2,
-    the engines disagree: `"masked"`. Else, if more than 1 % of the *old* ones have, training has
-    moved them: `"clipped"`. Else `"plain"`.
+    Decide before you train. You get log π − log μ for the tokens of a fresh batch, and for those of a
+    batch as old as the run's data. If more than 1 % of the *fresh* tokens have a ratio outside 0.8 … 1.2,
+    the engines disagree: `"masked"`. Otherwise, if more than 1 % of the *old* tokens do, training has
+    moved them: `"clipped"`. Otherwise `"plain"`.
     """)
     return
 
@@ -744,8 +742,8 @@ def _(
 @app.cell(hide_code=True)
 def _(chosen_for, whose_choice, wrong):
     lesson.md(f"""
-    We ask {whose_choice}. For the run on old data: {chosen_for["old data"]}. For the one with wrong
-    records: {chosen_for["wrong records"]}. There clipped ends at
+    We ask {whose_choice}. For the run on old data it says *{chosen_for["old data"]}*, for the one with
+    wrong records *{chosen_for["wrong records"]}*. With wrong records, clipped ends at
     {wrong["clipped, wrong records"]:.0%} and masked at {wrong["masked, wrong records"]:.0%}. Where
     a recorded probability is e⁵ too small, the ratio is 148, and clipping pushes a bad token 148
     times as hard.
@@ -768,11 +766,11 @@ def _(config, study):
     ## Is it the lag, the rate or the loss?
 
     A recorded study has trained every combination to the end, {len(study.rows)} runs. The *phase
-    diagram* is its map. *Truncated* weighs plain by min(r, 2) (Ionides 2008;
-    Espeholt et al. 2018). **Decoupled PPO** clips around recent weights and corrects for μ with a
-    truncated weight (Hilton et al. 2022; Fu et al. 2025). Look at lag 0, the control: at the
-    highest rate plain falls on fresh data, too. How to tell the causes apart is the matter of
-    notebook 11, the laboratory.
+    diagram* is its map. *Truncated* multiplies the plain loss by min(r, 2) (Ionides 2008; Espeholt et
+    al. 2018). **Decoupled PPO** clips around recent weights and corrects for μ with a
+    truncated weight (Hilton et al. 2022; Fu et al. 2025). Look at lag 0, the control: at the highest
+    rate, the plain loss fails even on fresh data. Notebook 11, the laboratory, shows how to tell the
+    causes apart.
     """)
     return
 
@@ -811,11 +809,12 @@ def _(config):
 @app.cell
 def _(conditions, diagram, start_cell):
     lesson.wait_for(start_cell)
-    chosen = dict(diagram.chosen)
-    live = train_with_lag(
-        Trial(chosen["loss"], chosen["lag"], seed=0),  # one run of the study
-        replace(conditions, learning_rate=chosen["learning_rate"]),
-    )
+    chosen, live = dict(diagram.chosen), None
+    if not lesson.unattended():
+        live = train_with_lag(
+            Trial(chosen["loss"], chosen["lag"], seed=0),  # one run of the study
+            replace(conditions, learning_rate=chosen["learning_rate"]),
+        )
     return chosen, live
 
 
@@ -829,6 +828,8 @@ def _(chosen, live, study):
     lesson.md(
         f"{nb09.NAMES[chosen['loss']]}, lag {chosen['lag']}, rate {chosen['learning_rate']:g}: {live.accuracy:.1%} here; {_said}. "
         "On another kind of machine a run may take another path."
+        if live
+        else "In `marimo edit`, a button here trains the chosen cell and compares it with the record."
     )
     return
 
@@ -838,11 +839,11 @@ def _(lags):
     lesson.md(f"""
     ## How much lag?
 
-    Lag buys time. In the recorded benchmark of the whole system (`benchmarks/LOG.md`, 2026-11-21,
-    two cores), lag 1 made 1.63 times as many episodes a second as lag 0, and lag 4 1.53 times. It
-    costs accuracy: at lag {nb09.accuracy_by_lag(lags)}. That is after {lags.conditions["steps"]}
-    steps, the mean of {lags.whole_seeds} seeds, recorded {lags.dates}. So few seeds do not order
-    lags 0 to 4. Choose the smallest bound beyond which your clock gains nothing.
+    Lag buys time: notebook 08 measures how much. In a recorded benchmark with tools of 50 ms, lag 1 made 1.25 times as many episodes a second as lag 0.
+    Lag 4 made 1.80 times as many (`benchmarks/LOG.md`, 2026-11-22, two cores). Lag costs accuracy: at lag {nb09.accuracy_by_lag(lags)}. That is after {lags.conditions["steps"]}
+    steps, the mean of {lags.whole_seeds} seeds, recorded {lags.dates}. With {lags.whole_seeds} seeds,
+    the differences between lags 0 and 4 are noise. Choose the smallest bound beyond which a run gets no
+    faster.
     """)
     return
 
@@ -857,9 +858,9 @@ def _():
 def _():
     lesson.recap(
         "The lag of a batch counts the versions between the policy that sampled it and the one in training.",
-        "A ratio for each token leaves a bias, since the prefix has a ratio, too. The product over an episode has none, and too much variance.",
+        "A ratio for each token leaves a bias, since the prefix has a ratio, too. The product over an episode has no bias, but too much variance.",
         "The plain loss on old data pushes tokens that are already rare, step after step.",
-        "Clipping stops a push and lets tokens come back: for data that training has outrun. Masking leaves out what cannot be trusted: for records that are wrong.",
+        "Clipping stops the push and lets tokens return: use it for old data. Masking leaves out what cannot be trusted: use it for wrong records.",
         "Before you blame the lag, run the control: the same run on fresh data.",
     )
     return

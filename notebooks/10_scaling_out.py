@@ -212,7 +212,7 @@ def _(config):
 @app.cell
 def _(config):
     def fits(slots):
-        """With a reserve of 15 %: as far off is the package's `memory.py` at times."""
+        """With a reserve of 15 %: the package's `memory.py` can be off by that much."""
         memory = generator_memory(config.shape, replace(config.work, slots=slots, tasks=8))
         return memory.total <= 0.85 * config.budget
 
@@ -484,7 +484,7 @@ def _():
         [
             Knob("model", "Model", list(MODELS), "{}"),
             Knob("answer", "Tokens of an answer", [256, 512, 1024, 2048, 4096, 8192]),
-            Knob("gpus", "GPUs", [8, 16, 64, 256]),
+            Knob("gpus", "GPUs", [8, 16, 32, 64, 128, 256]),
             Knob("eighths", "For generators", [1, 2, 3, 4, 5, 6, 7], "{}/8"),
         ],
         partial(nb10.allocation, my_split),
@@ -502,7 +502,6 @@ def _(allocation_slider, ask_split, my_split, whose_split):
     )
     lesson.reveal(
         ask_split,
-        how="Computed",
         right=0 if _after > _before else 1 if _after == _before else 2,
         why=f"""
         From {_before:.0%} to {_after:.0%} for generators, by {whose_split}. A later token reads more keys and values; the trainer works on all tokens at
@@ -544,8 +543,8 @@ def _():
     mo.md("""
     ### A lease
 
-    A dead host and one that is cut off look alike: silence. A new trainer at once
-    might be the second one, and both publish weights. With a **lease** the host
+    A dead host and one that is cut off look alike: silence. If you start a new trainer at once, there
+    may be two of them, and both publish weights. With a **lease** the host
     promises to end by itself. It sends the controller a *token*, the time on its own clock, and
     the controller sends it back. Once the newest token that came back is `lease` seconds old, the
     host kills its trainer. The controller starts a successor only after that time.
@@ -737,7 +736,7 @@ def _(hosts_config):
     train_flags = [
         *("--hosts", "processes:2" if why_not() else addresses),
         *("--generators", "2"),
-        *("--steps", f"{hosts_config.steps}", "--eval-every", "10", "--eval-tasks", "50"),
+        *("--steps", f"{hosts_config.steps}", "--eval-every", "10", "--eval-tasks", "30"),
         *([] if why_not() else ["--insecure"]),
     ]
     return (train_flags,)
@@ -814,7 +813,7 @@ def _():
     ## Other stacks
 
     The site's reference page [Sixteen stacks](stacks.html) compares them on eight questions, with
-    sources. Zorplex RL divides a model only by FSDP2: for many billion parameters take another.
+    sources. Zorplex RL divides a model only by FSDP2: for many billions of parameters, use another one.
     """)
     return
 

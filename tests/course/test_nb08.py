@@ -1,5 +1,4 @@
-"""What stands behind notebook 08: draws that reach every case of the rule, accounts of runs, and
-the simulated phases."""
+"""What stands behind notebook 08: draws that reach every case of the rule, and accounts of runs."""
 
 from __future__ import annotations
 
@@ -40,25 +39,27 @@ def test_an_account_has_the_seconds_of_phases_and_the_lags():
     assert (found.lag, found.oldest) == (pytest.approx(1 / 3), 1)
 
 
-def test_two_runs_are_drawn_on_one_axis_and_told_in_rows():
+def test_runs_are_drawn_on_one_axis_and_told_in_rows():
     run = run_of((1.0, 2.0, 0), (3.0, 4.0, 1), (5.0, 6.0, 2))
-    accounts = {"in turns": nb08.account(run, 3)}
-    rows = nb08.rows_of(accounts, {"in turns": 0.5}, 12)
-    assert rows[0] == {"": "median time of a step", "in turns": "2.000 s"}
+    accounts = {0: nb08.account(run, 3)}
+    rows = nb08.rows_of(accounts, {0: 0.5}, 12)
+    assert rows[0] == {"": "a step, median", "in turns": "2.00 s"}
     assert rows[-1] == {"": "right of 12 held-out tasks", "in turns": "50%"}
-    assert "in turns" in nb08.side_by_side({"in turns": SimpleNamespace(timeline=run)}, 2.0)
+    assert "in turns" in nb08.side_by_side({0: SimpleNamespace(timeline=run)}, 2.0)
 
 
-def test_more_generators_keep_the_simulated_trainer_busier():
-    phases = SimpleNamespace(generate=2.0, train=1.0)
+def test_by_the_rule_lag_shortens_a_step_until_the_trainer_is_busy_and_the_sentence_follows_what_was_measured():
+    def account(step: float) -> SimpleNamespace:
+        return SimpleNamespace(step=step, train=0.25, between=1.0)
 
-    def busy(generators):
-        numbers = nb08.simulated(phases, 4, generators, 1).numbers
-        return next(float(value.rstrip("%")) for name, value, _ in numbers if name == "Trainer busy")
-
-    assert busy(1) < busy(2)
-    listed = nb08.busy_by_lag(phases, 4).splitlines()
-    assert len(listed) == 3 and f" 1: {busy(2):.0f}%" in listed[1]
+    accounts = {lag: account(step) for lag, step in {0: 1.25, 1: 1.1, 2: 0.6, 8: 0.4}.items()}
+    rows = nb08.foretold_steps(accounts)
+    assert [row["by the rule"] for row in rows] == ["1.25 s", "0.62 s", "0.42 s", "0.25 s"]
+    assert nb08.gain(accounts).endswith("0.40 s at `max_lag` 8: 3.1 times as fast.")
+    run = run_of((1.0, 2.0, 0), (3.0, 4.0, 0), (5.0, 6.0, 2))
+    told = nb08.paid({0: nb08.account(run, 3), 1: nb08.account(run.between(0.0, 4.5), 2)}, {0: 0.9, 1: 0.8})
+    assert "90% in turns, 80% at lag 1" in told and "had taken 2 of its 3 steps" in told
+    assert nb08.gain({0: account(1.0), 1: account(1.2)}).endswith("no faster.")
 
 
 TWO_CORES = nb08.RunTime(start=5.0, sample=2.0, train=3.0, cores=2)

@@ -55,7 +55,7 @@ def parts_of(file: Path) -> dict[str, str]:
 
 def test_it_is_short_and_needs_torch_transformers_and_the_standard_library_alone():
     source = MINE.read_text()
-    assert len(source.splitlines()) <= 220
+    assert len(source.splitlines()) <= 235
     imports = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Import | ast.ImportFrom)]
     names = {a.name for n in imports for a in n.names if isinstance(n, ast.Import)} | {
         n.module for n in imports if isinstance(n, ast.ImportFrom)
@@ -67,11 +67,9 @@ def test_task_sampler_reward_and_loss_are_those_of_my_rl_and_the_generator_s_hal
     ours, before = parts_of(MINE), parts_of(BEFORE)
     same = {"draw_task", "execute", "encode_prompt", "encode_text", "sample_episode", "play", "policy_gradient"}
     assert {name for name in same if ours[name] != before[name]} == set()
-    page = parts_of(ROOT / "notebooks" / "08_rl_e2e.py")["generate"].partition("\n")[2]
-    one_line = "first, now.started = (now.started, min(now.started + min(count, per_step), steps * per_step))"
-    two_lines = "first = now.started\n        now.started = min(first + min(count, per_step), steps * per_step)"
-    assert two_lines in page
-    assert ours["generate"] == page.replace(two_lines, one_line)
+    page = parts_of(ROOT / "notebooks" / "08_rl_e2e.py")
+    assert ours["generate"] == page["generate"].partition("\n")[2]
+    assert ours["in_order"].partition("\n")[2] == page["in_order"].partition('"""\n')[2]
 
 
 def test_the_button_writes_exactly_this_file_when_the_course_s_solutions_are_filled_in():

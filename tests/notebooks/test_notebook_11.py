@@ -1,18 +1,16 @@
-"""Notebook 11: the factors of a ratio, the losses that it trains with, and the page from its first
-cell to its last."""
+"""Notebook 11: its tree, its alarm, and the page from its first cell to its last."""
 
 from __future__ import annotations
 
-import random
 import re
 from pathlib import Path
+from statistics import stdev
 from types import SimpleNamespace
 
 import pytest
-import torch
 from test_notebooks import Later
 
-from zorplex_rl.course import nb11
+from zorplex_rl.course import alarm, nb11
 from zorplex_rl.course.figures import drawing_of
 from zorplex_rl.course.recorded_study import read_study
 
@@ -24,31 +22,6 @@ notebook = Later(ROOT / "notebooks" / "11_laboratory.py")
 
 def settings() -> SimpleNamespace:
     return notebook.settings.run()[1]["config"]
-
-
-def test_the_gradient_of_the_distillation_loss_is_that_of_the_policy_gradient_with_the_gap_as_cost():
-    for seed in range(5):
-        logp, teacher, mask, tokens = nb11.draw_tokens(random.Random(seed))
-        notebook.distill_solution(logp, teacher, mask, tokens).backward()
-        expected = (logp - teacher).detach() * mask / tokens
-        assert torch.allclose(logp.grad, expected)
-
-
-def test_in_the_mean_the_distillation_loss_moves_towards_the_teacher_and_the_bare_gap_nowhere():
-    """By enumeration of all tokens: the gradient of the KL, and 0."""
-    torch.manual_seed(0)
-    logits, teacher = torch.randn(5, dtype=torch.float64, requires_grad=True), torch.randn(5, dtype=torch.float64)
-    logp, teacher = logits.log_softmax(0), teacher.log_softmax(0)
-    kl = (logp.exp() * (logp - teacher)).sum()
-    (wanted,) = torch.autograd.grad(kl, logits, retain_graph=True)
-    chance = logp.exp().detach()
-    losses = {
-        "distill": lambda one: notebook.distill_solution(one[None], teacher[None], chance[None], 1.0),
-        "bare": lambda one: ((one - teacher) * chance).sum(),
-    }
-    found = {name: torch.autograd.grad(loss(logp), logits, retain_graph=True)[0] for name, loss in losses.items()}
-    assert torch.allclose(found["distill"], wanted)
-    assert found["bare"].abs().max() < 1e-12
 
 
 def test_the_drawing_asks_what_the_solution_asks():
@@ -68,8 +41,25 @@ def test_every_recorded_run_gets_advice_and_who_clips_is_better_off():
 
 
 def test_the_page_counts_what_the_log_says_of_the_alarm():
-    told = notebook.alarms.run(recorded=ROOT / "benchmarks")[1]["told"]
-    assert told == {"ten_before": 23, "collapsed": 25, "in_vain": 4, "healthy": 115}
+    seen = notebook.alarms.run(recorded=ROOT / "benchmarks")[1]["seen"]
+    assert notebook.judge_solution(seen, 10) == (23, 25, 4, 115)
+
+
+def test_the_forecast_is_the_package_s():
+    for lag, rate in ((16, 2e-4), (8, 4e-4), (3, 8e-4)):
+        assert notebook.forecast_solution(lag, rate, alarm.RATE) == pytest.approx(alarm.alike(lag, rate))
+
+
+def test_wrong_records_are_a_share_of_the_sampled_tokens_and_known_to_the_last():
+    noise: list[float] = []
+    spoil = notebook.wrong_records(0.1, 5.0, noise)
+    episodes = [SimpleNamespace(sampled=[True, False] * 500, logprobs=[-1.0] * 1000) for _ in range(4)]
+    spoil(episodes)
+    assert sum(wrong != 0 for wrong in noise) / len(noise) == pytest.approx(0.1, abs=0.02) and len(noise) == 2000
+    assert stdev(wrong for wrong in noise if wrong) == pytest.approx(5.0, rel=0.15)
+    recorded = [logp for e in episodes for logp, sampled in zip(e.logprobs, e.sampled, strict=True) if sampled]
+    assert [-1.0 - logp for logp in recorded] == pytest.approx(noise)
+    assert {e.logprobs[1] for e in episodes} == {-1.0}
 
 
 def test_cispo_collapses_at_lag_32_by_the_rule_of_the_log_and_lag_8_is_undecided():
@@ -98,14 +88,12 @@ def test_the_live_runs_are_those_of_the_study_that_confirmed_them():
 
 @pytest.mark.long
 def test_runs_from_its_first_cell_to_its_last():
-    small = {"steps": 4, "eval_tasks": 8, "taught_steps": 4, "age": 2, "prompts": 2, "samples": 4}
-    small["seen"] = SimpleNamespace(eval_every=2, eval_tasks=8)
+    small = {"steps": 4, "eval_tasks": 8, "prompts": 2, "samples": 4}
     study = notebook.lab.Conditions(steps=3, schedule_steps=6, learning_rate=3e-4, held_out_tasks=8, prompts=2)
     config = SimpleNamespace(**vars(settings()) | small | {"study": study})
     _, values = notebook.app.run(defs={"config": config})
     assert values["unchanged"].is_equal
-    assert values["compared"].change == "--max-lag 8 instead of 1"
-    assert values["apart"] < 1e-6
-    assert [step for step, _ in values["both"]["distilled"]] == [0, 2, 4]
+    assert values["compared"].change == "--learning-rate 0.0012 instead of 0.0004"
+    assert max(map(abs, values["exact"])) < 1e-4
     assert {len(run) for run in values["drawn"].values()} == {1}
     assert set(values["rang"]) >= {"clipped, wrong records", "masked, wrong records"}

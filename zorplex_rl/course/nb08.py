@@ -5,8 +5,8 @@ run_time        what its parts take on this machine, for the labels of buttons
 create          the folder of a run; notebook 11 replays the one that is kept
 diagnose        the diagnostics of three training steps, two of them with a fault
 account         the spans of a run ──► seconds of its phases, busy shares, lags
-side_by_side  rows_of           two runs on one axis, and their accounts
-simulated       the same phases with other numbers of generators and lag bounds
+side_by_side  rows_of           the runs on one axis, and their accounts by ``max_lag``
+foretold_steps  gain  paid      a rule beside what was measured; what lag brought, and what it cost
 train_and_kill  a run of the package, in which a generator is killed
 books_of  around_the_kill       what became of every group, and the moments around the kill
 """
@@ -30,7 +30,6 @@ from typing import Any
 from zorplex_rl.config import Config, LearnerConfig, ServicesConfig
 from zorplex_rl.course.figures.spans import paired_timelines, timeline_chart
 from zorplex_rl.course.nb02 import captured
-from zorplex_rl.course.widgets.what_if import Answer
 from zorplex_rl.learning.batches import collate
 from zorplex_rl.learning.learner import Learner, token_logprobs
 from zorplex_rl.policy.load import Policy, load_policy
@@ -39,8 +38,6 @@ from zorplex_rl.policy.tool_loop import encode_prompt, group_requests
 from zorplex_rl.run.folder import RunFolder
 from zorplex_rl.run.timeline import Span, Timeline
 from zorplex_rl.services.runtime import run_together
-from zorplex_rl.simulation.setting import Setting
-from zorplex_rl.simulation.simulate import simulate_async
 from zorplex_rl.task.environment import Zorplex, kinds_of
 from zorplex_rl.task.episode import Episode
 from zorplex_rl.training.controller import Controller
@@ -51,6 +48,9 @@ KEPT = Path("runs") / "notebook_08"
 """Where the run with the kill stays, in the folder above the notebooks, for notebook 11 to replay."""
 ANSWER_SHARE = 0.5
 """A common answer ÷ ``max_tokens``."""
+LOST = "groups lost with the generator, and generated again"
+SLOWEST = 9
+"""The waits of a batch's slowest episode ÷ the mean of a tool's."""
 SCRATCH = tempfile.TemporaryDirectory(prefix="zorplex_rl_08_")
 
 
@@ -69,8 +69,8 @@ def create(run: Config, beside: str | None = None) -> RunFolder:
 
 def run_config(config: SimpleNamespace, **changes: Any) -> Config:
     """Return the checked settings of a run: the page's, with ``changes``."""
-    wanted = {"generators": 1, "spares": 0} | vars(config) | changes
-    alike = "policy shots max_lag steps max_tokens eval_tasks seed device threads".split()
+    wanted = {"generators": 1, "spares": 0, "tool_latency": 0.0} | vars(config) | changes
+    alike = "policy shots max_lag steps max_tokens eval_tasks seed device threads tool_latency".split()
     made = Config(
         task="compositional",
         prompts_per_step=wanted["prompts"],
@@ -110,6 +110,12 @@ class RunTime:
         if run.max_lag:
             loop = max(sampling / generators + evaluating, training, (sampling + evaluating + training) / self.cores)
         return self.starting(1 + generators + int(run.services.spares)) + loop
+
+    def slow_tools(self, config: SimpleNamespace) -> float:
+        """Return the seconds of the page's runs with slow tools, one for each of ``config.lags``."""
+        batch = self.sample + SLOWEST * config.tool_seconds
+        steps = (max(self.train, self.sample, batch / lag) if lag else batch + self.train for lag in config.lags)
+        return self.starting(2) + config.steps * sum(steps)
 
 
 def run_time(run: Config, policy: Policy, start: float) -> RunTime:
@@ -166,6 +172,8 @@ def account(timeline: Timeline, steps: int) -> SimpleNamespace:
     sampling = sum(span.end - span.start for span in timeline.spans if span.kind == "generate")
     return SimpleNamespace(
         seconds=window[1] - begin,
+        ended=[span.end - begin for span in trained],
+        between=median(later.start - sooner.end for sooner, later in pairwise(trained)),
         step=median(later.end - sooner.end for sooner, later in pairwise(trained)),
         train=median(span.end - span.start for span in trained),
         generate=sampling / steps,
@@ -186,73 +194,73 @@ def lags_of(timeline: Timeline) -> dict[int, int]:
     return dict(sorted(lags.items()))
 
 
-def side_by_side(runs: Mapping[str, SimpleNamespace], seconds: float) -> str:
-    """Draw ``seconds`` of each run on one axis, from its fourth step on."""
+def side_by_side(runs: Mapping[int, SimpleNamespace], seconds: float) -> str:
+    """Draw ``seconds`` of each run on one axis, from the middle of the run and the beginning of a
+    step. Early steps are longer than most: hardly an episode of theirs is as good as the others."""
     windows = {}
-    for name, run in runs.items():
+    for lag, run in runs.items():
         begun = sorted(span.start for span in run.timeline.spans if span.kind == "train")
-        first = begun[min(3, len(begun) // 3)]
-        windows[name] = run.timeline.between(first, first + seconds)
+        middle = (begun[0] + begun[-1] - seconds) / 2
+        first = max((start for start in begun if start <= middle), default=begun[0])
+        windows[name_of(lag)] = run.timeline.between(first, first + seconds)
     return paired_timelines(windows, seconds, ["generator_0", "trainer"])
 
 
-def rows_of(accounts: Mapping[str, SimpleNamespace], after: Mapping[str, float], held_out: int) -> list[dict[str, str]]:
+def name_of(lag: int) -> str:
+    """Return what the page calls a run with ``max_lag`` ``lag``."""
+    return f"max_lag {lag}" if lag else "in turns"
+
+
+def rows_of(accounts: Mapping[int, SimpleNamespace], after: Mapping[int, float], held_out: int) -> list[dict[str, str]]:
     """Return the rows that compare runs, with the share of held-out tasks ``after`` each."""
     fields = {
-        "step": ("median time of a step", "{:.3f} s"),
-        "train": ("training, median of a step", "{:.3f} s"),
-        "generate": ("sampling, mean of a step", "{:.3f} s"),
+        "step": ("a step, median", "{:.2f} s"),
+        "train": ("training, median of a step", "{:.2f} s"),
+        "generate": ("the generator computes, mean of a step", "{:.2f} s"),
         "trainer": ("trainer busy", "{:.0%}"),
         "generator": ("generator busy", "{:.0%}"),
         "lag": ("mean lag of a group, versions", "{:.2f}"),
+        "oldest": ("largest lag", "{}"),
     }
     rows = [
-        {"": label} | {name: how.format(getattr(found, field)) for name, found in accounts.items()}
+        {"": label} | {name_of(lag): how.format(getattr(found, field)) for lag, found in accounts.items()}
         for field, (label, how) in fields.items()
     ]
+    last = {"": f"right of {held_out} held-out tasks"} | {name_of(lag): f"{share:.0%}" for lag, share in after.items()}
+    return [*rows, last]
+
+
+def foretold_steps(accounts: Mapping[int, SimpleNamespace]) -> list[dict[str, str]]:
+    """Return for each run what a step takes by the rule, from the phases in turns, and as measured."""
+    turns = accounts[0]
+
+    def rule(lag: int) -> float:
+        return max(turns.train, (turns.between + turns.train) / (lag + 1))
+
     return [
-        *rows,
-        {"": f"right of {held_out} held-out tasks"} | {name: f"{share:.0%}" for name, share in after.items()},
+        {"run": name_of(lag), "by the rule": f"{rule(lag):.2f} s", "measured": f"{found.step:.2f} s"}
+        for lag, found in accounts.items()
     ]
 
 
-def _simulate(found: SimpleNamespace, groups: int, generators: int, max_lag: int) -> Any:
-    """Return a simulated run of eight steps with the phases ``found``."""
-    setting = Setting(
-        generators=generators,
-        groups_per_step=groups,
-        steps=8,
-        max_lag=max_lag,
-        generation_seconds=found.generate / groups,
-        variation=0.3,
-        training_seconds=found.train,
-        sync_seconds=0.02,
-    )
-    return simulate_async(setting, setting.latencies())
-
-
-def simulated(found: SimpleNamespace, groups: int, generators: int, max_lag: int) -> Answer:
-    """Return what the simulator says of the phases ``found``, with other settings."""
-    run = _simulate(found, groups, generators, max_lag)
-    lag = sum(age * count for age, count in run.staleness.items()) / sum(run.staleness.values())
-    return Answer(
-        figure=timeline_chart(run.timeline),
-        numbers=[
-            ("A step", f"{run.seconds / 8:.2f} s", "mean of eight"),
-            ("Trainer busy", f"{run.utilisation()['trainer']:.0%}", "of the time"),
-            ("Mean lag", f"{lag:.2f}", "versions"),
-        ],
+def gain(accounts: Mapping[int, SimpleNamespace]) -> str:
+    """Say how much faster the run with most lag was than the one in turns."""
+    turns, most = accounts[0].step, accounts[max(accounts)].step
+    gained = f"{turns / most:.1f} times as fast" if turns > 1.05 * most else "no faster"
+    return (
+        f"With slow tools, a step took {turns:.2f} s in turns and {most:.2f} s at `max_lag` {max(accounts)}: {gained}."
     )
 
 
-def busy_by_lag(found: SimpleNamespace, groups: int) -> str:
-    """Return the trainer's simulated busy share by number of generators and lag, as a list."""
-
-    def busy(count: int, lag: int) -> str:
-        return f"{lag}: {_simulate(found, groups, count, lag).utilisation()['trainer']:.0%}"
-
-    return "\n".join(
-        f"- Generators: {n}. By lag: {', '.join(busy(n, lag) for lag in (0, 1, 2, 4))}." for n in (1, 2, 4)
+def paid(accounts: Mapping[int, SimpleNamespace], after: Mapping[int, float]) -> str:
+    """Say what lag costs a step, and what it brings by the clock."""
+    turns, lag = accounts[0].ended, max(accounts)
+    taken = sum(end <= accounts[lag].seconds for end in turns)
+    oldest = " and ".join(f"{found.oldest} (`max_lag` {lag})" for lag, found in accounts.items() if lag)
+    ends = ", ".join(f"{share:.0%} {f'at lag {lag}' if lag else 'in turns'}" for lag, share in after.items())
+    return (
+        f"Lag costs age: the oldest group was {oldest} versions old. When the run at lag {lag} was over, the one in turns "
+        f"had taken {taken} of its {len(turns)} steps. At the end of each run, of the held-out tasks {ends} are right."
     )
 
 
@@ -289,7 +297,7 @@ def books_of(log: RunLog, books: dict[str, int]) -> dict[str, Any]:
     return {
         "processes replaced": sum(row["event"] == "restart" for row in log.folder.metrics()),
         "groups started": books["started"],
-        "groups lost with the generator, and generated again": books["abandoned"],
+        LOST: books["abandoned"],
         "groups trained on": books["trained"],
         "groups thrown away as too old": books["stale"],
         "unaccounted for": books["started"] - books["trained"] - books["abandoned"] - books["stale"],

@@ -1,6 +1,6 @@
 """Check what a learner writes in notebook 08: two rules, and a trainer's loop.
 
-drawn_moment  drawn_load    arguments of ``may_start`` and ``generators_needed``
+drawn_moment  drawn_load    arguments of ``may_start`` and ``lag_needed``
 check_train                 what a loop trains on, when it publishes, whom it wakes, against the course's loop
 """
 
@@ -29,9 +29,9 @@ def drawn_moment(rng: random.Random) -> tuple[int, int, int, int, int]:
     return version, step, rng.randint(0, (max_lag + 1) * per_step), per_step, max_lag
 
 
-def drawn_load(rng: random.Random) -> tuple[float, float, int]:
-    """Draw the arguments of ``generators_needed``, in exact eighths of a second."""
-    return rng.randint(1, 24) / 8, rng.randint(1, 24) / 8, rng.randint(1, 40)
+def drawn_load(rng: random.Random) -> tuple[float, float]:
+    """Draw the arguments of ``lag_needed``, in exact eighths of a second."""
+    return rng.randint(1, 40) / 8, rng.randint(1, 16) / 8
 
 
 @dataclass

@@ -1,6 +1,7 @@
 """Drive notebook 08b: draws for its checks, a verdict on pass@k, recorded runs.
 
 drawn_shares  drawn_attempts  drawn_tokens    arguments of ``change``, ``pass_at_k`` and ``kl``
+points             a change of a share, in words
 verdict            pass@1 and pass@k, before and after ──► taught, sharpened, narrowed, or undecided
 tokens_of  ends    the tokens of a batch as three lists; the first and the last steps of a run
 recorded_runs  shaped_slider  answer_of       benchmarks/shaped_rewards.json ──► the sliders
@@ -59,6 +60,16 @@ def verdict(once: Sequence[float], often: Sequence[float], old: float) -> str:
         left = f"It left {100 * (1 - old):.0f} points of room, and a gain had to be beyond ± {100 * noise:.0f} to be clear."
         return f"The old policy catches up, so this is sharpening. {left}"
     return "Neither is clearly better at one attempt either, so this run decides nothing."
+
+
+def points(share: float) -> str:
+    """Write a change of a share in percentage points.
+
+    >>> points(0.124), points(-0.05), points(-0.001)
+    ('+12', '−5', '0')
+    """
+    rounded = round(100 * share)
+    return f"{rounded:+d}".replace("-", "−") if rounded else "0"
 
 
 def tokens_of(

@@ -16,6 +16,7 @@ What it leaves out: every link. Collectives, weights and tools cost no time here
 full length, and each GPU loads its own share of the weights.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -175,9 +176,9 @@ def train_seconds(shape: ModelShape, work: Workload, tensor: int = 1) -> float:
     """Return the seconds in which ``tensor`` GPUs train on ``prompts`` · ``group_size`` answers."""
     divided = 4 * shape.parameters / BANDWIDTH * OPTIMIZER_PASSES
     calls = 0.0
-    for batch in work.micro_batches(shape):
+    for batch, count in Counter(work.micro_batches(shape)).items():
         of_layer = 6 * shape.matrices * batch.tokens + 12 * shape.attention * batch.tokens * batch.width
         logits = 6 * shape.table * batch.responses * batch.response
-        divided += (shape.layers * of_layer + logits) / SPEED
-        calls += (TRAINING_CALLS * shape.layers + 300) * CALL
+        divided += count * (shape.layers * of_layer + logits) / SPEED
+        calls += count * (TRAINING_CALLS * shape.layers + 300) * CALL
     return divided / tensor + calls

@@ -2,7 +2,6 @@
 
 make_run, said        a run ──► executed as it was and changed ──► the paired difference
 worth, by_lag         recorded runs ──► what advice was worth in them, how each loss ended
-wrong_records         a planted fault        change_slider    what a step changes at each rate
 foretold              recorded runs ──► what the forecast said of them, and what came, drawn
 """
 
@@ -20,24 +19,17 @@ from statistics import fmean
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
-
 from zorplex_rl.course import nb08
 from zorplex_rl.course.alarm import BEARABLE, RATE, alike
 from zorplex_rl.course.figures.two_runs import two_runs, why_parted
 from zorplex_rl.course.recorded_study import Row, Study
-from zorplex_rl.course.widgets.what_if import Answer, Bar, Knob, Panel, WhatIf
 from zorplex_rl.run import figure as style
 from zorplex_rl.run.figure import render
 from zorplex_rl.simulation.what_if import PairedRuns
-from zorplex_rl.task.episode import Episode
 from zorplex_rl.training.controller import Controller
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-RATES = (1e-3, 3e-4, 1e-4, 3e-5, 1e-5, 3e-6, 1e-6, 3e-7)
 
 
 def folder_of(notebook: str) -> Path | None:
@@ -97,20 +89,6 @@ def worth(study: Study, advise: Callable[..., str], numerics: Sequence[float]) -
     ]
 
 
-def wrong_records(share: float, spread: float, noise: list[float]) -> Callable[[list[Episode]], None]:
-    """Return what adds noise to the recorded log-probs of a ``share`` of the sampled tokens. ``noise``
-    gets log π_v − log μ of every one."""
-    draw = random.Random(0)
-
-    def spoil(episodes: list[Episode]) -> None:
-        for episode in episodes:
-            off = [spread * draw.gauss(0, 1) * (draw.random() < share) * sampled for sampled in episode.sampled]
-            episode.logprobs = [logp - wrong for logp, wrong in zip(episode.logprobs, off, strict=True)]
-            noise.extend(wrong for wrong, sampled in zip(off, episode.sampled, strict=True) if sampled)
-
-    return spoil
-
-
 def by_lag(study: Study, rate: float, lags: Sequence[int]) -> list[dict[str, Any]]:
     """Return a row for each loss that has all ``lags``: its mean accuracy at the end of each, and how
     many runs at these lags collapsed. The best at the last lag comes first."""
@@ -160,29 +138,6 @@ def foretold(rows: Sequence[Row]) -> str:
     return render(draw, 340, "What was foretold of recorded runs, and what came", said)
 
 
-def change_slider(
-    before: Tensor, step: Tensor, rate: float, bytes_of: Callable[[int, int], float], static: bool
-) -> WhatIf:
-    """Return a slider of learning rates: what ``step``, taken at ``rate``, changes at each of them.
-    ``bytes_of(changed, weights)`` is the size of a change."""
-
-    def answer(wanted: float) -> Answer:
-        changed = int((before.bfloat16() != (before + step * (wanted / rate)).bfloat16()).sum())
-        whole, size = 2 * len(before), float(bytes_of(changed, len(before)))
-        bars = [Bar("the whole version", whole / 1e6, f"{whole / 1e6:.2f} MB", "grey")]
-        bars.append(Bar("what has changed", size / 1e6, f"{size / 1e6:.2f} MB", "orange"))
-        return Answer(
-            [Panel("Bytes of a version in bfloat16", bars, whole / 1e6)],
-            numbers=[
-                ("Weights that stay as they are", f"{1 - changed / len(before):.1%}", f"of {len(before):,}"),
-                ("A change takes", f"{size / whole:.1%}", "of the whole version"),
-            ],
-        )
-
-    knob = Knob("wanted", "Learning rate", RATES, "{:.0e}")
-    return WhatIf("One step of this page, at other learning rates", [knob], answer, {"wanted": 3e-5}, static=static)
-
-
 def draw_run(draw: random.Random) -> tuple[list[float], list[float], list[float]]:
     """Draw the arguments of ``advise``: runs that fall, that never rise, and that end well; ratios
     near and far."""
@@ -198,16 +153,19 @@ def draw_run(draw: random.Random) -> tuple[list[float], list[float], list[float]
     return run(), run(), draw.sample(logs, 200)
 
 
-def draw_change(draw: random.Random) -> tuple[int, int]:
-    """Draw the arguments of ``bytes_of_change``: less and more than one weight in 32 changed."""
-    weights = 32 * draw.randint(10, 40_000)
-    return int(weights * draw.choice((0.0, 0.001, 0.02, 0.031, 0.032, 0.2, 1.0))), weights
+def draw_settings(draw: random.Random) -> tuple[int, float, float]:
+    """Draw the arguments of ``forecast``: a lag, a rate, and the rate to compare with."""
+    rates = (1e-4, 2e-4, 3e-4, 4e-4, 8e-4)
+    return draw.randint(0, 40), draw.choice(rates), draw.choice(rates)
 
 
-def draw_tokens(draw: random.Random) -> tuple[Tensor, Tensor, Tensor, float]:
-    """Draw the arguments of ``distill``."""
-    dice, shape = torch.Generator().manual_seed(draw.randrange(2**31)), (draw.randint(1, 3), draw.randint(2, 5))
-    logp, teacher, drawn = (torch.rand(shape, generator=dice) for _ in range(3))
-    mask = (drawn < 0.7).float()
-    mask[0, 0] = 1.0
-    return (-3 * logp).requires_grad_(), -3 * teacher, mask, mask.sum().item() + draw.randint(1, 9)
+def draw_alarms(draw: random.Random) -> tuple[list[tuple[int | None, int | None]], int]:
+    """Draw the arguments of ``judge``: alarms in time, late and missing, in both kinds of run; some
+    at step 0, and some exactly ``ahead`` steps early."""
+    ahead = draw.randint(1, 12)
+    runs: list[tuple[int | None, int | None]] = []
+    for _ in range(draw.randint(4, 14)):
+        rang = draw.choice((None, 0, draw.randint(1, 30)))
+        early = draw.choice((ahead - 1, ahead, ahead + draw.randint(1, 20), -3))
+        runs.append((rang, draw.choice((None, max(0, (rang or 5) + early)))))
+    return runs, ahead

@@ -20,8 +20,15 @@ def row_length(hidden: int, intermediate: int) -> int:
 
 def common_length(one: Sequence[int], other: Sequence[int]) -> int:
     """Return how many leading tokens two texts share."""
-    differing = (i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
-    return next(differing, min(len(one), len(other)))
+    length, step = 0, 1024
+    while step:
+        # Comparing slices is a hundred times as fast as comparing tokens one by one.
+        part = one[length : length + step]
+        if len(part) == step and part == other[length : length + step]:
+            length += step
+        else:
+            step //= 2
+    return length
 
 
 def rows_of(texts: Sequence[list[int]], most: int) -> list[tuple[list[int], int]]:

@@ -28,6 +28,7 @@ et al. 2022 (arXiv:2205.05198, section 4), for this architecture.
 
 from collections import Counter
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Self
 
 from zorplex_rl.config import Config
@@ -102,19 +103,27 @@ class Workload:
     def micro_batches(self, shape: ModelShape) -> list[BatchShape]:
         """Return the micro-batches of a step of ``shape`` if all responses are longest, and share only
         their prompts."""
-        texts = [
-            [-1] * self.shared_prompt
-            + [-2 - group] * (self.prompt - self.shared_prompt)
-            + [group * self.group_size + sample] * (self.response - 1)
-            for group in range(self.prompts)
-            for sample in range(self.group_size)
-        ]
-        rows = rows_of(texts, min(row_length(shape.hidden, shape.intermediate), self.token_budget))
-        batches = split_by_tokens([size for _, size in rows], self.token_budget)
-        return [
-            BatchShape(len(batch), max(rows[i][1] for i in batch), sum(len(rows[i][0]) for i in batch), self.response)
-            for batch in batches
-        ]
+        longest = min(row_length(shape.hidden, shape.intermediate), self.token_budget)
+        lengths = self.shared_prompt, self.prompt, self.response
+        return _micro_batches(self.prompts, self.group_size, lengths, longest, self.token_budget)
+
+
+@lru_cache(maxsize=4096)
+def _micro_batches(
+    prompts: int, group_size: int, lengths: tuple[int, int, int], longest: int, token_budget: int
+) -> list[BatchShape]:
+    shared, prompt, response = lengths
+    texts = [
+        [-1] * shared + [-2 - group] * (prompt - shared) + [group * group_size + sample] * (response - 1)
+        for group in range(prompts)
+        for sample in range(group_size)
+    ]
+    rows = rows_of(texts, longest)
+    batches = split_by_tokens([size for _, size in rows], token_budget)
+    return [
+        BatchShape(len(batch), max(rows[i][1] for i in batch), sum(len(rows[i][0]) for i in batch), response)
+        for batch in batches
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,11 +132,11 @@ def counts(page) -> list[str]:
 
 def check_by_mouse(page):
     assert results(page) == [False, False]
-    assert seen(page) == "Choose an answer above first: then the result unfolds here."
+    assert seen(page) == "The result unfolds when you predict."
     assert counts(page) == ["0", "2", "0"]
     page.locator("label", has_text="neither").click()
     assert results(page) == [True, False]
-    assert seen(page).startswith("You said neither. Not so. Measured here: a function. The call takes longer. Times")
+    assert seen(page).startswith("You said neither. Not so. The answer is a function. The call takes longer. Times")
     assert "And this too." in seen(page)
     assert counts(page) == ["1", "2", "0"]
     page.locator("label", has_text="a function").click()
@@ -144,7 +144,7 @@ def check_by_mouse(page):
     assert counts(page) == ["1", "2", "1"]
     page.locator("label", has_text="the first").click()
     assert results(page) == [True, True]
-    assert "That is right. Measured here: the first or the second; this run does not tell them apart." in seen(page, 1)
+    assert "That is right. It is the first or the second: this run does not tell them apart." in seen(page, 1)
     assert counts(page) == ["2", "2", "2"]
 
 
@@ -174,10 +174,10 @@ def test_the_switch_unfolds_all_without_a_choice_and_folds_again(published, visi
     switch = page.get_by_role("checkbox", name="Unfold all results")
     switch.check()
     assert results(page) == [True, True]
-    assert seen(page).startswith("Measured here: a function. The call takes longer.")
+    assert seen(page).startswith("The answer is a function. The call takes longer.")
     assert counts(page) == ["0", "2", "0"]
     page.locator("label", has_text="neither").click()
-    assert seen(page).count("Measured here") == 1
+    assert seen(page).count("The answer is") == 1
     switch.uncheck()
     assert results(page) == [True, False]
 
@@ -186,7 +186,7 @@ def test_print_shows_all_results(published, visit):
     page = visit(published)
     page.emulate_media(media="print")
     assert results(page) == [True, True]
-    assert "Choose an answer" not in seen(page)
+    assert "when you predict" not in seen(page)
     assert not page.locator(".lesson-switch").is_visible()
 
 
@@ -244,8 +244,3 @@ def test_a_measurement_that_decides_nothing_calls_no_answer_right():
     said = lesson.reveal(lesson.predict("Which?", "a", "b"), right=[]).text
     assert said.count("This run does not decide it.") == 3
     assert "right." not in said
-
-
-def test_what_was_computed_is_not_said_to_be_measured():
-    said = lesson.reveal(lesson.predict("Which?", "a", "b"), right=0, how="Simulated").text
-    assert said.count("Simulated here: <q>a</q>.") == 2 and "Measured" not in said

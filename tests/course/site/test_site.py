@@ -540,7 +540,7 @@ def test_a_headline_is_what_the_notebook_computed():
     asked, open_question = lesson.predict("Which?", "one", "two"), lesson.predict("And now?", "three", "four")
     answers = [lesson.reveal(asked, right=1).text, lesson.reveal(open_question, right=[]).text]
     found = headline_of(page_of(asked.text, open_question.text, *answers))
-    assert "Which?" in found and "Measured here: <q>two</q>." in found and "And now?" not in found
+    assert "Which?" in found and "The answer is <q>two</q>." in found and "And now?" not in found
 
 
 def test_the_drawing_of_the_course_has_every_notebook_at_its_place():
@@ -777,7 +777,7 @@ def test_code_output_and_print_are_shown_and_plumbing_is_not(tiny, address, visi
     assert "total = sum(number**2 for number in range(10))" in text
     assert "printed: 285 < 1000" in text
     assert "import marimo" not in text
-    assert "Not yet: double is still to be written." in text
+    assert "Write double in marimo edit: it checks what you write at once." in text
 
 
 def test_an_answer_and_a_solution_are_folded_until_they_are_asked_for(tiny, address, visit):

@@ -188,37 +188,33 @@ async def returns_its_last_metrics(trainer, ready, now, news, steps, per_step, o
     return metrics
 
 
-def has_eight_groups_hard_wired(generate, train, groups):
-    return math.ceil(8 * generate / train)
+def rounds_to_the_nearest(sampling, training):
+    return max(1, round(sampling / training))
 
 
-def rounds_to_the_nearest(generate, train, groups):
-    return round(groups * generate / train)
+def rounds_down(sampling, training):
+    return max(1, sampling // training)
 
 
-def rounds_down(generate, train, groups):
-    return groups * generate // train
+def counts_the_batch_in_training(sampling, training):
+    return math.ceil(sampling / training) + 1
 
 
-def counts_one_group(generate, train, groups):
-    return math.ceil(generate / train)
+def does_not_round(sampling, training):
+    return max(1.0, sampling / training)
 
 
-def rounds_before_it_multiplies(generate, train, groups):
-    return groups * math.ceil(generate / train)
+def is_upside_down(sampling, training):
+    return math.ceil(training / sampling)
 
 
-def is_upside_down(generate, train, groups):
-    return math.ceil(groups * train / generate)
+def computes_exactly(sampling, training):
+    return math.ceil(Fraction(sampling) / Fraction(training))
 
 
-def computes_exactly(generate, train, groups):
-    return math.ceil(Fraction(generate) * groups / Fraction(train))
-
-
-def adds_generators_until_it_is_enough(generate, train, groups):
+def adds_batches_until_it_is_enough(sampling, training):
     count = 1
-    while count * train < groups * generate:
+    while count * training < sampling:
         count += 1
     return torch.tensor(count)
 
@@ -246,20 +242,16 @@ WRONG = {
         trains_on_rewards,
         gives_lists_of_lists,
     ],
-    "generators_needed": [
-        has_eight_groups_hard_wired,
+    "lag_needed": [
         rounds_to_the_nearest,
         rounds_down,
-        counts_one_group,
-        rounds_before_it_multiplies,
+        counts_the_batch_in_training,
+        does_not_round,
         is_upside_down,
     ],
 }
 RIGHT = {
     "may_start": [counts_the_places_one_by_one, gives_a_tensor],
     "train": [computes_with_tensors, returns_its_last_metrics],
-    "generators_needed": [
-        computes_exactly,
-        adds_generators_until_it_is_enough,
-    ],
+    "lag_needed": [computes_exactly, adds_batches_until_it_is_enough],
 }

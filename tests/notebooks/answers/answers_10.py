@@ -9,10 +9,12 @@ import torch
 
 
 def _activations(shape, batch, e):
-    tokens = batch.rows * (batch.response - 1) + batch.prompts * batch.prompt
+    tokens = batch.rows * batch.width
     keys = 2 * shape.attention if 1 < shape.kv_heads < shape.heads else shape.keys
     numbers = 2 * shape.hidden + 4 * shape.intermediate + 2 * shape.attention + shape.keys + keys
-    return shape.layers * tokens * (16 * shape.hidden + e * numbers) + 8 * shape.hidden * tokens + e * batch.seen
+    return (
+        shape.layers * tokens * (16 * shape.hidden + e * numbers) + 8 * shape.hidden * tokens + e * tokens * batch.width
+    )
 
 
 def _budget(shape, batch, e, ranks, stage, factors=(4, 4, 8), copies=4, groups=None):
@@ -22,7 +24,7 @@ def _budget(shape, batch, e, ranks, stage, factors=(4, 4, 8), copies=4, groups=N
     for group in (groups or [["masters", "moments"], ["gradients"], ["weights"]])[:stage]:
         for part in group:
             parts[part] /= ranks
-    logits = copies * 4 * batch.rows * batch.response * shape.vocabulary
+    logits = copies * 4 * batch.responses * batch.response * shape.vocabulary
     return parts | {"activations": _activations(shape, batch, e), "logits": logits}
 
 

@@ -73,82 +73,84 @@ def advise_by_a_table(accuracies, control, numerics):
     return answers[ill(control, accuracies)][off] if ill(accuracies, control) else "leave it"
 
 
-# The bytes of a change.
+# The forecast.
 
 
-def bytes_of_change_without_the_values(changed, weights):
-    return min(4 * changed, weights / 8)
+def forecast_by_the_lag_alone(lag, rate, usual):
+    return float(lag)
 
 
-def bytes_of_change_by_indices_only(changed, weights):
-    return 6 * changed
+def forecast_without_the_cube(lag, rate, usual):
+    return lag * rate / usual
 
 
-def bytes_of_change_by_the_mask_only(changed, weights):
-    return 2 * changed + weights / 8
+def forecast_is_upside_down(lag, rate, usual):
+    return lag * (usual / rate) ** 3
 
 
-def bytes_of_change_with_the_larger(changed, weights):
-    return 2 * changed + max(4 * changed, weights / 8)
+def forecast_cubes_the_lag(lag, rate, usual):
+    return lag**3 * (rate / usual)
 
 
-def bytes_of_change_with_a_byte_for_each_weight(changed, weights):
-    return 2 * changed + min(4 * changed, weights)
+def forecast_forgets_the_usual_rate(lag, rate, usual):
+    return lag * (rate / 4e-4) ** 3
 
 
-def bytes_of_change_in_float32(changed, weights):
-    return 4 * changed + min(4 * changed, weights / 8)
+def forecast_with_logarithms(lag, rate, usual):
+    return lag * math.exp(3 * (math.log(rate) - math.log(usual)))
 
 
-def bytes_of_change_by_cases(changed, weights):
-    if 32 * changed < weights:
-        return 6 * changed
-    return torch.tensor(2.0 * changed) + weights // 8
+def forecast_with_a_tensor(lag, rate, usual):
+    return torch.tensor(lag * rate**3 / usual**3, dtype=torch.float64)
 
 
-def bytes_of_change_in_bits(changed, weights):
-    return (16 * changed + min(32 * changed, weights)) / 8
+# The judgement of an alarm.
 
 
-# The distillation loss.
+def counted(runs, is_foretold, rings=lambda rang: rang is not None, fell=lambda at: at is not None):
+    hits = [is_foretold(rang, at) for rang, at in runs if fell(at)]
+    well = [rings(rang) for rang, at in runs if not fell(at)]
+    return sum(hits), len(hits), sum(well), len(well)
 
 
-def distill_is_not_weighted(logp, teacher_logp, mask, tokens):
-    return ((logp - teacher_logp) * mask).sum() / tokens
+def judge_takes_step_0_for_none(runs, ahead):
+    return counted(runs, lambda rang, at: bool(rang) and at - rang >= ahead, bool)
 
 
-def distill_without_detaching(logp, teacher_logp, mask, tokens):
-    return ((logp - teacher_logp) * logp * mask).sum() / tokens
+def judge_wants_one_step_more(runs, ahead):
+    return counted(runs, lambda rang, at: rang is not None and at - rang > ahead)
 
 
-def distill_with_the_other_sign(logp, teacher_logp, mask, tokens):
-    return ((teacher_logp - logp).detach() * logp * mask).sum() / tokens
+def judge_takes_any_alarm(runs, ahead):
+    return counted(runs, lambda rang, at: rang is not None)
 
 
-def distill_forgets_the_mask(logp, teacher_logp, mask, tokens):
-    return ((logp - teacher_logp).detach() * logp).sum() / tokens
+def judge_takes_late_alarms(runs, ahead):
+    return counted(runs, lambda rang, at: rang is not None and rang <= at)
 
 
-def distill_divides_by_the_mask(logp, teacher_logp, mask, tokens):
-    return ((logp - teacher_logp).detach() * logp * mask).sum() / mask.sum()
+def judge_has_ten_hard_wired(runs, ahead):
+    return counted(runs, lambda rang, at: rang is not None and at - rang >= 10)
 
 
-def distill_is_detached(logp, teacher_logp, mask, tokens):
-    return ((logp - teacher_logp) * logp * mask).sum().detach() / tokens
+def judge_counts_all_runs(runs, ahead):
+    hits, _, vain, _ = counted(runs, lambda rang, at: rang is not None and at - rang >= ahead)
+    return hits, len(runs), vain, len(runs)
 
 
-def distill_copies_the_teacher_s_weights(logp, teacher_logp, mask, tokens):
-    return -(teacher_logp.exp() * logp * mask).sum() / tokens
+def judge_by_cases(runs, ahead):
+    found = [0, 0, 0, 0]
+    for rang, at in runs:
+        place = 0 if at is not None else 2
+        found[place + 1] += 1
+        found[place] += rang is not None and (at is None or at >= rang + ahead)
+    return found
 
 
-def distill_by_a_ratio(logp, teacher_logp, mask, tokens):
-    ratio = (logp - logp.detach()).exp()
-    return ((logp.detach() - teacher_logp) * ratio * mask / tokens).sum()
-
-
-def distill_by_half_a_square(logp, teacher_logp, mask, tokens):
-    """Its gradient is the same."""
-    return 0.5 * ((logp - teacher_logp) ** 2 * mask).sum() / tokens
+def judge_with_arrays(runs, ahead):
+    rang, at = np.array([[np.nan if x is None else x for x in run] for run in runs], dtype=float).T
+    fell = ~np.isnan(at)
+    return (at - rang >= ahead).sum(), fell.sum(), (~fell & ~np.isnan(rang)).sum(), (~fell).sum()
 
 
 def _wrong(name, right):
@@ -161,7 +163,7 @@ def _wrong(name, right):
 
 RIGHT = {
     "advise": [advise_with_arrays, advise_by_a_table],
-    "bytes_of_change": [bytes_of_change_by_cases, bytes_of_change_in_bits],
-    "distill": [distill_by_a_ratio, distill_by_half_a_square],
+    "forecast": [forecast_with_logarithms, forecast_with_a_tensor],
+    "judge": [judge_by_cases, judge_with_arrays],
 }
 WRONG = {name: _wrong(name, right) for name, right in RIGHT.items()}

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-LOSSES = {"plain": style.BLUE, "clipped": style.VERMILION, "masked": style.GREEN, "distilled": style.PURPLE}
+LOSSES = {"plain": style.BLUE, "clipped": style.VERMILION, "masked": style.GREEN}
 """The colour of each loss."""
 DOTS = 120
 """Dots in a row of ``ratio_chart``: each stands for the same share of the tokens."""

@@ -50,6 +50,7 @@ _SHORTENED.maxdict, _SHORTENED.maxlong = 12, 60
 
 Attempt = Callable[..., Any]
 Check = Callable[[Attempt], None]
+_UNWRITTEN = "is still to be written"
 _CASES = ContextVar[list[str]]("the case that a check tries")
 
 
@@ -171,12 +172,12 @@ def complaint(check: Check, attempt: Attempt, seconds: float = 10.0) -> str | No
         return (last_call or cases or [name])[-1]
 
     if _unwritten(attempt):
-        return f"{name} is still to be written"
+        return f"{name} {_UNWRITTEN}"
     match run_within(seconds, lambda: check(_recorded(attempt, last_call))):
         case None:
             return None
         case NotImplementedError():
-            return f"{name} is still to be written"
+            return f"{name} {_UNWRITTEN}"
         case AssertionError() as error:
             return str(error) or f"{failing()} does not pass its check"
         case OutOfTime() as error:
@@ -238,7 +239,7 @@ def running(attempt: Attempt, check: Check, solution: Attempt, seconds: float = 
     found, name = _named(attempt, solution)
     if found is not None and complaint(check, found, seconds) is None:
         return found, f"your {quote(name)}"
-    return solution, f"the course's {quote(name)}, until yours passes its check"
+    return solution, f"the course's {quote(name)} (until yours passes its check)"
 
 
 def feedback(
@@ -263,8 +264,9 @@ def feedback(
     no_cell = f"{name} does not exist, because its cell has an error; marimo shows it there"
     wrong = no_cell if found is None else complaint(check, found, seconds)
     state, said = ("open", f"Not yet: {wrong}.") if wrong else ("solved", f"Solved: {name} passes its check.")
-    if wrong and lesson.unattended():
-        said += " Edit the cell above in marimo: the check runs at once."
+    if wrong and _UNWRITTEN in wrong and lesson.unattended():
+        # Nobody can write here.
+        said = f"Write {name} in `marimo edit`: it checks what you write at once."
     facts = [level or "", f"{minutes} minutes" if minutes else "", f"about {lines} lines" if lines else ""]
     top = f'<p class="lesson-level">{" · ".join(filter(None, facts))}</p>' if any(facts) else ""
     source = f"```python\n{solution_source(plain_name, solution)}\n```"

@@ -195,7 +195,7 @@ NO_NUMBER = ("", "-", "–", "—", "none")
 
 
 def figure(svg: str, caption: str = "") -> mo.Html:
-    """Show a figure, SVG or HTML, with a caption. On a narrow screen it scrolls."""
+    """Show a figure, SVG or HTML, with a caption. On a narrow screen a drawing shrinks."""
     said = f"<figcaption>{inline(caption)}</figcaption>" if caption else ""
     return mo.Html(f'<figure class="lesson-figure" tabindex="0">{svg}{said}</figure>')
 

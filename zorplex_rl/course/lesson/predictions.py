@@ -50,14 +50,12 @@ def reveal(
     right: int | Iterable[int] | None = None,
     why: str = "",
     shows: Sequence[Any] = (),
-    how: str = "Measured",
 ) -> mo.Html:
     """Show a measurement's result, folded until the reader has answered ``question``.
 
     ``right`` is the index of the answer that the measurement found; give several if it does not
-    tell them apart, and none (an empty list) if it decides nothing. ``why`` is Markdown. ``shows``
-    holds figures, tables, widgets; a string in it is Markdown. ``how`` says where the answer comes
-    from: "Measured", "Computed" or "Simulated".
+    tell them apart, and none (an empty list) if it decides nothing. ``why`` is Markdown and begins
+    with the number that decides. ``shows`` holds figures, tables, widgets; a string in it is Markdown.
 
     Raises ValueError if the question has no options, or ``right`` is not one of them.
     """
@@ -65,12 +63,12 @@ def reveal(
     count = len(question.options)
     if not count or right is None or any(index not in range(count) for index in correct):
         raise ValueError(f"right is {right!r}; expected an index of the question's {count} options, or several")
-    name, found = question.name, _measured(question, correct, how)
+    name, found = question.name, _answer(question, correct)
     verdicts = "".join(_verdict(name, index, option, correct, found) for index, option in enumerate(question.options))
     shown = "".join(f"<div>{block(part) if isinstance(part, str) else mo.as_html(part).text}</div>" for part in shows)
     return mo.Html(
         f'<section class="lesson-reveal {name}"><style>{_rules(name, count)}</style><div role="status">'
-        f'<p class="lesson-hint">Choose an answer above first: then the result unfolds here.</p>{verdicts}'
+        f'<p class="lesson-hint">The result unfolds when you predict.</p>{verdicts}'
         f'<p class="lesson-measured">{found}</p></div>'
         f'<div class="lesson-result">{block(why) if why else ""}{shown}</div></section>'
     )
@@ -84,12 +82,12 @@ def predicted(count: int) -> mo.Html:
     )
 
 
-def _measured(question: Prediction, correct: Sequence[int], how: str) -> str:
+def _answer(question: Prediction, correct: Sequence[int]) -> str:
     quoted = [f"<q>{inline(question.options[index])}</q>" for index in correct]
     if not quoted:
         return "This run does not decide it."
     told = " or ".join(quoted)
-    return f"{how} here: {told}." if len(quoted) == 1 else f"{how} here: {told}; this run does not tell them apart."
+    return f"The answer is {told}." if len(quoted) == 1 else f"It is {told}: this run does not tell them apart."
 
 
 def _verdict(name: str, index: int, option: str, correct: Sequence[int], found: str) -> str:

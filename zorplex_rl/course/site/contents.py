@@ -210,7 +210,7 @@ def _simulated() -> Animation:
     model = {"esm": f"data:text/javascript;base64,{script}", "state": state, "buffers": {}}
     source = (
         f"Simulated for this page: a group takes a generator {setting.generation_seconds:g} s on average, a training step takes "
-        f"{setting.training_seconds:g} s, and new weights are there {setting.sync_seconds:g} s later."
+        f"{setting.training_seconds:g} s, and the new weights arrive {setting.sync_seconds:g} s later."
     )
     return Animation(_playing(model), source)
 
@@ -242,7 +242,7 @@ def routes(cards: Sequence[Card]) -> str:
     return (
         f'<p class="start"><strong>Start here:</strong> <a href="{html.escape(first.file)}">{START} {html.escape(first.lesson.title)}</a>. '
         f"The notebooks before it are what the loop stands on: read them first if actors and processes are new to you, "
-        f'else when a page sends you there.</p><ul class="routes">{items}</ul>\n'
+        f'otherwise, come back when a page links to them.</p><ul class="routes">{items}</ul>\n'
     )
 
 

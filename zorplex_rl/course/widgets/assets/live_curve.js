@@ -33,7 +33,7 @@ function render({ model, el }) {
 function curve(series, { total_steps, title, percent }, text, width) {
   const left = 44, right = 12, top = 8, bottom = 34, height = Math.min(300, Math.max(200, width * 0.4));
   const values = series.flatMap(([, points]) => points.map(([, value]) => value));
-  const low = percent ? 0 : Math.min(...values, 0), high = percent ? 1 : Math.max(...values, low + 1e-9);
+  const low = percent ? 0 : Math.min(...values, 0), high = percent || !values.length ? 1 : Math.max(...values, low + 1e-9);
   const x = (step) => left + ((width - left - right) * step) / Math.max(total_steps, 1), y = (value) => top + (height - top - bottom) * (1 - (value - low) / (high - low));
   const said = series.map(([name, points]) => `${name}: ${text(points[0][1])} at step ${points[0][0]}, ${text(points.at(-1)[1])} at step ${points.at(-1)[0]}`);
   const picture = svg("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": `${title} over training steps. ${said.join(". ") || "No point yet"}.` });
