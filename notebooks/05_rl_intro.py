@@ -32,7 +32,7 @@ with app.setup(hide_code=True):
     from zorplex_rl.task.environment import Zorplex
     from zorplex_rl.task.parser import find_answer
     from zorplex_rl.task.rewards import score
-    from zorplex_rl.task.specs import TASK_SPECS
+    from zorplex_rl.task.specs import HELD_OUT_WORDS, TASK_SPECS
 
     # The page shows its top before these are there: torch takes seconds.
     torch = later("torch")
@@ -271,13 +271,13 @@ def _(reports):
 
 
 @app.cell(hide_code=True)
-def _(config, reports):
+def _(reports):
     _widest = max(reports, key=lambda report: report.interval[1] - report.interval[0])
     lesson.md(f"""
     Read the intervals first. `{_widest.name}` has {_widest.episodes} answers, and its true accuracy may be
-    anywhere from {_widest.interval[0]:.0%} to {_widest.interval[1]:.0%}. The small policy has
-    {config.samples} answers of each kind, so its intervals are narrower. It was made for this task,
-    with bad habits on purpose. A real model comes with other habits.
+    anywhere from {_widest.interval[0]:.0%} to {_widest.interval[1]:.0%}. Questions about the same word
+    count as one trial, since a model that is wrong about a word is wrong each time; there are
+    {len(HELD_OUT_WORDS)} words, and more pairs of words. The small policy was made for this task, with bad habits on purpose. A real model comes with other habits.
     """)
     return
 
@@ -403,7 +403,7 @@ def _(gallery, speaker, whose_sort):
     _failures = [found for name, found in gallery.items() if name != "success"]
     _shown = [e for row in zip_longest(*_failures) for e in row if e is not None][:5]
     lesson.figure(
-        episode_card(speaker, _shown, "Episodes that failed", lines=8),
+        episode_card(speaker, _shown),
         f"Five failures, sorted by {whose_sort}. Solid: the model's tokens. Dashed: the tool's. At the right: what "
         "the reward pays.",
     )
@@ -599,8 +599,8 @@ def _():
 
 @app.function
 def schedule(seconds, slots):
-    """Put episodes on slots, in this order: each on the slot that is free first, the lowest if
-    several are. Returns for each the pair (slot, when it starts).
+    """Put episodes on slots, in this order: each on the slot that is free first (the lowest,
+    if several are). Returns for each the pair (slot, when it starts).
 
     >>> schedule([3.0, 1.0, 1.0], slots=2)
     [(0, 0.0), (1, 0.0), (1, 1.0)]
@@ -704,7 +704,7 @@ def _(RolloutRequest, environment, load_policy, rollout, sampling):
 
 @app.cell(hide_code=True)
 def _(seconds):
-    _share = {kind: f"{took / sum(seconds.values()):.0%}" for kind, took in seconds.items()}
+    _share = {kind: f"{took / sum(seconds.values()):.1%}" for kind, took in seconds.items()}
     lesson.md(f"""
     Generating takes {_share["generate"]}, training {_share["train"]}, loading the new weights
     {_share["pull"]}; this split is an artefact of our code and of short answers. In large models generating is most of it:

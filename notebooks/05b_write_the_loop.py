@@ -34,6 +34,7 @@ with app.setup(hide_code=True):
 
     # The page shows its top before these are there: torch takes seconds.
     torch = later("torch")
+    nb05 = later("zorplex_rl.course.nb05")
     nb05b = later("zorplex_rl.course.nb05b")
     toy_policies = later("zorplex_rl.course.toy_policies")
     learning = later("zorplex_rl.learning.learner")
@@ -820,7 +821,7 @@ def _():
 
 @app.cell(hide_code=True)
 def _(config):
-    real = nb05b.real_model()
+    real = nb05.real_model()
     start_real = lesson.start_button(
         f"Train SmolLM2 for {config.real_steps} steps", seconds=120
     )

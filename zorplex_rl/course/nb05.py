@@ -50,33 +50,29 @@ WORD_PROBLEM = Task(
 COLOURS = dict(zip(TASK_SPECS, style.SERIES, strict=True))
 
 
-def is_there() -> bool:
-    """Whether SmolLM2 is in the cache."""
-    return (smollm2.cached() / "config.json").is_file()
+def real_model() -> str | None:
+    """Return the folder of SmolLM2, if it is in the cache."""
+    folder = smollm2.cached()
+    return str(folder) if (folder / "config.json").is_file() else None
 
 
 def fetch_button() -> Any:
-    """Return a button that gets SmolLM2; a sentence where it is there, or nobody can press one."""
-    if is_there() or lesson.unattended():
-        return mo.Html(f"<p>SmolLM2 is {'' if is_there() else 'not '}on this machine.</p>")
+    """Return a button that gets SmolLM2; nothing where it is there, or nobody can press one."""
+    if real_model() or lesson.unattended():
+        return None
     return mo.ui.run_button(label="Fetch SmolLM2 (93 MB, half a minute)", kind="success")
 
 
 def pretrained(button: Any) -> tuple[Policy | None, str]:
     """Get SmolLM2 if ``button`` was pressed. Returns the policy if it is there, and a sentence."""
     try:
-        if getattr(button, "value", False) and not is_there():
+        if button is not None and button.value:
             smollm2.get()
     except PolicyError as error:
-        return None, f"It could not be fetched: {error}."
-    if is_there():
-        return load_policy(
-            str(smollm2.cached())
-        ), "This page is computed on SmolLM2, and beside it on the small policy."
-    return (
-        None,
-        "This page is computed on the small policy alone: without SmolLM2, the rows of a real model are missing.",
-    )
+        return None, f"SmolLM2 could not be fetched: {error}."
+    if folder := real_model():
+        return load_policy(folder), "This page was computed on SmolLM2, and beside it on the small policy."
+    return None, "SmolLM2 is not on this machine, so this page was computed on the small policy alone."
 
 
 def word_problem(policy: Policy) -> str:
@@ -96,7 +92,7 @@ def injection(policy: Policy, episode: Episode, tokens: int) -> Answer:
         said = "Next: the model reads all of these tokens, and draws one more."
     elif following:
         said = "Next: the text holds a complete call, so the tool's result is appended. The model reads it, and did not draw it."
-    return Answer(figure=episode_card(policy, [cut], f"The first {tokens} tokens", reward=False), said=said)
+    return Answer(figure=episode_card(policy, [cut], reward=False, lines=4), said=said)
 
 
 def four_kinds(policy: Policy, environment: Zorplex) -> str:

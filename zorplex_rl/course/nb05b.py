@@ -29,7 +29,6 @@ from zorplex_rl.course.lesson.time_limit import run_within
 from zorplex_rl.course.widgets.what_if import Answer, Bar, Knob, Panel, WhatIf
 from zorplex_rl.course.widgets.widget import pack
 from zorplex_rl.learning.learner import response_logprobs
-from zorplex_rl.policy import smollm2
 from zorplex_rl.policy.evaluate import summarise
 from zorplex_rl.policy.load import Policy
 from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
@@ -217,7 +216,7 @@ class Card(WhatIf):
         said = f"Step {step}: {right} of {len(shown)} right, mean reward {reward:.2f}."
         if step > newest:
             said = f"This is still step {newest}: a button on this page trains further."
-        return Answer(figure=episode_card(self.policy, shown, f"What the policy writes at step {step}"), said=said)
+        return Answer(figure=episode_card(self.policy, shown, lines=5), said=said)
 
     def play(self, policy: Policy, step: int) -> None:
         """Sample the tasks with ``policy``, which has taken ``step`` steps, and show the episodes."""
@@ -239,12 +238,6 @@ def varied(episodes: Sequence[Episode], count: int) -> list[Episode]:
         unlike[episode.scored.outcome].append(episode)
     turns = [episode for row in zip_longest(*unlike.values()) for episode in row if episode is not None]
     return turns[:count]
-
-
-def real_model() -> str | None:
-    """Return the folder of SmolLM2 if it is in the cache."""
-    folder = smollm2.cached()
-    return str(folder) if (folder / "config.json").is_file() else None
 
 
 def learned(before: Mapping[str, list[Episode]], after: Mapping[str, list[Episode]]) -> dict[str, Any]:

@@ -12,8 +12,7 @@ from collections.abc import Sequence
 
 from zorplex_rl.policy.load import Policy
 from zorplex_rl.run import figure as style
-from zorplex_rl.run.figure import drawing
-from zorplex_rl.task.episode import Episode, Score
+from zorplex_rl.task.episode import Episode
 
 LEGEND = (
     '<span class="token sampled"><b>sampled</b><i>log-prob</i></span> by the policy: trained on. '
@@ -46,56 +45,35 @@ def _box(token: tuple[str, bool, float]) -> str:
 
 
 PARTS_OF_A_REWARD = {"correct": "right", "format": "form", "extra_calls": "calls"}
-_LEFT, _RIGHT, _PITCH = 14, 548, 25
+_STYLE = (
+    "<style>.zx-episode{display:flex;flex-wrap:wrap;gap:2px 14px;border-left:4px solid;padding:2px 0 2px 10px;margin:0 0 12px}"
+    ".zx-episode>div{flex:1 1 15rem;min-width:0}.zx-episode p{margin:0 0 3px}.zx-episode>p{flex:0 0 8rem;font-size:.875em}"
+    ".zx-tokens{display:flex;flex-wrap:wrap;gap:3px;margin-bottom:4px}.zx-tokens span{border:1px dashed;border-radius:4px;padding:0 4px;"
+    "font:13px/1.45 ui-monospace,monospace}.zx-tokens .own{border:1px solid #2484ce;background:#2484ce29}</style>"
+)
 
 
-def episode_card(policy: Policy, episodes: Sequence[Episode], title: str, lines: int = 3, reward: bool = True) -> str:
-    """Draw scored ``episodes`` below one another: question, up to ``lines`` of tokens, and at the right the ``reward``."""
-    shapes, said, top = "", [], 0
-    for episode in episodes:
-        boxes, used = _boxes(policy, episode, top + 32, lines)
-        height = 34 + max(3, used) * _PITCH + 14
-        shapes += f'<text x="{_LEFT}" y="{top + 20}" font-weight="600">{_text(episode.task.question)}</text>{boxes}'
-        if reward:
-            shapes += _reward(episode.scored, top, height)
-        said.append(f"{episode.task.question} {_text(episode.text.strip())}")
-        top += height
-    return drawing(shapes, top, title, "; ".join(said))
+def episode_card(policy: Policy, episodes: Sequence[Episode], reward: bool = True, lines: int = 0) -> str:
+    """Return scored ``episodes`` as HTML that brings its style: question, a box for each token, solid if sampled, dashed
+    if injected, and beside them the ``reward``. Each is at least ``lines`` high."""
+    return _STYLE + "".join(_episode(policy, episode, reward, lines) for episode in episodes)
 
 
-def _reward(score: Score, top: int, height: int) -> str:
-    """Return the mark at the left, and the texts at the right of an episode."""
-    colour = style.GREEN if score.outcome == "success" else style.VERMILION
-    parts = ", ".join(f"{PARTS_OF_A_REWARD[name]} {value:+.1f}" for name, value in score.parts.items() if value)
-    texts = [(46, 18, f"{score.reward:.1f}"), (66, 12, parts or "nothing earned"), (84, 12, score.outcome)]
-    return f'<rect x="0" y="{top + 4}" width="4" height="{height - 12}" fill="{colour}"/>' + "".join(
-        f'<text x="{_RIGHT + 14}" y="{top + y}" font-size="{size}">{text.replace("-", "−").replace("_", " ")}</text>'
-        for y, size, text in texts
-    )
-
-
-def _boxes(policy: Policy, episode: Episode, top: int, lines: int) -> tuple[str, int]:
-    """Return a box for each token, solid if sampled, dashed if injected, and the lines used."""
-    shapes, x, line = "", _LEFT, 0
+def _episode(policy: Policy, episode: Episode, reward: bool, lines: int) -> str:
+    rows = [""]
     for token, own in zip(episode.token_ids, episode.sampled, strict=True):
         piece = policy.tokenizer.decode([token])
-        shown = piece.replace("\n", "⏎").replace(" ", "␣")
-        width = 7.9 * len(shown) + 7
-        if x + width > _RIGHT:
-            x, line = _LEFT, line + 1
-        if line == lines:
-            return f'{shapes}<text x="{_RIGHT - 16}" y="{top + lines * _PITCH + 8}">…</text>', lines
-        look = f'fill="{style.BLUE}" fill-opacity="0.16" stroke="{style.BLUE}"'
-        look = look if own else 'fill="none" stroke="currentColor" stroke-dasharray="3 2"'
-        y = top + line * _PITCH
-        shapes += (
-            f'<rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="20" rx="4" {look}/><text x="{x + width / 2:.1f}" y="{y + 15}" '
-            f'text-anchor="middle" font-family="ui-monospace, monospace" font-size="13">{_text(shown)}</text>'
-        )
-        x, line = (_LEFT, line + 1) if "\n" in piece else (x + width + 3, line)
-    return shapes, line + (x > _LEFT)
-
-
-def _text(text: str) -> str:
-    """Return ``text`` for an SVG: no elements, and only what can be printed."""
-    return html.escape("".join(sign if sign.isprintable() else " " for sign in text))
+        shown = html.escape(piece.replace("\n", "⏎").replace(" ", "␣"))
+        rows[-1] += f'<span class="{"own" if own else "tool"}">{shown}</span>'
+        rows += [""] * ("\n" in piece)
+    tokens = "".join(f'<div class="zx-tokens">{row}</div>' for row in rows if row)
+    said, colour = "", style.GREY
+    if reward:
+        score = episode.scored
+        colour = style.GREEN if score.outcome == "success" else style.VERMILION
+        parts = [f"{PARTS_OF_A_REWARD[name]} {value:+.1f}" for name, value in score.parts.items() if value]
+        told = [f"<b>{score.reward:.1f}</b>", score.outcome.replace("_", " "), *parts]
+        said = f"<p>{'<br>'.join(told).replace('-', '−')}</p>"
+    question = f"<p><b>{html.escape(episode.task.question)}</b></p>"
+    look = f"border-color:{colour};min-height:{1.75 * (lines + 1) if lines else 0:g}rem"
+    return f'<div class="zx-episode" style="{look}"><div>{question}{tokens}</div>{said}</div>'
