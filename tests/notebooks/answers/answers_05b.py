@@ -1,4 +1,4 @@
-"""Planted answers for the exercises of notebook 05."""
+"""Planted answers for the exercises of notebook 05b."""
 
 import random
 

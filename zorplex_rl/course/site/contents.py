@@ -26,7 +26,7 @@ from zorplex_rl.course.site.outline import sections, words
 from zorplex_rl.course.site.page import Lesson, Page, PageCell
 from zorplex_rl.course.site.render import plain
 
-ROUTES = {"two hours": ("05", "08"), "half a day": ("05", "06", "07", "08", "09")}
+ROUTES = {"two hours": ("05", "08"), "half a day": ("05", "05b", "06", "07", "08", "09")}
 """Ways through the course, by the numbers of their notebooks."""
 _FIGURE = re.compile(r'<figure class="lesson-figure"[^>]*>(.*?)(?:<figcaption>.*?)?</figure>', re.DOTALL)
 _NAMED = re.compile(r"\bnotebooks? (\d\d[a-z]?(?:(?:, | and | or | to )\d\d[a-z]?)*)", re.IGNORECASE)
@@ -210,7 +210,7 @@ def _simulated() -> Animation:
     model = {"esm": f"data:text/javascript;base64,{script}", "state": state, "buffers": {}}
     source = (
         f"Simulated for this page: a group takes a generator {setting.generation_seconds:g} s on average, a training step takes "
-        f"{setting.training_seconds:g} s, and new weights are there {setting.sync_seconds:g} s later."
+        f"{setting.training_seconds:g} s, and the new weights arrive {setting.sync_seconds:g} s later."
     )
     return Animation(_playing(model), source)
 
@@ -242,7 +242,7 @@ def routes(cards: Sequence[Card]) -> str:
     return (
         f'<p class="start"><strong>Start here:</strong> <a href="{html.escape(first.file)}">{START} {html.escape(first.lesson.title)}</a>. '
         f"The notebooks before it are what the loop stands on: read them first if actors and processes are new to you, "
-        f'else when a page sends you there.</p><ul class="routes">{items}</ul>\n'
+        f'otherwise, come back when a page links to them.</p><ul class="routes">{items}</ul>\n'
     )
 
 

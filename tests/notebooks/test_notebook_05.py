@@ -1,0 +1,115 @@
+"""Notebook 05: its classifier, reward and schedule are right; it runs without a real model."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from test_notebooks import Later
+
+from zorplex_rl.course import nb05
+from zorplex_rl.policy.rollout import RolloutRequest, rollout
+from zorplex_rl.task.environment import Zorplex
+from zorplex_rl.task.rewards import final_answer, score
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+notebook = Later(ROOT / "notebooks" / "05_rl_intro.py")
+
+
+@pytest.fixture(scope="module")
+def episodes(embedded):
+    environment = Zorplex(seed=0)
+    tasks = environment.tasks(tuple(nb05.TASK_SPECS), 80, "held_out")
+    return rollout(embedded, [RolloutRequest(t, s) for s, t in enumerate(tasks)], environment.execute)
+
+
+def test_the_exercises_sort_and_price_episodes_as_the_package_does(episodes):
+    seen = set()
+    for episode in episodes:
+        answer, right = final_answer(episode.sampled_text), score(episode)
+        ending = notebook.outcome_solution(answer, episode.task.answer, episode.finish)
+        needless = max(0, episode.tool_calls - episode.task.min_tool_calls)
+        assert ending == right.outcome
+        assert notebook.reward_solution(ending, needless) == pytest.approx(right.reward)
+        seen.add(ending)
+    assert len(seen) >= 4
+
+
+def test_no_slot_waits_while_there_are_episodes(episodes):
+    seconds = [episode.seconds for episode in episodes]
+    plan = notebook.schedule_solution(seconds, 4)
+    begin = {slot: [start for other, start in plan if other == slot] for slot in range(4)}
+    assert all(starts == sorted(starts) and starts[0] == 0 for starts in begin.values())
+    assert max(start for _, start in plan) <= min(
+        max(start + took for (other, start), took in zip(plan, seconds, strict=True) if other == slot)
+        for slot in range(4)
+    )
+    assert "the last ends after" in nb05.batch_chart(seconds, plan)
+
+
+def test_the_slider_says_who_writes_the_next_token(embedded, episodes):
+    episode = next(e for e in episodes if e.tool_calls and e.finish == "answer")
+    first = episode.sampled.index(False)
+    assert "draws one more" in nb05.injection(embedded, episode, first - 1).said
+    assert "result is appended" in nb05.injection(embedded, episode, first).said
+    assert "the episode ends" in nb05.injection(embedded, episode, len(episode.token_ids)).said
+
+
+def test_what_a_policy_writes_adds_no_element_to_the_page(embedded, episodes):
+    task = replace(episodes[0].task, question="<img src=x>")
+    card = nb05.episode_card(embedded, [replace(episodes[0], task=task, score=score(episodes[0]))])
+    assert "<img" not in card and "&lt;img src=x&gt;" in card and "<|im_end|>" not in card
+
+
+def test_the_simulators_questions_are_answered_by_the_simulator():
+    (_, first), (_, second) = nb05.settled()
+    assert first.startswith("With 4 ") and second.startswith("From 2 on")
+
+
+def test_it_tells_what_the_policy_wrote_itself_from_what_a_tool_wrote():
+    def paid(outcome, *turns):
+        return notebook.paid_for(
+            SimpleNamespace(
+                task=SimpleNamespace(answer=50),
+                score=SimpleNamespace(outcome=outcome),
+                sampled_text=[text for text, _ in turns],
+                turns=[SimpleNamespace(text=text, result=result) for text, result in turns],
+            )
+        )
+
+    assert paid("success", ("[ANSWER] 50", None)) == "answer"
+    assert paid("wrong_format", ("LOOKUP[a]", " -> 50\n"), ("so it is 50", None)) == "own words"
+    assert paid("wrong_format", ("LOOKUP[a]", " -> 50\n"), ("done", None)) == "tool's words"
+    assert paid("wrong_answer", ("LOOKUP[a]", " -> 150\n"), ("[ANSWER] 501", None)) is None
+
+
+def test_the_first_cells_wait_for_no_library_that_they_do_not_use():
+    """The setup cell needs torch; transformers, scipy and matplotlib take seconds, and load with
+    what uses them."""
+    notebook_path = ROOT / "notebooks" / "05b_write_the_loop.py"
+    code = (
+        "import importlib.util, sys; "
+        f"spec = importlib.util.spec_from_file_location('nb', {str(notebook_path)!r}); "
+        "module = importlib.util.module_from_spec(spec); sys.modules['nb'] = module; spec.loader.exec_module(module); "
+        "print([name for name in ('transformers', 'scipy', 'matplotlib', 'monarch') if name in sys.modules])"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
+    assert said.stdout.strip().splitlines()[-1] == "[]"
+
+
+@pytest.mark.long
+def test_it_runs_from_its_first_cell_to_its_last_without_a_real_model(monkeypatch, tmp_path):
+    monkeypatch.setenv("ZORPLEX_CACHE", str(tmp_path))
+    config = SimpleNamespace(seed=0, samples=40, real_samples=8, shots=2)
+    _, values = notebook.app.run(defs={"config": config})
+    assert values["smol"] is None and "small policy alone" in values["computed_on"]
+    assert len(values["reports"]) == 4
+    assert values["paid_shares"]["own words"] > values["paid_shares"]["tool's words"] > 0
+    assert {"success", "wrong_format"} < set(values["gallery"])
+    assert 0 < values["idle_share"] < 1 and values["slowest_over_fastest"] > 2
