@@ -30,6 +30,7 @@ with app.setup(hide_code=True):
     from zorplex_rl.simulation.recorded import group_variation
     from zorplex_rl.simulation.setting import Setting
     from zorplex_rl.task.environment import Zorplex
+    from zorplex_rl.task.episode import OUTCOMES
     from zorplex_rl.task.parser import find_answer
     from zorplex_rl.task.rewards import score
     from zorplex_rl.task.specs import HELD_OUT_WORDS, TASK_SPECS
@@ -275,9 +276,8 @@ def _(reports):
     _widest = max(reports, key=lambda report: report.interval[1] - report.interval[0])
     lesson.md(f"""
     Read the intervals first. `{_widest.name}` has {_widest.episodes} answers, and its true accuracy may be
-    anywhere from {_widest.interval[0]:.0%} to {_widest.interval[1]:.0%}. Questions about the same word
-    count as one trial, since a model that is wrong about a word is wrong each time; there are
-    {len(HELD_OUT_WORDS)} words, and more pairs of words. The small policy was made for this task, with bad habits on purpose. A real model comes with other habits.
+    anywhere from {_widest.interval[0]:.0%} to {_widest.interval[1]:.0%}. A model that is wrong about a word is wrong each time.
+    So questions about the same word count as one trial, and there are only {len(HELD_OUT_WORDS)} words. The small policy was made for this task, with bad habits on purpose. A real model comes with other habits.
     """)
     return
 
@@ -413,7 +413,7 @@ def _(gallery, speaker, whose_sort):
 @app.cell(hide_code=True)
 def _(gallery, outcome_chart):
     _total = sum(map(len, gallery.values()))
-    _counts = {name: len(gallery.get(name, ())) / _total for name in nb05.OUTCOMES}
+    _counts = {name: len(gallery.get(name, ())) / _total for name in OUTCOMES}
     lesson.figure(
         outcome_chart([SimpleNamespace(name=f"all {_total}", outcomes=_counts)]),
         "How often each of them happens.",
@@ -426,9 +426,9 @@ def _():
     lesson.md(f"""
     ### Exercise 2: price them
 
-    A {lesson.term("reward")} turns failures into numbers, and training follows the numbers. So every failure gets a term:
-    the right value is worth 1; any answer in the format 0.2, so that there is something to find on
-    the way; every needless call costs 0.1.
+    A {lesson.term("reward")} turns failures into numbers, and training follows the numbers. So every failure gets a
+    term. The right value is worth 1. Any answer in the format is worth 0.2, so that there is something
+    to find on the way. Every needless call costs 0.1.
     """)
     return
 
@@ -784,9 +784,9 @@ def _():
 
     ## Why these are actors
 
-    Each box of the drawing has a state of its own (weights, a queue, a table), speaks to the others
-    only by messages, does one thing at a time, and may die alone. A process with a state and a mailbox is called an
-    actor. Notebook 01 shows one; here you write what they will do.
+    Each box of the drawing has a state of its own: weights, a queue, a table. It speaks to the others
+    only by messages, does one thing at a time, and may die alone. A process with a state and a mailbox
+    is called an actor; notebook 01 shows one. In 05b you write what they will do.
     """)
     return
 
@@ -819,7 +819,13 @@ def _():
 
 @app.function(hide_code=True)
 def check_outcome(outcome):
-    exercise.agree(outcome, outcome_solution, nb05.drawn_ending, times=80)
+    numbers, finishes = [None, 0, *range(-3, 4)], ("eos", "answer", "turns", "tokens")
+    exercise.agree(
+        outcome,
+        outcome_solution,
+        lambda rng: (rng.choice(numbers), rng.choice(numbers[1:]), rng.choice(finishes)),
+        times=150,
+    )
 
 
 @app.function(hide_code=True)
@@ -831,7 +837,12 @@ def outcome_solution(answer, expected, finish):
 
 @app.function(hide_code=True)
 def check_reward(reward):
-    exercise.agree(reward, reward_solution, nb05.drawn_price, times=60)
+    exercise.agree(
+        reward,
+        reward_solution,
+        lambda rng: (rng.choice(OUTCOMES), rng.randrange(4)),
+        times=60,
+    )
 
 
 @app.function(hide_code=True)
@@ -842,7 +853,15 @@ def reward_solution(outcome, needless_calls):
 
 @app.function(hide_code=True)
 def check_schedule(schedule):
-    exercise.agree(schedule, schedule_solution, nb05.drawn_batch, times=40)
+    exercise.agree(
+        schedule,
+        schedule_solution,
+        lambda rng: (
+            rng.choices((0.5, 1.0, 2.0, 4.5), k=rng.randint(1, 9)),
+            rng.randint(1, 4),
+        ),
+        times=40,
+    )
 
 
 @app.function(hide_code=True)

@@ -46,7 +46,7 @@ def _():
     lesson.header(
         __file__,
         minutes=50,
-        hardware="two CPU cores, no network, no GPU; the last section also on a real language model, if it is there",
+        hardware="two CPU cores, no network, no GPU",
         goals=[
             "say why a reward can replace the right answer",
             "write the loop in which a model uses a tool: generate, call, inject",
@@ -94,10 +94,9 @@ def _():
     lesson.md(f"""
     ## Why reinforcement learning
 
-    In notebook 05 the models made mistakes, and every mistake had a price. Now the model learns from
-    the price alone.
+    In notebook 05 every mistake had a price. Now the model learns from the price alone.
 
-    Supervised learning copies: somebody has written the right text. Often nobody can, but a
+    Supervised learning copies a right text that somebody has written. Often nobody can, but a
     program can check one. In reinforcement learning (RL) the model, called a
     {lesson.term("policy")}, writes the answer itself, and a {lesson.term("reward")} says how good
     it was. Below, both learn the answers to ten questions. Two lines differ.
@@ -188,7 +187,6 @@ def _():
 
 @app.cell(hide_code=True)
 def _():
-    from zorplex_rl.course.figures.tokens import token_strip
     from zorplex_rl.policy.evaluate import summarise
     from zorplex_rl.policy.load import load_policy
     from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
@@ -199,7 +197,6 @@ def _():
         load_policy,
         rollout,
         summarise,
-        token_strip,
     )
 
 
@@ -213,7 +210,7 @@ def settings():
         steps=20,
         learning_rate=3e-4,
         held_out=200,  # tasks of the evaluation, before and after
-        real_steps=6,  # of SmolLM2
+        real_steps=5,  # of SmolLM2
         real_tasks=16,  # of each kind in its evaluation
     )
     return (config,)
@@ -344,7 +341,7 @@ def _():
 
 
 @app.cell(hide_code=True)
-def _(ask_injected, by_engine, policy, token_strip):
+def _(ask_injected, by_engine, policy):
     foreseen = nb05b.foreseen(policy, by_engine)
     _own, _tool = foreseen[True], foreseen[False]
     lesson.reveal(
@@ -355,7 +352,6 @@ def _(ask_injected, by_engine, policy, token_strip):
     would learn to *invent* results after good episodes, and to avoid true ones after bad ones. A
     {lesson.term("loss mask")} keeps them from the trainer.
     """,
-        shows=[lesson.figure(token_strip(policy, by_engine[1]))],
     )
     return (foreseen,)
 
@@ -412,17 +408,6 @@ def _():
 
 
 @app.cell(hide_code=True)
-def _():
-    mo.md("""
-    ## How often is it right before?
-
-    The tasks of the evaluation have other words than those of training, so nothing of them can be
-    memorised.
-    """)
-    return
-
-
-@app.cell
 def _(RolloutRequest, config, environment, policy, rollout, sampling, summarise):
     def answer_tasks(policy, tasks, sampling=sampling):
         """One sampled episode for each task, scored."""
@@ -441,17 +426,11 @@ def _(RolloutRequest, config, environment, policy, rollout, sampling, summarise)
 @app.cell(hide_code=True)
 def _(was):
     lesson.md(f"""
-    {was.accuracy:.0%} of {was.episodes} are right, and {was.outcomes["wrong_format"]:.0%} end
-    without an answer in the required format. The reward is: +1 for the right value, +0.2 for any
-    answer in the format, and −0.1 for every needless call.
-    """)
-    return
-
-
-@app.cell(hide_code=True)
-def _():
-    lesson.md(f"""
     ## One step of training
+
+    Of {was.episodes} held-out tasks, with words that training never draws, {was.accuracy:.0%} are right.
+    {was.outcomes["wrong_format"]:.0%} end without an answer in the required format. The reward is: +1 for the right value, +0.2 for any
+    answer in the format, and −0.1 for every needless call.
 
     Several episodes of one task are a {lesson.term("group")}. The {lesson.term("advantage")}
     says how much better an episode did than its group, in standard deviations.
@@ -780,12 +759,11 @@ def _(real):
     lesson.md(f"""
     ## The same loop on a real language model
 
-    SmolLM2 has 135 million parameters and has read a part of the web. It has never seen this task, so
-    two worked examples stand before each question. Then it is right now and then, and RL can begin.
+    SmolLM2 has 135 million parameters. Two worked examples stand before each question, because then it
+    gets some answers right.
 
-    Sample, score, compare, push: only the model, the task and the learning rate differ. The package's
-    sampler and learner do what your functions do. They are faster, because they run the common
-    beginning of all texts once.
+    Only the model, the task and the learning rate differ from your loop. The package's sampler and
+    learner do what your functions do, faster: they run the common beginning of all texts once.
 
     {"" if real else "**SmolLM2 is not on this machine**, so nothing below was computed. Notebook 05 has a button that fetches it (93 MB)."}
     """)
@@ -830,48 +808,31 @@ def _(config):
     return real, real_curve, start_real
 
 
-@app.cell
-def _(Sampling, answer_tasks, config, load_policy, real, real_curve, start_real):
+@app.cell(hide_code=True)
+def _(answer_tasks, config, load_policy, real, real_curve, start_real):
     lesson.wait_for(start_real)
-    shown_examples = Zorplex(config.seed, shots=2)
-    short = Sampling(max_tokens=48, max_turns=8, slots=32)
-    exams = {
-        kind: shown_examples.tasks((kind,), config.real_tasks, "held_out")
+    with_examples = Zorplex(config.seed, shots=2)
+    exams = [
+        with_examples.tasks((kind,), config.real_tasks, "held_out")
         for kind in ("simple", "compositional")
-    }
-    real_card, before, after = None, {}, {}
-    if real:
-        torch.set_num_threads(2)
-        student = load_policy(real)
-        before = {
-            kind: answer_tasks(student, tasks, short) for kind, tasks in exams.items()
-        }
-        real_card = nb05b.Card(
-            "Three questions to SmolLM2",
-            student,
-            config.real_steps,
-            short,
-            before["simple"][:3],
-        )
-
-        def on_step(step, episodes):
-            right = fmean(episode.score.outcome == "success" for episode in episodes)
-            real_curve.add("sampled", step, right)
-            real_card.play(student, step)
-
-        train_real(student, shown_examples, short, config.real_steps, on_step)
-        real_card.seal()
-        after = {kind: answer_tasks(student, tasks, short) for kind, tasks in exams.items()}
-        torch.set_num_threads(1)
+    ]
+    marks, real_card = nb05b.train_the_real_one(
+        real and load_policy(real),
+        exams,
+        answer_tasks,
+        train_real,
+        config.real_steps,
+        real_curve,
+    )
     real_card
-    return after, before, real_card
+    return (marks,)
 
 
 @app.cell(hide_code=True)
-def _(after, ask_real, before):
-    learned = nb05b.learned(before, after)
-    lesson.reveal(ask_real, **learned)
-    return (learned,)
+def _(ask_real, marks):
+    right, why, shows = nb05b.learned(marks)
+    lesson.reveal(ask_real, right=right, why=why, shows=shows)
+    return
 
 
 @app.cell(hide_code=True)

@@ -54,11 +54,11 @@ def test_no_slot_waits_while_there_are_episodes(episodes):
 
 
 def test_the_slider_says_who_writes_the_next_token(embedded, episodes):
-    episode = next(e for e in episodes if e.tool_calls and e.finish == "answer")
+    episode = next(e for e in episodes if e.tool_calls and e.finish != "tokens")
     first = episode.sampled.index(False)
     assert "draws one more" in nb05.injection(embedded, episode, first - 1).said
     assert "result is appended" in nb05.injection(embedded, episode, first).said
-    assert "the episode ends" in nb05.injection(embedded, episode, len(episode.token_ids)).said
+    assert "the episode is over" in nb05.injection(embedded, episode, len(episode.token_ids)).said
 
 
 def test_what_a_policy_writes_adds_no_element_to_the_page(embedded, episodes):

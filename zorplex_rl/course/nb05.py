@@ -12,7 +12,6 @@ settled                     the questions about the simulator, answered by it
 from __future__ import annotations
 
 import html
-import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -34,7 +33,7 @@ from zorplex_rl.run import figure as style
 from zorplex_rl.run.figure import render
 from zorplex_rl.simulation.simulate import compare as simulate
 from zorplex_rl.task.environment import Environment, Zorplex
-from zorplex_rl.task.episode import OUTCOMES, Episode, Task
+from zorplex_rl.task.episode import Episode, Task
 from zorplex_rl.task.specs import TASK_SPECS
 
 if TYPE_CHECKING:
@@ -87,7 +86,7 @@ def injection(policy: Policy, episode: Episode, tokens: int) -> Answer:
     """Return the first ``tokens`` of an episode as boxes, and who writes the next one."""
     cut = replace(episode, token_ids=episode.token_ids[:tokens], sampled=episode.sampled[:tokens])
     following = episode.sampled[tokens : tokens + 1]
-    said = "The answer's line is complete: the episode ends."
+    said = "It ended its text, or a line with an answer: the episode is over."
     if following == [True]:
         said = "Next: the model reads all of these tokens, and draws one more."
     elif following:
@@ -198,20 +197,3 @@ def settled() -> list[tuple[str, str]]:
     most += "long as a training step, and both are busy."
     least = f"From {enough} on (time by lag: {listed(lags, ' s')}). Then enough other batches are on their way while one waits."
     return [("1. The largest speed-up", most), ("2. The lag that hides a straggler", least)]
-
-
-def drawn_ending(rng: random.Random) -> tuple[int | None, int, str]:
-    """Return an answer or None, the expected one, and how an episode ended."""
-    expected = rng.choice((0, rng.randint(-99, 99)))
-    answer = rng.choice((expected, rng.randint(-99, 99), 0, None, None))
-    return answer, expected, rng.choice(("eos", "answer", "turns", "tokens"))
-
-
-def drawn_price(rng: random.Random) -> tuple[str, int]:
-    """Return an outcome and a number of needless calls."""
-    return rng.choice(OUTCOMES), rng.choice((0, 0, 1, 2, 5))
-
-
-def drawn_batch(rng: random.Random) -> tuple[list[float], int]:
-    """Return the seconds of a batch, and a number of slots."""
-    return [rng.choice((0.5, 1.0, 2.0, 4.5)) for _ in range(rng.randint(1, 9))], rng.randint(1, 4)

@@ -11,6 +11,7 @@ Card                    some episodes before training and after each step, with 
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -26,6 +27,7 @@ from zorplex_rl.course.lesson import exercise
 from zorplex_rl.course.lesson.lesson import table
 from zorplex_rl.course.lesson.markup import quote
 from zorplex_rl.course.lesson.time_limit import run_within
+from zorplex_rl.course.widgets.live_curve import LiveCurve
 from zorplex_rl.course.widgets.what_if import Answer, Bar, Knob, Panel, WhatIf
 from zorplex_rl.course.widgets.widget import pack
 from zorplex_rl.learning.learner import response_logprobs
@@ -38,7 +40,7 @@ from zorplex_rl.run.figure import render
 from zorplex_rl.task.environment import ZORPLEX, Zorplex
 from zorplex_rl.task.episode import OUTCOMES, Episode, Finish, Task, Turn
 from zorplex_rl.task.parser import find_answer, find_call
-from zorplex_rl.task.rewards import score
+from zorplex_rl.task.rewards import accuracy, score
 from zorplex_rl.task.specs import TASK_SPECS
 
 if TYPE_CHECKING:
@@ -240,23 +242,51 @@ def varied(episodes: Sequence[Episode], count: int) -> list[Episode]:
     return turns[:count]
 
 
-def learned(before: Mapping[str, list[Episode]], after: Mapping[str, list[Episode]]) -> dict[str, Any]:
-    """Return what ``reveal`` shows of SmolLM2's evaluations, by kind of task; without any, that."""
-    if not before:
-        return {"right": [], "why": "SmolLM2 is not on this machine."}
-    pairs = {kind: (summarise("before", before[kind]), summarise("after", after[kind])) for kind in before}
-    gains = [now.accuracy - was.accuracy for was, now in pairs.values()]
+Marks = list[list[list[Episode]]]
+"""The episodes of each exam, before training and after it; empty if there was none."""
+
+
+def train_the_real_one(
+    policy: Policy | None,
+    exams: Sequence[Sequence[Task]],
+    answer: Callable[..., list[Episode]],
+    train: Callable[..., None],
+    steps: int,
+    curve: LiveCurve,
+) -> tuple[Marks, Card | None]:
+    """Let ``policy`` answer the ``exams``, train it, let it answer again. Returns the answers, and a card of the run."""
+    if policy is None:
+        return [], None
+    sampling = Sampling(max_tokens=48, max_turns=8, slots=32)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    marks = [[answer(policy, tasks, sampling) for tasks in exams]]
+    card = Card("Three questions to SmolLM2", policy, steps, sampling, marks[0][0][:3])
+
+    def on_step(step: int, episodes: Sequence[Episode]) -> None:
+        curve.add("sampled", step, accuracy(episodes))
+        card.play(policy, step)
+
+    train(policy, Zorplex(shots=2), sampling, steps, on_step)
+    card.seal()
+    marks.append([answer(policy, tasks, sampling) for tasks in exams])
+    torch.set_num_threads(threads)
+    return marks, card
+
+
+def learned(marks: Marks) -> tuple[int | list[int], str, list[Any]]:
+    """Return what ``reveal`` shows of the answers: the right option, why, and a table."""
+    if not marks:
+        return [], "SmolLM2 is not on this machine.", []
+    before, after = ([summarise(name, e) for e in m] for name, m in zip(("before", "after"), marks, strict=True))
+    pairs = list(zip(before, after, strict=True))
     rows = [
-        {"task": kind}
+        {"task": episodes[0].task.kind}
         | {report.name: f"{report.accuracy:.0%}" for report in pair}
         | {"95 % interval after": "{:.0%} to {:.0%}".format(*pair[1].interval)}
-        for kind, pair in pairs.items()
+        for episodes, pair in zip(marks[0], pairs, strict=True)
     ]
-    found = [index for index, gain in enumerate(gains) if gain > 0.15]
+    found = [index for index, (was, now) in enumerate(pairs) if now.accuracy - was.accuracy > 0.15]
     why = "It learned to call and to copy. It cannot add, and RL only makes likelier what a model does now and then."
-    caption = f"SmolLM2, right of {len(before['simple'])} sampled answers to held-out tasks"
-    return {
-        "right": 2 if len(found) == 2 else found,
-        "why": why if found == [0] else "",
-        "shows": [table(caption, rows)],
-    }
+    caption = f"SmolLM2, right of {len(marks[0][0])} sampled answers to held-out tasks of each kind"
+    return 2 if len(found) == 2 else found, why if found == [0] else "", [table(caption, rows)]
