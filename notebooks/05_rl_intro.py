@@ -46,7 +46,7 @@ def _():
     lesson.header(
         __file__,
         minutes=48,
-        hardware="two CPU cores, no GPU; a network only to fetch SmolLM2, without which the small policy answers",
+        hardware="two CPU cores, no GPU; a network only to fetch SmolLM2",
         goals=[
             "say when RL needs a distributed system, and when one process is enough",
             "say why we ask for made-up words and not for word problems",
@@ -64,11 +64,9 @@ def _():
     ## When does RL need a distributed system?
 
     In reinforcement learning a model writes answers, a program judges them, and the model is trained on
-    its own answers. Those are three programs. *Generating* is limited by memory: each token reads all
-    weights once. *Tools and checks* are other programs, to wait for. *Training* is limited by
-    arithmetic. As long as one machine does all three and nobody waits for long, one process is
-    enough; this course begins with one. Beyond that, the programs become services, and this
-    drawing becomes a system.
+    them. *Generating* is limited by memory: each token reads all weights once. *Tools and checks* are
+    other programs, to wait for. *Training* is limited by arithmetic. As long as one machine does all
+    three and nobody waits for long, one process is enough. Beyond that, this drawing becomes a system.
     """)
     return
 
@@ -77,7 +75,7 @@ def _():
 def _():
     lesson.figure(
         loop_drawing(),
-        "The loop of this course. On this page: the left half, and who waits for whom.",
+        "The loop of this course.",
     )
     return
 
@@ -168,8 +166,7 @@ def _():
     ## Words with a secret number
 
     Each word has a secret number, different in every task. The model cannot know it; it can only ask
-    a tool. Here is one task with its table. The model sees the question; only the tool sees the
-    table.
+    a tool. Here is one task with its table, which only the tool sees.
     """)
     return
 
@@ -209,8 +206,7 @@ def _(answered, small):
 def _(environment, small):
     lesson.figure(
         nb05.four_kinds(small, environment),
-        "The four kinds: what the model sees, and in bold what a perfect solver writes. Tool results "
-        "stand behind the arrows.",
+        "The four kinds: what the model sees, and in bold a perfect answer. Results stand behind arrows.",
     )
     return
 
@@ -339,8 +335,7 @@ def _():
     mo.md("""
     ## A gallery of failures
 
-    "Wrong" is not one thing. To train, you must know what went wrong, because each kind of failure
-    has its own cure.
+    "Wrong" is not one thing, and each kind of failure has its own cure.
 
     ### Exercise 1: sort them
     """)
@@ -542,8 +537,7 @@ def _():
     mo.md("""
     ## Latencies
 
-    Now look at the clock. The episodes of a kind were written side by side, and still they take
-    unlike times: one stops after a line, another goes on until it is cut off.
+    Now look at the clock. One episode stops after a line, another goes on until it is cut off.
     """)
     return
 
@@ -666,8 +660,8 @@ def _():
         send_weights(policy, generators)                   # everybody waits
     ```
 
-    Stop taking turns: a buffer stands between both sides, and the generators already write the next
-    batch while the trainer works. A step then takes as long as the slower of the two, not as long as
+    Stop taking turns: put a buffer between both sides, and write the next batch while the trainer
+    works. A step then takes as long as the slower of the two, not as long as
     both, and a straggler delays only its own group. The price is older data,
     {lesson.term("off-policy")}; `max_lag` bounds by how many versions.
 

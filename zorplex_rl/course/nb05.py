@@ -174,7 +174,7 @@ def batch_chart(seconds: Sequence[float], plan: Sequence[tuple[int, float]]) -> 
         axes = figure.subplots()
         for (slot, start), took, end in zip(plan, seconds, ends, strict=True):
             colour = style.VERMILION if end == max(ends) else style.ROLES["generator"]
-            axes.barh(slot, took, left=start, height=0.7, color=colour, edgecolor="white", linewidth=0.6)
+            axes.barh(slot, took, left=start, height=0.7, color=colour, edgecolor=style.TEXT_ON_COLOUR, linewidth=0.6)
         axes.axvline(max(ends), color=style.VERMILION, linewidth=1.2, linestyle="--")
         style.name_rows(axes, [f"slot {slot + 1}" for slot in range(slots)])
         axes.set(xlim=(0, 1.04 * max(ends)), xlabel="seconds; the trainer starts at the dashed line")
