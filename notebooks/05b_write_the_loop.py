@@ -179,8 +179,8 @@ def _():
     mo.md("""
     ## A task that can only be looked up
 
-    It is the task of notebook 05. Each word has a secret number, different in every task. The
-    model cannot know it; it can only ask a tool. An answer is `[ANSWER]` and one integer.
+    It is the task of notebook 05: each word has a secret number, only a tool tells it, and an answer is
+    `[ANSWER]` and one integer.
     """)
     return
 
@@ -428,9 +428,9 @@ def _(was):
     lesson.md(f"""
     ## One step of training
 
-    Of {was.episodes} held-out tasks, with words that training never draws, {was.accuracy:.0%} are right.
-    {was.outcomes["wrong_format"]:.0%} end without an answer in the required format. The reward is: +1 for the right value, +0.2 for any
-    answer in the format, and −0.1 for every needless call.
+    Of {was.episodes} tasks with words that training never draws, {was.accuracy:.0%} are right, and
+    {was.outcomes["wrong_format"]:.0%} end without an answer in the required format. The reward is: +1 for
+    the right value, +0.2 for any answer in the format, and −0.1 for every needless call.
 
     Several episodes of one task are a {lesson.term("group")}. The {lesson.term("advantage")}
     says how much better an episode did than its group, in standard deviations.
