@@ -59,15 +59,6 @@ def _():
 
 
 @app.cell(hide_code=True)
-def _():
-    lesson.figure(
-        loop_drawing(),
-        "The loop of this course, here in one process.",
-    )
-    return
-
-
-@app.cell(hide_code=True)
 def _(answered, config, policy, sampling):
     card = nb05b.Card(
         "Four questions, and what the policy writes before and after training",
@@ -75,6 +66,7 @@ def _(answered, config, policy, sampling):
         config.steps,
         sampling,
         nb05b.varied(answered, 4),
+        lines=5,
     )
     card
     return (card,)
@@ -86,6 +78,15 @@ def _():
     Solid boxes are tokens of the model, dashed ones come from a tool. At the right stands the
     reward, and what it is made of. Drag the slider through the training that this page does.
     """)
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    lesson.figure(
+        loop_drawing(),
+        "The loop of this course, here in one process.",
+    )
     return
 
 
@@ -764,6 +765,7 @@ def _(real):
 
     Only the model, the task and the learning rate differ from your loop. The package's sampler and
     learner do what your functions do, faster: they run the common beginning of all texts once.
+    Watch the arrows: where one stands in a solid box, the model has invented the result.
 
     {"" if real else "**SmolLM2 is not on this machine**, so nothing below was computed. Notebook 05 has a button that fetches it (93 MB)."}
     """)

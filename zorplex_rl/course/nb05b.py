@@ -199,8 +199,10 @@ class Card(WhatIf):
     ``seal`` makes the table of a static page, which begins at step 0.
     """
 
-    def __init__(self, title: str, policy: Policy, steps: int, sampling: Sampling, shown: Sequence[Episode]) -> None:
-        self.policy, self.sampling = policy, sampling
+    def __init__(
+        self, title: str, policy: Policy, steps: int, sampling: Sampling, shown: Sequence[Episode], lines: int = 2
+    ) -> None:
+        self.policy, self.sampling, self.lines = policy, sampling, lines
         self.requests = [RolloutRequest(episode.task, episode.seed) for episode in shown]
         self.recorded: list[list[Episode]] = [list(shown)]
         super().__init__(title, [Knob("step", "Training step", list(range(steps + 1)))], self.at, {"step": 0})
@@ -218,7 +220,7 @@ class Card(WhatIf):
         said = f"Step {step}: {right} of {len(shown)} right, mean reward {reward:.2f}."
         if step > newest:
             said = f"This is still step {newest}: a button on this page trains further."
-        return Answer(figure=episode_card(self.policy, shown, lines=5), said=said)
+        return Answer(figure=episode_card(self.policy, shown, lines=self.lines), said=said)
 
     def play(self, policy: Policy, step: int) -> None:
         """Sample the tasks with ``policy``, which has taken ``step`` steps, and show the episodes."""
@@ -287,6 +289,10 @@ def learned(marks: Marks) -> tuple[int | list[int], str, list[Any]]:
         for episodes, pair in zip(marks[0], pairs, strict=True)
     ]
     found = [index for index, (was, now) in enumerate(pairs) if now.accuracy - was.accuracy > 0.15]
-    why = "It learned to call and to copy. It cannot add, and RL only makes likelier what a model does now and then."
+    why = "; ".join(f"`{row['task']}` went from {row['before']} to {row['after']}" for row in rows) + ". "
+    if found == [0]:
+        why += (
+            "It learned to call and to copy. It cannot add, and RL only makes likelier what a model does now and then."
+        )
     caption = f"SmolLM2, right of {len(marks[0][0])} sampled answers to held-out tasks of each kind"
-    return 2 if len(found) == 2 else found, why if found == [0] else "", [table(caption, rows)]
+    return 2 if len(found) == 2 else found, why, [table(caption, rows)]

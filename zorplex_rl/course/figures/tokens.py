@@ -40,5 +40,5 @@ def _episode(policy: Policy, episode: Episode, reward: bool, lines: int) -> str:
         told = [f"<b>{score.reward:.1f}</b>", score.outcome.replace("_", " "), *parts]
         said = f"<p>{'<br>'.join(told).replace('-', '−')}</p>"
     question = f"<p><b>{html.escape(episode.task.question)}</b></p>"
-    look = f"border-color:{colour};min-height:{1.75 * (lines + 1) if lines else 0:g}rem"
+    look = f"border-color:{colour};min-height:{1.55 * (lines + 1) if lines else 0:g}rem"
     return f'<div class="zx-episode" style="{look}"><div>{question}{tokens}</div>{said}</div>'
