@@ -15,7 +15,6 @@ app = marimo.App(
 with app.setup(hide_code=True):
     import random
     import re
-    from itertools import zip_longest
     from statistics import fmean
     from types import SimpleNamespace
 
@@ -381,38 +380,49 @@ def _():
 @app.cell
 def _(answered, real):
     sort, whose_sort = exercise.running(lambda: outcome, check_outcome, outcome_solution)
-    gallery = {}
-    for episode in [e for found in (real or answered).values() for e in found]:
-        answers = [find_answer(text) for text in episode.sampled_text]
-        _last = next((answer for answer in reversed(answers) if answer is not None), None)
-        gallery.setdefault(sort(_last, episode.task.answer, episode.finish), []).append(
-            episode
-        )
+    gallery = {"small": {}, "SmolLM2": {}}
+    for _policy, _results in (("small", answered), ("SmolLM2", real)):
+        for _episode in [episode for found in _results.values() for episode in found]:
+            _answers = [find_answer(text) for text in _episode.sampled_text]
+            _last = next(
+                (answer for answer in reversed(_answers) if answer is not None), None
+            )
+            ending = sort(_last, _episode.task.answer, _episode.finish)
+            gallery[_policy].setdefault(ending, []).append(_episode)
     return gallery, whose_sort
 
 
 @app.cell(hide_code=True)
-def _(gallery, speaker, whose_sort):
+def _(gallery, small, smol, whose_sort):
     from zorplex_rl.course.figures.tokens import episode_card
 
-    _failures = [found for name, found in gallery.items() if name != "success"]
-    _shown = [e for row in zip_longest(*_failures) for e in row if e is not None][:5]
+    _shown = {
+        name: [episodes[0] for ending, episodes in found.items() if ending != "success"]
+        for name, found in gallery.items()
+    }
     lesson.figure(
-        episode_card(speaker, _shown),
-        f"Five failures, sorted by {whose_sort}. Solid: the model's tokens. Dashed: the tool's. At the right: what "
-        "the reward pays.",
+        episode_card(small, _shown["small"])
+        + (episode_card(smol, _shown["SmolLM2"]) if smol else ""),
+        f"Failures of the small policy{', then of SmolLM2' if smol else ''}: one of each sort, by {whose_sort}. "
+        "Solid: the model's tokens. Dashed: the tool's. At the right: the reward.",
     )
     return
 
 
 @app.cell(hide_code=True)
 def _(gallery, outcome_chart):
-    _total = sum(map(len, gallery.values()))
-    _counts = {name: len(gallery.get(name, ())) / _total for name in OUTCOMES}
-    lesson.figure(
-        outcome_chart([SimpleNamespace(name=f"all {_total}", outcomes=_counts)]),
-        "How often each of them happens.",
-    )
+    _totals = {name: sum(map(len, found.values())) for name, found in gallery.items()}
+    _bars = [
+        SimpleNamespace(
+            name=f"{name}, {_totals[name]}",
+            outcomes={
+                ending: len(found.get(ending, ())) / _totals[name] for ending in OUTCOMES
+            },
+        )
+        for name, found in gallery.items()
+        if found
+    ]
+    lesson.figure(outcome_chart(_bars), "How often each of them happens.")
     return
 
 
