@@ -25,6 +25,7 @@ def sampler(
     injects=True,
     cut=True,
     least=0,
+    looks=find_call,
 ):
     """Make a sampler with one thing wrong, as the name of the function that calls it says."""
 
@@ -40,7 +41,7 @@ def sampler(
             text = policy.tokenizer.decode(ids[start if reads == "turn" else 0 :], skip_special_tokens=True)
             if (stops_at_eos and ids[-1] in policy.eos_ids) or find_answer(finished(text)) is not None:
                 break
-            if call := find_call(text):
+            if call := looks(text):
                 result = encode_text(policy.tokenizer, behind.format(execute(task, call)))
                 if injects:
                     ids, sampled = ids + result, sampled + [marks] * len(result)
@@ -53,22 +54,6 @@ def sampler(
 def named(name, function):
     function.__name__ = name
     return function
-
-
-def runs_the_tool_only_at_the_end_of_a_line(policy, task, execute, sampling, seed):
-    rng, prompt = random.Random(seed), encode_prompt(policy.tokenizer, task)
-    ids, sampled, start = [], [], 0
-    while len(ids) < sampling.max_tokens:
-        chances = (policy.model(torch.tensor([prompt + ids])).logits[0, -1] / sampling.temperature).softmax(-1).tolist()
-        ids, sampled = ids + rng.choices(range(len(chances)), chances), [*sampled, True]
-        text = policy.tokenizer.decode(ids[start:])
-        if ids[-1] in policy.eos_ids or find_answer(text.rpartition("\n")[0]) is not None:
-            break
-        if text.endswith("\n") and (call := find_call(text)):
-            result = encode_text(policy.tokenizer, f" -> {execute(task, call)}\n")
-            ids, sampled = ids + result, sampled + [False] * len(result)
-            start = len(ids)
-    return ids[: sampling.max_tokens], sampled[: sampling.max_tokens]
 
 
 def returns_tensors(policy, task, execute, sampling, seed):
@@ -192,7 +177,9 @@ def the_other_way_round(policy, episode):
 
 WRONG = {
     "sample_episode": [
-        runs_the_tool_only_at_the_end_of_a_line,
+        named(
+            "runs_the_tool_only_at_the_end_of_a_line", sampler(looks=lambda t: find_call(t) if t[-1:] == "\n" else None)
+        ),
         named("forgets_the_system_prompt", sampler(prompted=False)),
         named("ignores_the_temperature", sampler(temperature=False)),
         named("ignores_the_seed", sampler(seeded=False)),
