@@ -102,9 +102,7 @@ def four_kinds(policy: Policy, environment: Zorplex) -> str:
         # `recursive` tasks may need a single call: take one that needs most.
         task = max((spec.task(number, "held_out") for number in range(20)), key=lambda task: task.min_tool_calls)
         prompt = policy.tokenizer.decode(encode_prompt(policy.tokenizer, task))
-        parts = (
-            f"<h4>{kind}</h4><pre>{html.escape(prompt.strip())}</pre><pre><b>{html.escape(spec.solve(task))}</b></pre>"
-        )
+        parts = f"<p><b>{kind}</b></p><pre>{html.escape(prompt.strip())}</pre><pre><b>{html.escape(spec.solve(task))}</b></pre>"
         cards += f"<div>{parts}</div>"
     return f'<div class="lesson-side-by-side">{cards}</div>'
 
