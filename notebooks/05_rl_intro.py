@@ -128,7 +128,7 @@ def _(computed_on, speaker):
 
     {lesson.fence(nb05.word_problem(speaker))}
 
-    Right is **{nb05.WORD_PROBLEM.answer}**. Did it calculate, or remember a problem like this one? And how
+    The right answer is **{nb05.WORD_PROBLEM.answer}**. Did it calculate, or remember a problem like this one? And how
     would a program find its answer in that text? We need a task without these two doubts.
     """)
     return
