@@ -721,7 +721,7 @@ def _():
     mo.md("""
     ## Your file
 
-    The page ran on your two functions. Together with the rest, they are a program of one file.
+    `sample_episode` and `policy_gradient`, with the rest around them, are a program of one file.
     """)
     return
 

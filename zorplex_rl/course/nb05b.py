@@ -289,7 +289,7 @@ def learned(marks: Marks) -> tuple[int | list[int], str, list[Any]]:
         for episodes, pair in zip(marks[0], pairs, strict=True)
     ]
     found = [index for index, (was, now) in enumerate(pairs) if now.accuracy - was.accuracy > 0.15]
-    why = "; ".join(f"`{row['task']}` went from {row['before']} to {row['after']}" for row in rows) + ". "
+    why = "; ".join(f"`{row['task']}`: {row['before']} before, {row['after']} after" for row in rows) + ". "
     if found == [0]:
         why += (
             "It learned to call and to copy. It cannot add, and RL only makes likelier what a model does now and then."
