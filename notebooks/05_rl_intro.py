@@ -8,50 +8,50 @@ import marimo
 __generated_with = "0.25.2"
 app = marimo.App(
     width="medium",
-    app_title="RL at scale: the systems problem",
+    app_title="RL at scale: the task and the benchmark",
     css_file="../zorplex_rl/course/lesson/lesson.css",
 )
 
 with app.setup(hide_code=True):
     import random
     import re
-    from pathlib import Path
-    from statistics import fmean, median, pstdev
+    from statistics import fmean
     from types import SimpleNamespace
 
     import marimo as mo
 
     from zorplex_rl.course.figures.loop_drawing import loop_drawing
-    from zorplex_rl.course.kept_file import EXAMPLES, fill_in, keep
     from zorplex_rl.course.lesson import exercise, lesson
     from zorplex_rl.course.lesson.later import later
-    from zorplex_rl.course.widgets import LiveCurve, TimelineSimulator, WhatIf
+    from zorplex_rl.course.widgets import TimelineSimulator, WhatIf
     from zorplex_rl.course.widgets.what_if import Knob
-    from zorplex_rl.policy.tool_loop import encode_prompt, encode_text
     from zorplex_rl.run.timeline import SpanRecorder, group_latencies
     from zorplex_rl.simulation.recorded import group_variation
     from zorplex_rl.simulation.setting import Setting
     from zorplex_rl.task.environment import Zorplex
-    from zorplex_rl.task.parser import find_answer, find_call
+    from zorplex_rl.task.episode import OUTCOMES
+    from zorplex_rl.task.parser import find_answer
     from zorplex_rl.task.rewards import score
-    from zorplex_rl.task.specs import TASK_SPECS
+    from zorplex_rl.task.specs import HELD_OUT_WORDS, TASK_SPECS
 
     # The page shows its top before these are there: torch takes seconds.
     torch = later("torch")
     nb05 = later("zorplex_rl.course.nb05")
-    toy_policies = later("zorplex_rl.course.toy_policies")
+    learning = later("zorplex_rl.learning.learner")
 
 
 @app.cell(hide_code=True)
 def _():
     lesson.header(
         __file__,
-        minutes=50,
-        hardware="two CPU cores, no network, no GPU",
+        minutes=48,
+        hardware="two CPU cores, no GPU; a network only to fetch SmolLM2",
         goals=[
-            "write the loop in which a model uses a tool, and the loss that trains it",
-            "train a policy with both, and keep the program: one file",
-            "say what a lenient reward pays for, and what taking turns costs",
+            "say when RL needs a distributed system, and when one process is enough",
+            "say why we ask for made-up words and not for word problems",
+            "run a benchmark and read it: the capability is there, the form is not",
+            "sort failures, and price each of them by a reward",
+            "say why a batch waits for its slowest episode, and what asynchrony costs instead",
         ],
     )
     return
@@ -59,91 +59,102 @@ def _():
 
 @app.cell(hide_code=True)
 def _():
+    mo.md("""
+    ## When does RL need a distributed system?
+
+    In reinforcement learning a model writes answers, a program judges them, and the model is trained on
+    them. *Generating* is limited by memory: each token reads all weights once. *Tools and checks* are
+    other programs, to wait for. *Training* is limited by arithmetic. As long as one machine does all
+    three and nobody waits for long, one process is enough. Beyond that, this drawing becomes a system.
+    """)
+    return
+
+
+@app.cell(hide_code=True)
+def _():
     lesson.figure(
         loop_drawing(),
-        "The loop of this course, here in one process.",
+        "The loop of this course.",
     )
     return
 
 
 @app.cell(hide_code=True)
 def _():
-    lesson.md(f"""
-    ## Why reinforcement learning
+    fetch = nb05.fetch_button()
+    fetch
+    return (fetch,)
 
-    Supervised learning copies: somebody has written the right text. Often nobody can, but a
-    program can check one. In reinforcement learning (RL) the model, called a
-    {lesson.term("policy")}, writes the answer itself, and a {lesson.term("reward")} says how good
-    it was. Here both learn answers to ten questions. Two lines differ.
+
+@app.cell
+def settings():
+    config = SimpleNamespace(
+        seed=0,
+        samples=100,  # tasks of each kind for the small policy
+        real_samples=12,  # and for SmolLM2, which is 150 times as large
+        shots=2,  # worked examples that SmolLM2 sees before each question
+    )
+    return (config,)
+
+
+@app.cell
+def _(fetch):
+    from zorplex_rl.policy.load import load_policy
+    from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
+
+    small = load_policy("embedded")
+    smol, computed_on = nb05.pretrained(fetch)
+    torch.set_num_threads(2 if smol else 1)
+    speaker = smol or small
+    return RolloutRequest, Sampling, computed_on, load_policy, rollout, small, smol, speaker
+
+
+@app.cell(hide_code=True)
+def _(speaker):
+    lesson.ran_on(speaker)
+    return
+
+
+@app.cell(hide_code=True)
+def _(computed_on, speaker):
+    lesson.md(f"""
+    {computed_on}
+
+    ## One word problem
+
+    {nb05.WORD_PROBLEM.question}
+
+    The model writes:
+
+    {lesson.fence(nb05.word_problem(speaker))}
+
+    The right answer is **{nb05.WORD_PROBLEM.answer}**. Did it calculate, or remember a problem like this one? And how
+    would a program find its answer in that text? We need a task without these two doubts.
     """)
     return
 
 
-@app.function
-def supervised_loop(policy, optimizer, questions, right_answer):
-    for question in questions:
-        logp = policy(question).log_softmax(-1)
-        answer = right_answer[question]  # somebody wrote it
-        loss = -logp[answer]
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-
-
-@app.function
-def rl_loop(policy, optimizer, questions, reward):
-    for question in questions:
-        logp = policy(question).log_softmax(-1)
-        answer = logp.exp().multinomial(1).item()  # the policy writes it
-        loss = -reward(question, answer) * logp[answer]
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-
-
-@app.cell
-def _():
-    right_answer = torch.tensor([3, 1, 4, 1, 5, 9, 2, 6, 5, 8])
-
-    def steps_to_learn(loop, teacher, seed):
-        torch.manual_seed(seed)
-        table = torch.nn.Embedding(10, 10, _weight=torch.zeros(10, 10))
-        optimizer, steps, chance = torch.optim.SGD(table.parameters(), lr=1.0), 0, 0.1
-        while chance < 0.9 and steps < 5000:
-            loop(table, optimizer, torch.arange(10), teacher)
-            steps += 10
-            chances = table.weight.softmax(-1)[torch.arange(10), right_answer]
-            chance = chances.mean().item()
-        return steps
-
-    def is_right(question, answer):
-        return float(answer == right_answer[question])
-
-    with_labels = steps_to_learn(supervised_loop, right_answer, seed=0)
-    with_rewards = [steps_to_learn(rl_loop, is_right, seed) for seed in range(3)]
-    return with_labels, with_rewards
-
-
 @app.cell(hide_code=True)
-def _(with_labels, with_rewards):
-    mo.vstack(
+def _():
+    lesson.table(
+        "Why a made-up task is better for training, and for measuring",
         [
-            lesson.md(
-                f"To be right nine times in ten takes {with_labels} steps with labels, and "
-                f"{median(with_rewards)} with rewards (median of three seeds). "
-                "A reward judges only the answer that was tried: RL starts from a model that is "
-                "right now and then.\n\n"
-                "Why does it raise the mean reward? Because ∇p = p ∇log p:"
-            ),
-            lesson.math(
-                r"\nabla \sum_a p(a) R(a) = \sum_a p(a) \, R(a) \, \nabla \log p(a) = "
-                r"\mathbb{E}_{a \sim p} \left[ R(a) \, \nabla \log p(a) \right]"
-            ),
-            lesson.md(
-                "A step draws one such answer, from the present policy: "
-                f"{lesson.term('on-policy')} data. An older policy's would need weights, as in 08."
-            ),
-        ]
+            {
+                "": "Could it be memorised?",
+                "a word problem": "yes, the web is full of them",
+                "made-up words": "no, the numbers are drawn now",
+            },
+            {
+                "": "Can a program check it?",
+                "a word problem": "only if it finds a number in prose",
+                "made-up words": "yes: `[ANSWER]` and an integer",
+            },
+            {
+                "": "Can we set how hard it is?",
+                "a word problem": "no",
+                "made-up words": "yes: words, look-ups, redirects",
+            },
+        ],
     )
     return
 
@@ -151,99 +162,199 @@ def _(with_labels, with_rewards):
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    ## A task that can only be looked up
+    ## Words with a secret number
 
-    Words have values, drawn anew for each task, and only a tool tells them. An answer
-    is `[ANSWER]` and one integer.
+    Each word has a secret number, different in every task. The model cannot know it; it can only ask
+    a tool. Here is one task with its table, which only the tool sees.
+    """)
+    return
+
+
+@app.cell
+def _(config):
+    environment = Zorplex(config.seed)
+    (task,) = environment.tasks(("compositional",), 1)
+    print(task.question, task.table)
+    return environment, task
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    An answer with tool calls grows in three ways, again and again. *Generate*: the model draws a
+    token. *Call*: the text holds a complete call, so the tool runs. *Inject*: append the result to the
+    text, as tokens, and keep generating. In notebook 05b you write this loop. Drag the slider.
     """)
     return
 
 
 @app.cell(hide_code=True)
-def _():
-    from zorplex_rl.course.figures.tokens import token_strip
-    from zorplex_rl.policy.evaluate import summarise
-    from zorplex_rl.policy.load import load_policy
-    from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
-
-    return (
-        RolloutRequest,
-        Sampling,
-        load_policy,
-        rollout,
-        summarise,
-        token_strip,
+def _(answered, small):
+    _episode = next(e for e in answered["compositional"] if e.score.outcome == "success")
+    WhatIf(
+        "An episode grows: solid boxes are the model's tokens, dashed ones the tool's",
+        [Knob("tokens", "Tokens so far", list(range(1, len(_episode.token_ids) + 1)))],
+        lambda tokens: nb05.injection(small, _episode, tokens),
+        {"tokens": min(9, len(_episode.token_ids))},
+        static="execute" in mo.cli_args(),
     )
-
-
-@app.cell
-def settings():
-    config = SimpleNamespace(
-        policy=mo.cli_args().get("policy") or "embedded",  # or a model's folder
-        seed=0,
-        prompts=4,  # tasks in a training batch
-        samples=4,  # episodes of each
-        steps=20,
-        learning_rate=3e-4,
-        tasks_per_kind=200,
-    )
-    return (config,)
-
-
-@app.cell
-def _(Sampling, config, load_policy):
-    torch.set_num_threads(1)  # fastest for a model this small
-    policy = load_policy(config.policy)
-    environment = Zorplex(config.seed)
-    # Of these only the first two concern you: `max_turns` bounds the calls of an episode, and `slots`
-    # says how many the package's engine decodes side by side.
-    sampling = Sampling(temperature=1.0, max_tokens=96, max_turns=96, slots=64)
-    (task,) = environment.tasks(("compositional",), 1)
-    print(policy.tokenizer.decode(encode_prompt(policy.tokenizer, task)), dict(task.table))
-    return environment, policy, sampling, task
+    return
 
 
 @app.cell(hide_code=True)
-def _(policy):
-    lesson.ran_on(policy)
+def _(environment, small):
+    lesson.figure(
+        nb05.four_kinds(small, environment),
+        "The four kinds: what the model sees, and in bold a perfect answer. Results stand behind arrows.",
+    )
     return
 
 
 @app.cell(hide_code=True)
 def _():
     lesson.md(f"""
-    The policy sees the text. Only the tool sees the table.
+    ## The benchmark
 
-    ### Exercise 1: generate, call, inject
+    It asks each {lesson.term("policy", "policy")} held-out questions of every kind, and scores the
+    {lesson.term("episode", "episodes")}. Their words never occur in training.
+    """)
+    return
 
-    An {lesson.term("episode")} goes from the question to the end of the answer. *Generate*: run
-    the model on all tokens so far, draw the next one. *Call*: when the text holds a complete
-    call, run the tool. *Inject*: put its result behind the text, as tokens, and go on.
+
+@app.cell
+def _(RolloutRequest, config, rollout):
+    def benchmark(policy, kinds, samples, shots, sampling):
+        """Answer `samples` held-out tasks of each kind. Returns {kind: episodes, scored}."""
+        results = {}
+        for kind in kinds:
+            environment = Zorplex(config.seed, shots=shots)
+            tasks = environment.tasks((kind,), samples, "held_out")
+            requests = [RolloutRequest(task, seed) for seed, task in enumerate(tasks)]
+            results[kind] = rollout(policy, requests, environment.execute, sampling)
+            for episode in results[kind]:
+                episode.score = score(episode)
+        return results
+
+    return (benchmark,)
+
+
+@app.cell
+def _(Sampling, benchmark, config, small, smol):
+    from zorplex_rl.policy.evaluate import summarise
+
+    sampling = Sampling(temperature=1.0, max_tokens=96, max_turns=6, slots=64)
+    brief = Sampling(temperature=1.0, max_tokens=48, max_turns=4, slots=64)
+    answered = benchmark(small, TASK_SPECS, config.samples, 0, sampling)
+    reports = [summarise(f"small {kind}", episodes) for kind, episodes in answered.items()]
+    real = {}
+    if smol:
+        real = benchmark(smol, TASK_SPECS, config.real_samples, config.shots, brief)
+        reports += [
+            summarise(f"SmolLM2 {kind}", episodes) for kind, episodes in real.items()
+        ]
+    return answered, brief, real, reports, sampling, summarise
+
+
+@app.cell(hide_code=True)
+def _(reports):
+    mo.vstack(
+        [
+            lesson.table("The benchmark, sampled at temperature 1", nb05.rows_of(reports)),
+            lesson.figure(nb05.accuracy_chart(reports)),
+        ]
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _(reports):
+    _widest = max(reports, key=lambda report: report.interval[1] - report.interval[0])
+    lesson.md(f"""
+    Read the intervals first. `{_widest.name}` has {_widest.episodes} answers, and its true accuracy may be
+    anywhere from {_widest.interval[0]:.0%} to {_widest.interval[1]:.0%}. A model that is wrong about a word is wrong each time.
+    So questions about the same word count as one trial, and there are only {len(HELD_OUT_WORDS)} words. The small policy was made for this task, with bad habits on purpose. A real model comes with other habits.
+    """)
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    ask_shots = lesson.predict(
+        "How many questions of `simple` does the model answer in the required format if it sees no worked example?",
+        "fewer than a third",
+        "a third to two thirds",
+        "more than two thirds",
+    )
+    ask_shots
+    return (ask_shots,)
+
+
+@app.cell
+def _(benchmark, brief, config, real, smol, small, speaker, summarise):
+    counts = (0, 1, 2, 4) if smol else (0, 2)
+    by_shots = {}
+    for shots in counts:
+        known = real.get("simple") if shots == config.shots else None
+        episodes = (
+            known
+            or benchmark(speaker, ("simple",), config.real_samples, shots, brief)["simple"]
+        )
+        by_shots[shots] = summarise(f"{shots} examples", episodes)
+    return (by_shots,)
+
+
+@app.cell(hide_code=True)
+def _(ask_shots, by_shots, computed_on, smol):
+    from zorplex_rl.course.figures.bars import outcome_chart
+
+    _in_form = {
+        n: r.outcomes["success"] + r.outcomes["wrong_answer"] for n, r in by_shots.items()
+    }
+    _most = max(by_shots)
+    lesson.reveal(
+        ask_shots,
+        right=0 if 3 * _in_form[0] < 1 else 1 if 3 * _in_form[0] <= 2 else 2,
+        why=f"""
+    Without an example {_in_form[0]:.0%} answer in the format, with {_most} examples {_in_form[_most]:.0%}.
+    {"The weights are the same: the capability is there, the form is not." if smol else computed_on}
+    {"RL needs a model that already gets some answers right, so SmolLM2 is trained with two examples before each question." if smol else ""}
+    """,
+        shows=[
+            lesson.figure(
+                outcome_chart(list(by_shots.values())),
+                "`simple`, by the number of worked examples.",
+            )
+        ],
+    )
+    return (outcome_chart,)
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    ## A gallery of failures
+
+    "Wrong" is not one thing, and each kind of failure has its own cure.
+
+    ### Exercise 1: sort them
     """)
     return
 
 
 @app.function
-def sample_episode(policy, task, execute, sampling, seed):
-    """Sample a response. Returns two lists: its token ids, and True where the policy drew one.
+def outcome(answer, expected, finish):
+    """Say how an episode ended: the first of these that holds.
 
-    Make one `rng = random.Random(seed)` for the episode, and call `rng.choices` once a
-    token, at the temperature.
-    Stop after a token of `policy.eos_ids`, which is part of the response, or when a
-    *finished* line holds an answer: in the last line more digits may follow. Never return
-    more than `max_tokens`, results included: what does not fit of a result is cut off.
-    Look for a call in what was written since the last result. Inject " -> ", the result
-    and a line break.
+    "success"        there is an answer, and it is the expected one
+    "wrong_answer"   there is an answer, and it is another one
+    "tool_spam"      no answer, and `finish` is "turns": still calling tools at the limit
+    "truncated"      no answer, and `finish` is "tokens": cut off
+    "wrong_format"   no answer: it ended its text without one in the required format
 
-        policy.model(ids).logits                 ids [1, T] in, logits [1, T, V] out
-        encode_prompt(policy.tokenizer, task)    the ids of what the policy sees
-        encode_text(policy.tokenizer, text)      the ids of any text
-        policy.tokenizer.decode(ids, skip_special_tokens=True)
-        find_call(text)                          the first complete call in it, or None
-        find_answer(text)                        the answer that it gives, or None
-        execute(task, call)                      a call's result, a text
+    `answer` and `expected` are integers; `answer` is None if there is none.
 
-    >>> ids, sampled = sample_episode(policy, task, environment.execute, sampling, 0)
+    >>> outcome(7, 7, "answer"), outcome(None, 7, "turns")
+    ('success', 'tool_spam')
     """
     ...
 
@@ -251,189 +362,144 @@ def sample_episode(policy, task, execute, sampling, seed):
 @app.cell(hide_code=True)
 def _():
     exercise.feedback(
-        lambda: sample_episode,
-        check_sample_episode,
-        sample_episode_solution,
+        lambda: outcome,
+        check_outcome,
+        outcome_solution,
         level="core",
-        minutes=16,
-        lines=20,
+        minutes=5,
+        lines=3,
         hints=(
-            "What has to survive from one token to the next? Where does the present turn begin, "
-            "and when does that change?",
-            "`while len(ids) < sampling.max_tokens:` the logits of the last position; `chances "
-            "= (logits / temperature).softmax(-1).tolist()`; "
-            "`rng.choices(range(len(chances)), chances)` is a list with one token. Then the "
-            "text since `start`, decoded with "
-            "`skip_special_tokens=True`. Is it over? `text.rpartition('\\n')[0]` has the "
-            "finished lines. Does it call? Then add the result's ids, with "
-            "`False` for each, and move `start`.",
+            "May an answer be 0? And can an episode be cut off although it has an answer?",
+            "First the two cases with an answer: `if answer is not None: return …`. What is left depends "
+            "on `finish` alone, so a dictionary with `.get(finish, …)` will do.",
         ),
     )
     return
 
 
 @app.cell
-def _():
-    sampler, whose_sampler = exercise.running(
-        lambda: sample_episode, check_sample_episode, sample_episode_solution
+def _(answered, real):
+    sort, whose_sort = exercise.running(lambda: outcome, check_outcome, outcome_solution)
+    gallery = {"small": {}, "SmolLM2": {}}
+    for _policy, _results in (("small", answered), ("SmolLM2", real)):
+        for _episode in [episode for found in _results.values() for episode in found]:
+            _answers = [find_answer(text) for text in _episode.sampled_text]
+            _last = next(
+                (answer for answer in reversed(_answers) if answer is not None), None
+            )
+            ending = sort(_last, _episode.task.answer, _episode.finish)
+            gallery[_policy].setdefault(ending, []).append(_episode)
+    return gallery, whose_sort
+
+
+@app.cell(hide_code=True)
+def _(gallery, small, smol, whose_sort):
+    from zorplex_rl.course.figures.tokens import episode_card
+
+    _shown = {
+        name: [episodes[0] for ending, episodes in found.items() if ending != "success"]
+        for name, found in gallery.items()
+    }
+    lesson.figure(
+        episode_card(small, _shown["small"])
+        + (episode_card(smol, _shown["SmolLM2"]) if smol else ""),
+        f"Failures of the small policy{', then of SmolLM2' if smol else ''}: one of each sort, by {whose_sort}. "
+        "Solid: the model's tokens. Dashed: the tool's. At the right: the reward.",
     )
-    return sampler, whose_sampler
-
-
-@app.cell
-def _(config, environment, policy, sampler, sampling, task):
-    with torch.inference_mode():
-        _ids, _ = sampler(policy, task, environment.execute, sampling, config.seed)
-    print(policy.tokenizer.decode(_ids))
     return
 
 
 @app.cell(hide_code=True)
-def _(environment, policy, sampler, sampling, whose_sampler):
-    by_engine, same_tokens, both_seconds = nb05.beside_the_engine(
-        policy, environment, sampler, sampling
-    )
-    lesson.md(
-        f"This was {whose_sampler}. The package's engine, many episodes at once, gives the same "
-        "tokens in "
-        f"{sum(same_tokens)} of {len(same_tokens)}, in {both_seconds[0]:.2f} s instead of "
-        f"{both_seconds[1]:.2f} s."
-    )
-    return by_engine, same_tokens
+def _(gallery, outcome_chart):
+    _totals = {name: sum(map(len, found.values())) for name, found in gallery.items()}
+    _bars = [
+        SimpleNamespace(
+            name=f"{name}, {_totals[name]}",
+            outcomes={
+                ending: len(found.get(ending, ())) / _totals[name] for ending in OUTCOMES
+            },
+        )
+        for name, found in gallery.items()
+        if found
+    ]
+    lesson.figure(outcome_chart(_bars), "How often each of them happens.")
+    return
 
 
 @app.cell(hide_code=True)
 def _():
-    ask_injected = lesson.predict(
-        "How well does the policy foresee the tool's tokens, compared with its own?",
-        "as well as its own",
-        "worse than its own",
-        "better than its own",
-    )
-    ask_injected
-    return (ask_injected,)
+    lesson.md(f"""
+    ### Exercise 2: price them
 
-
-@app.cell(hide_code=True)
-def _(ask_injected, by_engine, policy, token_strip):
-    foreseen = nb05.foreseen(policy, by_engine)
-    _own, _tool = foreseen[True], foreseen[False]
-    lesson.reveal(
-        ask_injected,
-        right=0 if abs(_own - _tool) < 0.05 else 1 if _tool < _own else 2,
-        why=f"""
-    Its own had a mean probability of {_own:.0%}, the tool's {_tool:.0%}. Trained on these, it
-    would learn to *invent* results after good episodes, and to avoid true ones after bad ones. A
-    {lesson.term("loss mask")} keeps them from the trainer.
-    """,
-        shows=[lesson.figure(token_strip(policy, by_engine[1]))],
-    )
-    return (foreseen,)
-
-
-@app.cell(hide_code=True)
-def _():
-    mo.md("""
-    ### Exercise 2: find the fault
-
-    `training_row` hands an episode to the trainer, with two faults. Nothing raises. A
-    trainer with the *same* weights should find the log-probabilities of sampling.
+    A {lesson.term("reward")} turns failures into numbers, and training follows the numbers. So every failure gets a
+    term. The right value is worth 1. Any answer in the format is worth 0.2, so that there is something
+    to find on the way. Every needless call costs 0.1.
     """)
     return
 
 
 @app.function
-def training_row(policy, episode):
-    """The ids of the response, and for each whether the trainer learns from it.
+def reward(outcome, needless_calls):
+    """The reward of an episode that ended with this `outcome` after so many needless calls.
 
-    An episode has `text`, `token_ids` and `sampled`.
-
-    >>> training_row(policy, by_engine[0])
+    >>> reward("success", 0), reward("wrong_answer", 2), reward("truncated", 1)
+    (1.2, 0.0, -0.1)
     """
-    ids = encode_text(policy.tokenizer, episode.text)
-    return ids, [True] * len(ids)
-
-
-@app.cell(hide_code=True)
-def _(by_engine, policy):
-    lesson.table(
-        f"What a trainer would log of {len(by_engine)} episodes",
-        nb05.diagnosis(policy, by_engine, training_row, training_row_solution),
-    )
-    return
+    ...
 
 
 @app.cell(hide_code=True)
 def _():
     exercise.feedback(
-        lambda: training_row,
-        check_training_row,
-        training_row_solution,
+        lambda: reward,
+        check_reward,
+        reward_solution,
         level="warm-up",
-        minutes=3,
+        minutes=4,
+        lines=2,
         hints=(
-            "The trainer learns from more tokens than the policy sampled. Who wrote the others? "
-            "And where are the tokens that end a text?",
-            "`episode.text` is for people. What was written down while the policy sampled need "
-            "not be made again.",
+            "Which two outcomes have an answer in the format?",
+            'A comparison counts as 0 or 1: `(outcome == "success") + 0.2 * (outcome in (…)) − …`.',
         ),
     )
     return
 
 
 @app.cell(hide_code=True)
-def _(environment, reports):
-    _right = ", ".join(f"`{report.name}` {report.accuracy:.0%}" for report in reports)
-    lesson.folded(
-        "Four kinds of question, and how often it is right",
-        f"{nb05.task_table(environment, TASK_SPECS)}\n\nRight, sampled, on "
-        f"{reports[0].episodes} held-out tasks of each kind: {_right}.",
+def _():
+    lesson.table(
+        "From failures to terms",
+        [
+            {
+                "failure": "right value, wrong form",
+                "term": "+0.2 for the form",
+                "it learns to": "write `[ANSWER]`",
+            },
+            {
+                "failure": "wrong answer",
+                "term": "+1 for the right value only",
+                "it learns to": "copy what the tool said",
+            },
+            {
+                "failure": "tool spam",
+                "term": "−0.1 for each needless call",
+                "it learns to": "ask once",
+            },
+            {
+                "failure": "truncated",
+                "term": "nothing is paid",
+                "it learns to": "come to an end",
+            },
+        ],
     )
-    return
-
-
-@app.cell(hide_code=True)
-def _(
-    RolloutRequest,
-    config,
-    environment,
-    policy,
-    rollout,
-    sampling,
-    summarise,
-):
-    def answer_tasks(policy, kind):
-        """One sampled episode for each held-out task of this kind, scored."""
-        tasks = environment.tasks((kind,), config.tasks_per_kind, "held_out")
-        requests = [RolloutRequest(task, seed) for seed, task in enumerate(tasks)]
-        episodes = rollout(policy, requests, environment.execute, sampling)
-        for episode in episodes:
-            episode.score = score(episode)
-        return episodes
-
-    answered = {kind: answer_tasks(policy, kind) for kind in TASK_SPECS}
-    reports = [summarise(kind, episodes) for kind, episodes in answered.items()]
-    return answer_tasks, answered, reports
-
-
-@app.cell(hide_code=True)
-def _(reports):
-    _untagged = reports[1].outcomes["wrong_format"]
-    lesson.md(f"""
-    ## From failures to a reward
-
-    {_untagged:.0%} of `compositional` episodes, two look-ups and a sum, end without an answer in
-    the form. RL pays: +1 for the right value, +0.2 for any answer in the form (1.2 for both),
-    −0.1 for every needless call.
-    """)
     return
 
 
 @app.cell(hide_code=True)
 def _():
     ask_lenient = lesson.predict(
-        "A lenient verifier pays if the right number stands *anywhere*. How many more episodes, "
-        "of all four kinds, does it pay for?",
+        "A lenient checker pays whenever the right number appears anywhere in the text. How many more "
+        "episodes of the small policy does it pay for?",
         "up to 25% more",
         "25% to 75% more",
         "more than that",
@@ -442,9 +508,9 @@ def _():
     return (ask_lenient,)
 
 
-@app.function(hide_code=True)
+@app.function
 def paid_for(episode):
-    """What a lenient verifier would pay for, or None: the right number stands nowhere."""
+    """What a lenient checker would pay for, or None: the right number stands nowhere."""
     number = re.compile(rf"(?<!\d){episode.task.answer}(?!\d)")
     if episode.score.outcome == "success":
         return "answer"
@@ -467,9 +533,9 @@ def _(answered, ask_lenient):
         ask_lenient,
         right=0 if _more <= 1.25 else 1 if _more <= 1.75 else 2,
         why=f"""
-    {_more - 1:.0%} more. In {paid_shares["own words"]:.0%} of all the policy wrote the number,
-    but not as its answer. In
-    {paid_shares["tool's words"]:.0%} only a tool wrote it. To be paid for calling alone is
+    {_more - 1:.0%} more. In {paid_shares["own words"]:.0%} of all episodes the policy wrote the number, but
+    not as its answer. In {paid_shares["tool's words"]:.0%} only the tool wrote it: there the checker pays for
+    calling alone. A policy that is trained on that learns to call and to stop. That is
     {lesson.term("reward hacking")}.
     """,
     )
@@ -478,112 +544,70 @@ def _(answered, ask_lenient):
 
 @app.cell(hide_code=True)
 def _():
-    lesson.md(f"""
-    ## One step of training
+    mo.md("""
+    ## Latencies
 
-    Several episodes of one task are a {lesson.term("group")}. The {lesson.term("advantage")}
-    says how much better an episode did than its group, in standard deviations.
+    Now look at the clock. One episode stops after a line, another goes on until it is cut off.
     """)
     return
 
 
-@app.function
-def advantages_of(rewards):
-    # 1e-4: where all rewards are alike, nothing is divided by 0.
-    mean, deviation = fmean(rewards), pstdev(rewards)
-    return [(reward - mean) / (deviation + 1e-4) for reward in rewards]
-
-
 @app.cell(hide_code=True)
 def _():
-    lesson.folded(
-        "Why may the mean be subtracted, and why divide?",
-        "A constant b adds b Σ∇p to the mean gradient, and that is 0: probabilities always add "
-        "up to 1. The reward alone would push up every answer that earns a "
-        "little, and other steps would have to undo it. A constant near the mean leaves less to "
-        "undo, so a step's gradient usually scatters less; a bad constant "
-        "makes it scatter more. The group's mean is no constant: an episode is part of it, "
-        "so without the division the mean gradient is too small by the factor (n − 1)/n. "
-        "Dividing by the deviation lets every group push about equally hard. That overweights "
-        "groups that are nearly all right or all wrong, and "
-        "[Dr. GRPO](https://arxiv.org/abs/2503.20783) (Liu et al., 2025) leaves it out.",
+    ask_slowest = lesson.predict(
+        "How many times as long as the fastest does the slowest of all episodes take?",
+        "up to 3 times",
+        "3 to 10 times",
+        "more than 10 times",
     )
-    return
+    ask_slowest
+    return (ask_slowest,)
+
+
+@app.cell
+def _(answered, real):
+    timed = {
+        kind: [e.seconds for e in episodes] for kind, episodes in (real or answered).items()
+    }
+    times = [seconds for found in timed.values() for seconds in found]
+    slowest_over_fastest = max(times) / min(times)
+    return slowest_over_fastest, timed, times
 
 
 @app.cell(hide_code=True)
-def _():
-    mo.vstack(
-        [
-            lesson.md("""
-            ### From an episode to its tokens
-
-            An episode e is many tokens. The policy π draws some, each with a probability that
-            depends on all before it, `e<t`. The tool writes the others, by a rule of its own. So:
-            """),
-            lesson.math(
-                r"\log p(e) = \sum_{t \,\in\, \text{drawn}} \log \pi_\theta(e_t \mid e_{\lt t}) "
-                r"+ \sum_{t \,\in\, \text{tool}} \log p_{\text{tool}}(e_t \mid e_{\lt t})"
-            ),
-            lesson.md(
-                "The second sum does not contain the weights θ: its gradient is 0. So the "
-                "gradient is a sum over tokens with a mask m, 1 for drawn and 0 for injected "
-                "ones. "
-                "With the advantage A for the reward, the loss of a batch is:"
-            ),
-            lesson.math(
-                r"L = - \frac{1}{\sum_e \sum_t m_t} \; \sum_e A(e) \sum_t m_t \, \log "
-                r"\pi_\theta(e_t \mid e_{\lt t})"
-            ),
-            lesson.md(
-                "To divide by the number of drawn tokens is a choice, the token mean: a long "
-                "episode counts for more. Try one push, where an answer begins:"
-            ),
-        ]
-    )
-    return
-
-
-@app.cell(hide_code=True)
-def _(config, environment, policy):
-    begins = environment.tasks(
-        ("compositional",), min(24, config.tasks_per_kind), "held_out"
-    )
-    chances = nb05.chances_after(policy, environment, begins)
-    WhatIf(
-        "One push",
-        [
-            Knob("token", "Drawn token", list(chances)[:2], "{}"),
-            Knob("advantage", "Advantage of its episode", [-2.0, -1.0, 0.0, 1.0, 2.0]),
+def _(ask_slowest, slowest_over_fastest, timed, times):
+    lesson.reveal(
+        ask_slowest,
+        right=0 if slowest_over_fastest <= 3 else 1 if slowest_over_fastest <= 10 else 2,
+        why=f"""
+    {max(times):.2f} s over {min(times):.2f} s: {slowest_over_fastest:.1f} times. Answers of thousands of
+    tokens, and tools that take seconds, spread them further.
+    """,
+        shows=[
+            lesson.figure(nb05.density_chart(timed), "How dense the times lie, by kind.")
         ],
-        lambda token, advantage: nb05.push(chances, token, advantage),
-        {
-            "token": nb05.ANSWERS if nb05.ANSWERS in chances else next(iter(chances)),
-            "advantage": 1.0,
-        },
-        static="execute" in mo.cli_args(),
     )
-    return (begins,)
+    return
 
 
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    ### Exercise 3: the loss of a batch
+    ### Exercise 3: the straggler
 
-    Write L. An episode has `prompt_ids`, `token_ids` and `sampled`.
+    A generator has slots, each of which writes one episode at a time. In a synchronous step, the trainer
+    starts when the last episode of the batch is done.
     """)
     return
 
 
 @app.function
-def policy_gradient(policy, episodes, advantages):
-    """The loss L of a batch: a scalar tensor, through which gradients flow.
+def schedule(seconds, slots):
+    """Put episodes on slots, in this order: each on the slot that is free first (the lowest,
+    if several are). Returns for each the pair (slot, when it starts).
 
-    The model reads `prompt_ids + token_ids`, and its logits at a position are those of
-    the *next* token. `sampled` is m: True where the policy drew the token of `token_ids`.
-
-    >>> policy_gradient(policy, by_engine[:2], [1.0, -1.0]).backward()
+    >>> schedule([3.0, 1.0, 1.0], slots=2)
+    [(0, 0.0), (1, 0.0), (1, 1.0)]
     """
     ...
 
@@ -591,208 +615,74 @@ def policy_gradient(policy, episodes, advantages):
 @app.cell(hide_code=True)
 def _():
     exercise.feedback(
-        lambda: policy_gradient,
-        check_policy_gradient,
-        policy_gradient_solution,
+        lambda: schedule,
+        check_schedule,
+        schedule_solution,
         level="stretch",
-        minutes=9,
-        lines=7,
+        minutes=8,
+        lines=6,
         hints=(
-            "Which position's logits predict the first token of the response? And what is the "
-            "sum divided by: tokens or episodes?",
-            "One episode at a time: feed all ids but the last, take `log_softmax(-1)`, and "
-            "`gather` the entries of all ids but the first. The last "
-            "`len(token_ids)` of these belong to the response. Select with a tensor of "
-            "`sampled`, sum, and count.",
+            "What must you know of each slot when the next episode comes?",
+            "`free = [0.0] * slots` says when each slot is free again. `free.index(min(free))` is the slot; "
+            "note it and its time, then add the seconds.",
         ),
     )
     return
 
 
 @app.cell
-def _():
-    loss_of, whose_loss = exercise.running(
-        lambda: policy_gradient, check_policy_gradient, policy_gradient_solution
+def _(times):
+    plan_of, whose_plan = exercise.running(
+        lambda: schedule, check_schedule, schedule_solution
     )
-    return loss_of, whose_loss
+    batch = random.Random(0).sample(times, min(24, len(times)))
+    plan = plan_of(batch, 8)
+    last = max(start + took for (_, start), took in zip(plan, batch, strict=True))
+    idle_share = 1 - sum(batch) / (8 * last)
+    return batch, idle_share, last, plan, whose_plan
 
 
 @app.cell(hide_code=True)
-def _():
-    lesson.folded(
-        "Two names that you will meet everywhere: PPO and GRPO",
-        f"""
-    - {lesson.term("PPO")} takes several steps on one batch, so that the batch is soon off-policy.
-      It weights each token by the ratio of its new to its old
-      probability, and [clips](https://arxiv.org/abs/1707.06347). Clipping is one-sided: beyond a
-      range a token gets no more push *in the direction of its
-      advantage*, but a push back always counts. A second model, the critic, estimates values.
-    - {lesson.term("GRPO")} replaces that model by the group
-      ([DeepSeekMath](https://arxiv.org/abs/2402.03300), section 4). The step here has its
-      advantage, with the
-      plain policy gradient. GRPO also clips, takes the mean over each answer's own tokens, and adds
-      a penalty for leaving the start (KL).
-    """,
+def _(batch, idle_share, last, plan, whose_plan):
+    lesson.figure(
+        nb05.batch_chart(batch, plan),
+        f"{len(batch)} of these episodes on eight slots, by {whose_plan}. The batch takes {last:.2f} s, and "
+        f"{idle_share:.0%} of the slots' time is spent waiting for the last episode, in red.",
     )
     return
 
 
 @app.cell(hide_code=True)
-def _(whose_loss, whose_sampler):
+def _():
     lesson.md(f"""
-    ## Twenty steps that learn
+    ## The asynchronous answer
 
-    Sample, score, compare, push: with {whose_sampler}, and {whose_loss}.
-    """)
-    return
+    This is the synchronous loop. Each line waits for the one before it.
 
+    ```python
+    for step in range(steps):
+        tasks = draw(prompts)                              # dataset
+        episodes = generate(policy, tasks)                 # generators; the trainer waits
+        rewards = [reward(episode) for episode in episodes]
+        advantages = compare_within_groups(rewards)
+        loss = policy_gradient(policy, episodes, advantages)
+        policy = optimizer_step(policy, loss)              # trainer; the generators wait
+        send_weights(policy, generators)                   # everybody waits
+    ```
 
-@app.function
-@torch.inference_mode()
-def play(policy, environment, sampling, config, step, sampler):
-    """The next tasks, and a group of `config.samples` scored episodes for each."""
-    tasks = environment.tasks(
-        ("compositional",), config.prompts, start=step * config.prompts
-    )
-    copies = [task for task in tasks for _ in range(config.samples)]
-    first_seed = (config.seed + 1) * 1_000_000 + step * len(copies)
-    responses = [
-        sampler(policy, task, environment.execute, sampling, first_seed + number)
-        for number, task in enumerate(copies)
-    ]
-    return [
-        nb05.as_episode(policy, task, *response)
-        for task, response in zip(copies, responses, strict=True)
-    ]
+    Stop taking turns: put a buffer between both sides, and write the next batch while the trainer
+    works. A step then takes as long as the slower of the two, not as long as
+    both, and a straggler delays only its own group. The price is older data,
+    {lesson.term("off-policy")}; `max_lag` bounds by how many versions.
 
-
-@app.function
-def train(policy, environment, sampling, config, sampler, loss_of, on_step):
-    parameters = list(policy.model.parameters())
-    optimizer = torch.optim.AdamW(parameters, config.learning_rate, weight_decay=0.0)
-    for step in range(config.steps):
-        episodes = play(policy, environment, sampling, config, step, sampler)
-        rewards = [episode.score.reward for episode in episodes]
-        starts = range(0, len(rewards), config.samples)
-        groups = [rewards[start : start + config.samples] for start in starts]
-        advantages = [advantage for group in groups for advantage in advantages_of(group)]
-        optimizer.zero_grad()
-        loss_of(policy, episodes, advantages).backward()
-        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
-        optimizer.step()
-        on_step(step + 1, episodes)
-
-
-@app.cell(hide_code=True)
-def _(reports):
-    ask_gain = lesson.predict(
-        f"Before, {reports[1].accuracy:.0%} of the held-out compositional tasks were right. And "
-        "afterwards?",
-        "less than 20 points more",
-        "20 to 40 points more",
-        "more than 40 points more",
-    )
-    ask_gain
-    return (ask_gain,)
-
-
-@app.cell(hide_code=True)
-def _(config):
-    start = lesson.start_button(f"Train {config.steps} steps", seconds=30)
-    start
-    return (start,)
-
-
-@app.cell(hide_code=True)
-def _(config):
-    curve = LiveCurve(
-        config.steps,
-        "Each batch as it comes: tasks that are new to the policy",
-        percent=False,
-    )
-    curve
-    return (curve,)
-
-
-@app.cell
-def _(
-    begins,
-    config,
-    curve,
-    environment,
-    load_policy,
-    loss_of,
-    sampler,
-    sampling,
-    start,
-):
-    lesson.wait_for(start)
-    learner = load_policy(config.policy)
-    history = [nb05.chances_after(learner, environment, begins)]
-
-    def draw(step, episodes):
-        curve.add("mean reward", step, fmean(episode.score.reward for episode in episodes))
-        history.append(nb05.chances_after(learner, environment, begins))
-
-    curve.clear()
-    train(learner, environment, sampling, config, sampler, loss_of, draw)
-    return history, learner
-
-
-@app.cell(hide_code=True)
-def _(answer_tasks, answered, ask_gain, history, learner, summarise):
-    was, now = (
-        summarise(name, episodes)
-        for name, episodes in (
-            ("before", answered["compositional"]),
-            ("after", answer_tasks(learner, "compositional")),
-        )
-    )
-    gain = 100 * (now.accuracy - was.accuracy)
-    _form = was.outcomes["wrong_format"] - now.outcomes["wrong_format"]
-    lesson.reveal(
-        ask_gain,
-        right=0 if gain < 20 else 1 if gain <= 40 else 2,
-        why=f"""
-    From {was.accuracy:.0%} to {now.accuracy:.0%}, on words that training never draws. Episodes
-    without the form fell from
-    {was.outcomes["wrong_format"]:.0%} to {now.outcomes["wrong_format"]:.0%}:
-    {"most" if 200 * _form > gain else "less than half"} of it is a habit of writing.
-    """,
-        shows=[
-            lesson.figure(
-                nb05.mass_chart(history),
-                "What it writes where an answer should begin, step by step, on held-out tasks.",
-            )
-        ],
-    )
-    return gain, now, was
-
-
-@app.cell(hide_code=True)
-def _():
-    mo.md("""
-    ## When one process is not enough
-
-    In large models *generating* is limited by memory: each decoding step reads all weights,
-    once for the whole batch. *Tools and checks* are other programs, to wait for. *Training* is
-    limited by arithmetic. Here, with 64 episodes of the engine:
+    These are the phases of one step on this machine, with 64 episodes of the small policy:
     """)
     return
 
 
 @app.cell
-def _(
-    RolloutRequest,
-    config,
-    environment,
-    load_policy,
-    loss_of,
-    rollout,
-    sampling,
-):
-    generator, trainer = load_policy(config.policy), load_policy(config.policy)
-    _optimizer = torch.optim.AdamW(trainer.model.parameters(), config.learning_rate)
+def _(RolloutRequest, environment, load_policy, rollout, sampling):
+    generator, trainer = load_policy("embedded"), learning.Learner(load_policy("embedded"))
     clock, latencies = SpanRecorder("this process"), []
     for _step in range(3):
         _tasks = environment.tasks(("compositional",), 8, start=8 * _step)
@@ -801,11 +691,12 @@ def _(
         ]
         with clock.span("generate"):
             _batch = rollout(generator, _requests, environment.execute, sampling)
+        for _episode in _batch:
+            _episode.score = score(_episode)
         with clock.span("train"):
-            loss_of(trainer, _batch, [1.0, -1.0] * 32).backward()
-            _optimizer.step()
+            trainer.step(_batch, [1.0, -1.0] * 32)
         with clock.span("pull"):
-            generator.model.load_state_dict(trainer.model.state_dict())
+            generator.model.load_state_dict(trainer.policy.model.state_dict())
         latencies.append(group_latencies(_batch))
     spans = clock.drain()
     seconds = {
@@ -819,21 +710,13 @@ def _(
 def _(seconds):
     _share = {kind: f"{took / sum(seconds.values()):.1%}" for kind, took in seconds.items()}
     lesson.md(f"""
-    Generating takes {_share["generate"]} of a step, training {_share["train"]}, pulling the new
-    weights {_share["pull"]}. That split is of this code: the engine generates 64 episodes at once, and
-    the loss of this page takes one after the other. In large models generating is most of it:
-    [SortedRL](https://arxiv.org/abs/2603.23414) (March 2026, 8 and 32 billion parameters)
-    reports up to 70% for answers of 16,000 tokens. Ours have some 30. Every further
-    token is one more decoding step, and a batch waits for its slowest episode.
-
-    ## The asynchronous answer
-
-    Stop taking turns: generate the next batch while the trainer works. A step's time is then no
-    sum but a maximum: at best half. The price is older data, {lesson.term("off-policy")};
-    `max_lag` bounds by how many versions. Settle with the sliders:
+    Generating takes {_share["generate"]}, training {_share["train"]}, loading the new weights
+    {_share["pull"]}; this split is an artefact of our code and of short answers. In large models generating is most of it:
+    [SortedRL](https://arxiv.org/abs/2603.23414) (March 2026) reports up to 70% for answers of 16,000 tokens.
+    Find out with the sliders:
 
     1. *no variance*: with how many generators is the speed-up largest?
-    2. *one straggler*: from which lag on does more save less than 2%?
+    2. *one straggler*: beyond which lag do you gain less than 2 %?
     """)
     return
 
@@ -862,36 +745,53 @@ def _():
 
 @app.cell(hide_code=True)
 def _():
-    lesson.md("## Your file")
+    lesson.table(
+        "What asynchrony buys, and what it costs",
+        [
+            {
+                "": "data",
+                "in turns: on-policy": "of the current model",
+                "side by side: off-policy": "up to `max_lag` versions old",
+            },
+            {
+                "": "loss",
+                "in turns: on-policy": "the plain one",
+                "side by side: off-policy": "with a correction factor (09)",
+            },
+            {
+                "": "waiting",
+                "in turns: on-policy": "everybody, for the slowest",
+                "side by side: off-policy": "hardly anybody (08)",
+            },
+            {
+                "": "repeating a run",
+                "in turns: on-policy": "bit for bit",
+                "side by side: off-policy": "only by replay (11)",
+            },
+            {
+                "": "risk",
+                "in turns: on-policy": "idle machines",
+                "side by side: off-policy": "learning that collapses (09)",
+            },
+        ],
+    )
     return
 
 
 @app.cell(hide_code=True)
-def _(loss_of, sampler):
-    _functions = {"sample_episode": sampler, "policy_gradient": loss_of}
-    my_rl = fill_in(EXAMPLES / "my_rl.py", _functions)
-    lesson.folded(
-        f"`my_rl.py`: this page in {len(my_rl.splitlines())} lines, on torch and transformers alone",
-        f"```python\n{my_rl}\n```",
-    )
-    return (my_rl,)
-
-
-@app.cell(hide_code=True)
 def _():
-    write = lesson.start_button("Write my_rl.py", seconds=float("nan"))
-    write
-    return (write,)
+    mo.md("""
+    It buys more than an answer to stragglers. Generators and trainers *scale apart*: twice as many of
+    one, none more of the other (06). They run on *other hardware*, memory for the one, arithmetic for
+    the other (10). And *faults stay where they are*: a generator that dies takes its own episodes
+    with it, not the trainer (03).
 
+    ## Why these are actors
 
-@app.cell(hide_code=True)
-def _(my_rl, write):
-    lesson.wait_for(write)
-    lesson.md(
-        "In `marimo edit` a button writes it."
-        if lesson.unattended()
-        else keep(my_rl, Path(__file__).resolve().parents[1] / "my_rl.py")
-    )
+    Each box of the drawing has a state of its own: weights, a queue, a table. It speaks to the others
+    only by messages, does one thing at a time, and may die alone. A process with a state and a mailbox
+    is called an actor; notebook 01 shows one. In 05b you write what they will do.
+    """)
     return
 
 
@@ -902,12 +802,15 @@ def _():
 
 
 @app.cell(hide_code=True)
-def _(now, was):
+def _(idle_share, reports):
+    _small = reports[1]
     lesson.recap(
-        "RL needs a reward, and a policy that is right now and then.",
-        "The log-probability of an episode is a sum over tokens; a tool's carry no gradient.",
-        f"Twenty steps: from {was.accuracy:.0%} to {now.accuracy:.0%} right.",
-        "In turns a step is a sum; side by side a maximum, on older data.",
+        "A made-up task cannot be memorised, a program checks it, and we set how hard it is.",
+        f"The small policy is right in {_small.accuracy:.0%} of sums, "
+        f"and {_small.outcomes['wrong_format']:.0%} end without the required format.",
+        "Each failure has a term of the reward; a lenient checker pays for the wrong thing.",
+        f"In a batch of 24 on eight slots, {idle_share:.0%} of the time is spent waiting.",
+        "In turns a step is a sum; side by side it is a maximum, on older data.",
     )
     return
 
@@ -919,57 +822,60 @@ def _():
 
 
 @app.function(hide_code=True)
-def check_sample_episode(sample_episode):
-    toy_policies.check_sampler(sample_episode, sample_episode_solution)
+def check_outcome(outcome):
+    numbers, finishes = [None, 0, *range(-3, 4)], ("eos", "answer", "turns", "tokens")
+    exercise.agree(
+        outcome,
+        outcome_solution,
+        lambda rng: (rng.choice(numbers), rng.choice(numbers[1:]), rng.choice(finishes)),
+        times=150,
+    )
 
 
 @app.function(hide_code=True)
-def sample_episode_solution(policy, task, execute, sampling, seed):
-    rng, prompt = random.Random(seed), encode_prompt(policy.tokenizer, task)
-    ids, sampled, start = [], [], 0
-    while len(ids) < sampling.max_tokens:
-        # Generate: the model reads all tokens so far, and the next one is drawn.
-        logits = policy.model(torch.tensor([prompt + ids])).logits[0, -1]
-        chances = (logits / sampling.temperature).softmax(-1).tolist()
-        ids, sampled = ids + rng.choices(range(len(chances)), chances), [*sampled, True]
-        text = policy.tokenizer.decode(ids[start:], skip_special_tokens=True)
-        # More digits may follow in the last line, so it is not read yet.
-        if ids[-1] in policy.eos_ids or find_answer(text.rpartition("\n")[0]) is not None:
-            break
-        # Call: run the tool as soon as the call is complete.
-        if call := find_call(text):
-            result = encode_text(policy.tokenizer, f" -> {execute(task, call)}\n")
-            # Inject: the model will read these tokens, and did not draw them.
-            ids, sampled = ids + result, sampled + [False] * len(result)
-            start = len(ids)
-    return ids[: sampling.max_tokens], sampled[: sampling.max_tokens]
+def outcome_solution(answer, expected, finish):
+    if answer is not None:
+        return "success" if answer == expected else "wrong_answer"
+    return {"turns": "tool_spam", "tokens": "truncated"}.get(finish, "wrong_format")
 
 
 @app.function(hide_code=True)
-def check_training_row(training_row):
-    toy_policies.check_row(training_row, training_row_solution)
+def check_reward(reward):
+    exercise.agree(
+        reward,
+        reward_solution,
+        lambda rng: (rng.choice(OUTCOMES), rng.randrange(4)),
+        times=60,
+    )
 
 
 @app.function(hide_code=True)
-def training_row_solution(policy, episode):
-    return episode.token_ids, episode.sampled
+def reward_solution(outcome, needless_calls):
+    in_the_format = outcome in ("success", "wrong_answer")
+    return (outcome == "success") + 0.2 * in_the_format - 0.1 * needless_calls
 
 
 @app.function(hide_code=True)
-def check_policy_gradient(policy_gradient):
-    toy_policies.check_loss(policy_gradient, policy_gradient_solution)
+def check_schedule(schedule):
+    exercise.agree(
+        schedule,
+        schedule_solution,
+        lambda rng: (
+            rng.choices((0.5, 1.0, 2.0, 4.5), k=rng.randint(1, 9)),
+            rng.randint(1, 4),
+        ),
+        times=40,
+    )
 
 
 @app.function(hide_code=True)
-def policy_gradient_solution(policy, episodes, advantages):
-    total = 0.0
-    for episode, advantage in zip(episodes, advantages, strict=True):
-        ids = torch.tensor([episode.prompt_ids + episode.token_ids])
-        # The logits at a position are those of the next token.
-        logp = policy.model(ids[:, :-1]).logits[0].log_softmax(-1)
-        chosen = logp.gather(-1, ids[0, 1:, None])[len(episode.prompt_ids) - 1 :, 0]
-        total = total + advantage * chosen[torch.tensor(episode.sampled)].sum()
-    return -total / sum(sum(episode.sampled) for episode in episodes)
+def schedule_solution(seconds, slots):
+    free, plan = [0.0] * slots, []
+    for took in seconds:
+        slot = free.index(min(free))
+        plan.append((slot, free[slot]))
+        free[slot] += took
+    return plan
 
 
 if __name__ == "__main__":

@@ -75,8 +75,8 @@ def test_every_right_answer_passes(number):
 
 
 def test_a_wrong_number_of_the_policy_gradient_is_told_with_the_mistake_that_makes_it():
-    attempts = [wrong for wrong in answers("05").WRONG["policy_gradient"] if wrong.__name__ in MISTAKES]
-    said = refusals("05", "policy_gradient", attempts)
+    attempts = [wrong for wrong in answers("05b").WRONG["policy_gradient"] if wrong.__name__ in MISTAKES]
+    said = refusals("05b", "policy_gradient", attempts)
     assert {name: sentence.rpartition(": ")[2] for name, sentence in said.items()} == MISTAKES
 
 

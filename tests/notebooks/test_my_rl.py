@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 MINE = ROOT / "examples" / "my_rl.py"
-notebook = Later(ROOT / "notebooks" / "05_rl_intro.py")
+notebook = Later(ROOT / "notebooks" / "05b_write_the_loop.py")
 
 
 def solutions():

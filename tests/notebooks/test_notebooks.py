@@ -92,15 +92,16 @@ def test_the_course_starts_at_05_and_names_the_first_notebook_for_those_who_need
         ("01_a.py", "Actors"),
         ("04_b.py", "Shards"),
         ("05_c.py", "RL"),
+        ("05b_c.py", "Write"),
         ("06_d.py", "Services"),
         ("08_e.py", "Loop"),
     ):
         (tmp_path / name).write_text(f'app = marimo.App(app_title="{title}")\n')
     start = lesson.links(str(tmp_path / "05_c.py")).text
     assert "The course starts here. If actors are new to you, first: <strong>Actors</strong>" in start
-    assert "Shards" not in start and "Next: <strong>Services</strong>" in start
+    assert "Shards" not in start and "Next: <strong>Write</strong>" in start
     assert "With two hours only, next: <strong>Loop</strong>" in start
-    assert "Before this: <strong>RL</strong>" in lesson.links(str(tmp_path / "06_d.py")).text
+    assert "Before this: <strong>RL</strong>" in lesson.links(str(tmp_path / "05b_c.py")).text
     end = lesson.links(str(tmp_path / "08_e.py")).text
     assert "Before this: <strong>Services</strong>" in end
     assert "With two hours only, before this: <strong>RL</strong>" in end

@@ -1,202 +1,185 @@
 """What notebook 05 needs and does not show.
 
-as_episode              what a learner's sampler returns ──► a scored Episode
-beside_the_engine       the learner's sampler against the package's, episode by episode
-foreseen  diagnosis     how well tokens are foreseen; what a trainer would log of the rows that it gets
-chances_after           the next-token probabilities where an answer begins
-push  mass_chart        these after one push; over the steps of a run
-settled                 the questions about the simulator, answered by it
+fetch_button  pretrained    SmolLM2: a button that gets it, and the policy, if it is there
+word_problem                a question that stands in no table, and what a policy writes to it
+injection                   an episode that grows token by token, for a slider
+four_kinds                  the prompts of the four kinds, side by side
+accuracy_chart  rows_of     the benchmark: accuracies with intervals, and a table
+density_chart  batch_chart  the times of episodes: their density by kind, and a batch on its slots
+settled                     the questions about the simulator, answered by it
 """
 
 from __future__ import annotations
 
-import math
-import time
-from collections.abc import Callable, Mapping, Sequence
+import html
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby
-from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-import torch
+import marimo as mo
+import numpy as np
 
-from zorplex_rl.course.lesson import exercise
-from zorplex_rl.course.lesson.markup import quote
-from zorplex_rl.course.lesson.time_limit import run_within
+from zorplex_rl.course.figures.tokens import episode_card
+from zorplex_rl.course.lesson import lesson
 from zorplex_rl.course.widgets.timeline_simulator import GRID, ON_THE_GRID, ONE_STRAGGLER
-from zorplex_rl.course.widgets.what_if import Answer, Bar, Panel
-from zorplex_rl.learning.learner import response_logprobs
-from zorplex_rl.policy.load import Policy
+from zorplex_rl.course.widgets.what_if import Answer
+from zorplex_rl.errors import PolicyError
+from zorplex_rl.policy import smollm2
+from zorplex_rl.policy.evaluate import Report
+from zorplex_rl.policy.load import Policy, load_policy
 from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
-from zorplex_rl.policy.tool_loop import encode_prompt, encode_text
+from zorplex_rl.policy.tool_loop import encode_prompt
 from zorplex_rl.run import figure as style
 from zorplex_rl.run.figure import render
 from zorplex_rl.simulation.simulate import compare as simulate
-from zorplex_rl.task.environment import Zorplex
-from zorplex_rl.task.episode import Episode, Finish, Task, Turn
-from zorplex_rl.task.parser import find_answer, find_call
-from zorplex_rl.task.rewards import score
+from zorplex_rl.task.environment import Environment, Zorplex
+from zorplex_rl.task.episode import Episode, Task
 from zorplex_rl.task.specs import TASK_SPECS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-Sampler = Callable[..., tuple[list[int], list[bool]]]
-Row = Callable[[Policy, Episode], tuple[list[int], list[bool]]]
-ANSWERS, TALKS = "[ANSWER", "So"
-"""The tokens between which the embedded policy chooses where an answer should begin."""
+WORD_PROBLEM = Task(
+    kind="word problem",
+    question="A box holds 12 pencils. Tom buys 7 boxes and gives 15 pencils to his class. How many pencils are left?",
+    answer=12 * 7 - 15,
+    min_tool_calls=0,
+    system="You are a helpful assistant. Solve the problem step by step, in a few words.",
+)
+COLOURS = dict(zip(TASK_SPECS, style.SERIES, strict=True))
 
 
-def as_episode(policy: Policy, task: Task, ids: Sequence[int], sampled: Sequence[bool], group: int = 0) -> Episode:
-    """Return the scored episode of a response: its ``ids``, and which the policy drew."""
-    turns, start = list[Turn](), 0
-    for own, run in groupby(sampled):
-        end = start + len(list(run))
-        text = policy.tokenizer.decode(list(ids[start:end]), skip_special_tokens=True)
-        if own:
-            call = find_call(text)
-            turns.append(Turn(text, start, end, str(call) if call else None))
-        elif turns:
-            turns[-1] = replace(turns[-1], result=text)
-        start = end
-    finished = turns and find_answer(turns[-1].text.rpartition("\n")[0]) is not None
-    finish: Finish = "eos" if ids and ids[-1] in policy.eos_ids else "answer" if finished else "tokens"
-    prompt = encode_prompt(policy.tokenizer, task)
-    episode = Episode(task, prompt, list(ids), list(sampled), [0.0] * len(ids), turns, finish, group=group)
-    episode.score = score(episode)
-    return episode
+def real_model() -> str | None:
+    """Return the folder of SmolLM2, if it is in the cache."""
+    folder = smollm2.cached()
+    return str(folder) if (folder / "config.json").is_file() else None
 
 
-def beside_the_engine(
-    policy: Policy, environment: Zorplex, sampler: Sampler, sampling: Sampling
-) -> tuple[list[Episode], list[bool], tuple[float, float]]:
-    """Sample eight tasks both ways. Returns the engine's episodes, which are equal, seconds."""
-    tasks = environment.tasks(tuple(TASK_SPECS), 8)
-    clock = [time.monotonic()]
-    engine = rollout(
-        policy, [RolloutRequest(task, seed) for seed, task in enumerate(tasks)], environment.execute, sampling
-    )
-    clock.append(time.monotonic())
-    with torch.inference_mode():
-        found = [sampler(policy, task, environment.execute, sampling, seed) for seed, task in enumerate(tasks)]
-    clock.append(time.monotonic())
-    equal = [exercise.same(one, (other.token_ids, other.sampled)) for one, other in zip(found, engine, strict=True)]
-    return engine, equal, (clock[1] - clock[0], clock[2] - clock[1])
+def fetch_button() -> Any:
+    """Return a button that gets SmolLM2; nothing where it is there, or nobody can press one."""
+    if real_model() or lesson.unattended():
+        return None
+    return mo.ui.run_button(label="Fetch SmolLM2 (93 MB, half a minute)", kind="success")
 
 
-def foreseen(policy: Policy, episodes: Sequence[Episode]) -> dict[bool, float]:
-    """Return the mean probability of the tokens that the policy drew, and of the tool's."""
-    everything = [replace(episode, sampled=[True] * len(episode.sampled)) for episode in episodes]
-    chances: dict[bool, list[float]] = {True: [], False: []}
-    for episode, logprobs in zip(episodes, response_logprobs(policy, everything), strict=True):
-        for own, logprob in zip(episode.sampled, logprobs, strict=True):
-            chances[own].append(math.exp(logprob))
-    return {own: fmean(found) for own, found in chances.items()}
+def pretrained(button: Any) -> tuple[Policy | None, str]:
+    """Get SmolLM2 if ``button`` was pressed. Returns the policy if it is there, and a sentence."""
+    try:
+        if button is not None and button.value:
+            smollm2.get()
+    except PolicyError as error:
+        return None, f"SmolLM2 could not be fetched: {error}."
+    if folder := real_model():
+        return load_policy(folder), "This page was computed on SmolLM2, and beside it on the small policy."
+    return None, "SmolLM2 is not on this machine, so this page was computed on the small policy alone."
 
 
-def diagnosis(policy: Policy, episodes: Sequence[Episode], yours: Row, healthy: Row) -> list[dict[str, str]]:
-    """Return the rows of a table: what a trainer would log of healthy rows, and of yours."""
-    right, found = diagnose(policy, episodes, healthy), dict[str, str]()
-    wrong = run_within(10.0, lambda: found.update(diagnose(policy, episodes, yours)))
-    said = f"raises {type(wrong).__name__}" if wrong else ""
-    return [{"": name, "healthy": value, "yours": found.get(name, said)} for name, value in right.items()]
+def word_problem(policy: Policy) -> str:
+    """Return what ``policy`` writes to the word problem, greedily, in up to 96 tokens."""
+    no_tools = Environment()
+    request, greedy = RolloutRequest(WORD_PROBLEM), Sampling(temperature=0.0, max_tokens=96)
+    (episode,) = rollout(policy, [request], no_tools.execute, greedy, environment=no_tools)
+    return episode.text.strip()
 
 
-def diagnose(policy: Policy, episodes: Sequence[Episode], training_row: Row) -> dict[str, str]:
-    """Return what a trainer that gets these rows would log, by name."""
-    rows = []
-    for episode in episodes:
-        ids, own = (torch.as_tensor(part).tolist() for part in training_row(policy, episode))
-        rows.append(replace(episode, token_ids=ids, sampled=[bool(flag) for flag in own]))
-    learned = [_own(row, logprobs) for row, logprobs in zip(rows, response_logprobs(policy, rows), strict=True)]
-    recorded = [_own(episode, episode.logprobs) for episode in episodes]
-    pairs = [pair for now, then in zip(learned, recorded, strict=True) for pair in zip(now, then, strict=False)]
-    ends = sum(token in policy.eos_ids for row in rows for token in _own(row, row.token_ids))
-    return {
-        "tokens that the trainer learns from": f"{sum(map(len, learned))}",
-        "of these, tokens that end a text": f"{ends}",
-        "their mean probability to the trainer": f"{fmean(math.exp(lp) for row in learned for lp in row):.0%}",
-        "largest difference from the log-prob at sampling": f"{max(abs(one - other) for one, other in pairs):.4f}",
-    }
+def injection(policy: Policy, episode: Episode, tokens: int) -> Answer:
+    """Return the first ``tokens`` of an episode as boxes, and who writes the next one."""
+    cut = replace(episode, token_ids=episode.token_ids[:tokens], sampled=episode.sampled[:tokens])
+    following = episode.sampled[tokens : tokens + 1]
+    said = "It ended its text, or a line with an answer: the episode is over."
+    if following == [True]:
+        said = "Next: the model reads all of these tokens, and draws one more."
+    elif following:
+        said = "Next: the text holds a complete call, so the tool's result is appended. The model reads it, and did not draw it."
+    return Answer(figure=episode_card(policy, [cut], reward=False, lines=4), said=said)
 
 
-def _own(row: Episode, values: Sequence[Any]) -> list[Any]:
-    return [value for value, own in zip(values, row.sampled, strict=True) if own]
-
-
-def task_table(environment: Zorplex, kinds: Sequence[str]) -> str:
-    """Return a Markdown table with one solved, held-out task of each kind."""
-    rows = ["| kind | question | calls and results | then |", "|---|---|---|---|"]
-    for kind in kinds:
+def four_kinds(policy: Policy, environment: Zorplex) -> str:
+    """Return the prompt of a held-out task of each kind, and a perfect answer to it, side by side."""
+    cards = ""
+    for kind in TASK_SPECS:
         spec = environment.spec(kind)
         # `recursive` tasks may need a single call: take one that needs most.
         task = max((spec.task(number, "held_out") for number in range(20)), key=lambda task: task.min_tool_calls)
-        calls = ", ".join(f"`{call} -> {spec.run(task, call)}`" for call in spec.calls_needed(task))
-        rows.append(f"| {kind} | {task.question} | {calls} | `[ANSWER] {task.answer}` |")
-    return "\n".join(rows)
+        prompt = policy.tokenizer.decode(encode_prompt(policy.tokenizer, task))
+        parts = f"<p><b>{kind}</b></p><pre>{html.escape(prompt.strip())}</pre><pre><b>{html.escape(spec.solve(task))}</b></pre>"
+        cards += f"<div>{parts}</div>"
+    return f'<div class="lesson-side-by-side">{cards}</div>'
 
 
-@torch.inference_mode()
-def chances_after(policy: Policy, environment: Zorplex, tasks: Sequence[Task]) -> dict[str, float]:
-    """Return the mean probability of each token that may begin the answer."""
-    total = torch.zeros(policy.model.config.vocab_size)
-    for task in tasks:
-        spec = environment.spec(task.kind)
-        text = "".join(f"{call} -> {spec.run(task, call)}\n" for call in spec.calls_needed(task))
-        one, other = (task.table[word] for word in task.words[:2])
-        text += f"{one}{'+' if one + other == task.answer else '-'}{other}={task.answer}\n"
-        ids = encode_prompt(policy.tokenizer, task) + encode_text(policy.tokenizer, text)
-        inputs = torch.tensor([ids], device=policy.model.device)
-        total += policy.model(inputs).logits[0, -1].float().softmax(-1).cpu() / len(tasks)
-    likely = total.topk(4)
-    return {
-        policy.tokenizer.decode([token]): chance
-        for token, chance in zip(likely.indices.tolist(), likely.values.tolist(), strict=True)
-    }
+def rows_of(reports: Sequence[Report]) -> list[dict[str, str]]:
+    """Return the rows of the benchmark's table."""
+    return [
+        {
+            "policy, kind": report.name,
+            "right": f"{report.accuracy:.0%}",
+            "95 % interval": "{:.0%} to {:.0%}".format(*report.interval),
+            "turns": f"{report.turns:.1f}",
+            "calls": f"{report.tool_calls:.1f}",
+            "tokens": f"{report.tokens:.0f}",
+            "seconds, median": f"{report.seconds_median:.2f}",
+        }
+        for report in reports
+    ]
 
 
-def push(chances: Mapping[str, float], token: str, advantage: float, rate: float = 2.0) -> Answer:
-    """Return ``chances`` before and after one ascent step on advantage · log p(token)."""
-    before = {name: chance for name, chance in chances.items() if chance >= 0.01 or name == token}
-    before["all others"] = max(0.0, 1 - sum(before.values()))
-    logits = torch.tensor([math.log(max(chance, 1e-9)) for chance in before.values()], requires_grad=True)
-    logp = logits.log_softmax(-1)[list(before).index(token)]
-    (gradient,) = torch.autograd.grad(advantage * logp, logits)
-    after = dict(zip(before, (logits + rate * gradient).softmax(-1).tolist(), strict=True))
-
-    def bar(name: str, chance: float) -> Bar:
-        return Bar(quote(name).strip("`"), chance, f"{chance:.0%}", "green" if name == token else "grey")
-
-    drawn = {"Before the push": before, "After it": after}
-    panels = [Panel(title, [bar(*pair) for pair in found.items()], 1.0) for title, found in drawn.items()]
-    moved = after[token] - before[token]
-    way = "comes from" if moved > 0 else "goes to"
-    said = f"{abs(moved):.0%} of the mass {way} the other tokens."
-    return Answer(panels, said if abs(moved) > 0.004 else "Nothing moves: with advantage 0 an episode teaches nothing.")
-
-
-def mass_chart(history: Sequence[Mapping[str, float]]) -> str:
-    """Draw where the probability of the next token lies, step by step; each column adds up to 1."""
-    steps = range(len(history))
-    tagged, talking = ([found.get(token, 0.0) for found in history] for token in (ANSWERS, TALKS))
+def accuracy_chart(reports: Sequence[Report]) -> str:
+    """Draw each accuracy as a bar from zero, with its interval."""
 
     def draw(figure: Figure) -> None:
-        from matplotlib.ticker import MaxNLocator
-
         axes = figure.subplots()
-        rest = [max(0.0, 1 - one - other) for one, other in zip(tagged, talking, strict=True)]
-        axes.stackplot(steps, tagged, talking, rest, colors=(style.GREEN, style.ORANGE, style.GREY), alpha=0.85)
-        middle = len(history) - 1
-        look: dict[str, Any] = {"va": "center", "fontsize": 20, "color": style.TEXT_ON_COLOUR}
-        axes.text(0.97 * middle, tagged[-1] / 2, "[ANSWER …", ha="right", **look)
-        axes.text(0.03 * middle, tagged[0] + talking[0] / 2, "So …", **look)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.set(xlim=(0, middle), ylim=(0, 1), xlabel="training step", ylabel="probability of the next token")
-        style.show_percent(axes.yaxis)
-        style.bare_axes(axes, keep=("left", "bottom"))
+        for row, report in enumerate(reports):
+            low, high = report.interval
+            axes.barh(row, report.accuracy, height=0.6, color=COLOURS[report.name.split()[-1]])
+            axes.plot([low, high], [row, row], color=style.TEXT, linewidth=2)
+        style.name_rows(axes, [report.name for report in reports])
+        axes.set(xlim=(0, 1), xlabel="right answers; the line is the 95 % interval")
+        style.show_percent(axes.xaxis)
+        style.bare_axes(axes, grid="x")
 
-    said = f"[ANSWER goes from {tagged[0]:.0%} to {tagged[-1]:.0%}, So from {talking[0]:.0%} to {talking[-1]:.0%}"
-    return render(draw, 420, "Probability mass that moves", said)
+    said = "; ".join(f"{r.name} {r.accuracy:.0%}, {r.interval[0]:.0%} to {r.interval[1]:.0%}" for r in reports)
+    return render(draw, 70 + 30 * len(reports), "Right answers by kind", said)
+
+
+def density_chart(seconds: Mapping[str, Sequence[float]]) -> str:
+    """Draw how dense the times of episodes lie, by kind, each as high as the others."""
+    from scipy.stats import gaussian_kde
+
+    longest = max(max(found) for found in seconds.values())
+    at = np.linspace(0, 1.1 * longest, 200)
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        for row, (kind, found) in enumerate(seconds.items()):
+            # Equal times have no density: a thousandth of noise keeps the estimate alive.
+            height = gaussian_kde(np.asarray(found) + np.linspace(0, 1e-3 * longest, len(found)))(at)
+            axes.fill_between(at, row, row - 0.85 * height / height.max(), color=COLOURS[kind], alpha=0.7, linewidth=0)
+            axes.plot(found, [row + 0.08] * len(found), "|", color=style.TEXT, markersize=7)
+        style.name_rows(axes, list(seconds), margin=1.0)
+        axes.set(xlim=(0, 1.1 * longest), xlabel="seconds from an episode's first to its last token; a mark for each")
+        style.bare_axes(axes, grid="x")
+
+    said = "; ".join(f"{kind} {min(found):.2f} to {max(found):.2f} s" for kind, found in seconds.items())
+    return render(draw, 300, "The times of episodes, by kind", said)
+
+
+def batch_chart(seconds: Sequence[float], plan: Sequence[tuple[int, float]]) -> str:
+    """Draw a batch on its slots by ``plan``, (slot, start) of each episode; the last to end in red."""
+    ends = [start + took for (_, start), took in zip(plan, seconds, strict=True)]
+    slots = 1 + max(slot for slot, _ in plan)
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        for (slot, start), took, end in zip(plan, seconds, ends, strict=True):
+            colour = style.VERMILION if end == max(ends) else style.ROLES["generator"]
+            axes.barh(slot, took, left=start, height=0.7, color=colour, edgecolor=style.TEXT_ON_COLOUR, linewidth=0.6)
+        axes.axvline(max(ends), color=style.VERMILION, linewidth=1.2, linestyle="--")
+        style.name_rows(axes, [f"slot {slot + 1}" for slot in range(slots)])
+        axes.set(xlim=(0, 1.04 * max(ends)), xlabel="seconds; the trainer starts at the dashed line")
+        style.bare_axes(axes, grid="x")
+
+    said = f"{len(seconds)} episodes on {slots} slots; the last ends after {max(ends):.2f} s"
+    return render(draw, 70 + 26 * slots, "A batch waits for its slowest episode", said)
 
 
 def settled() -> list[tuple[str, str]]:

@@ -36,7 +36,8 @@ from zorplex_rl.course.figures.spans import (
     paired_timelines,
     timeline_chart,
 )
-from zorplex_rl.course.nb05 import mass_chart
+from zorplex_rl.course.nb05 import accuracy_chart, batch_chart, density_chart
+from zorplex_rl.course.nb05b import mass_chart
 from zorplex_rl.run import figure as style
 from zorplex_rl.run.plots import learning_curve
 from zorplex_rl.run.timeline import KINDS, Span, Timeline
@@ -70,6 +71,11 @@ FIGURES: dict[str, tuple[Callable[[], str], int, str]] = {
     ),
     "mass": (
         lambda: mass_chart([{"So": 0.6, "[ANSWER": 0.4}, {"[ANSWER": 0.9}]), 720, "[ANSWER goes from 40% to 90%, So from 60% to 0%",
+    ),
+    "accuracies": (lambda: accuracy_chart(REPORTS), 720, "simple 75%"),
+    "densities": (lambda: density_chart({"simple": [0.5, 1.0, 4.0], "recursive": [2.0, 2.0]}), 720, "simple 0.50 to 4.00 s; recursive 2.00"),
+    "a batch": (
+        lambda: batch_chart([3.0, 1.0, 1.0], [(0, 0.0), (1, 0.0), (1, 1.0)]), 720, "3 episodes on 2 slots; the last ends after 3.00 s",
     ),
     "paired timelines": (
         lambda: paired_timelines({"sync": SYNC, "async": ASYNC}, 2.0, ["generator", "trainer"]), 720,

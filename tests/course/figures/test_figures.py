@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import html
 import re
 from xml.etree import ElementTree
 
 from zorplex_rl.course.figures.bars import outcome_chart
 from zorplex_rl.course.figures.spans import KIND_COLOURS, timeline_chart
-from zorplex_rl.course.figures.tokens import token_strip
+from zorplex_rl.course.figures.tokens import episode_card
 from zorplex_rl.policy.evaluate import Report, exact_interval
 from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
 from zorplex_rl.run.timeline import KINDS, Span, Timeline
@@ -58,15 +59,14 @@ def test_an_outcome_that_did_not_occur_is_not_in_the_legend():
     assert "truncated" not in outcome_chart(REPORTS)
 
 
-def test_the_token_strip_shows_every_token_once_as_sampled_or_injected(embedded):
+def test_an_episode_shows_every_token_once_as_sampled_or_injected(embedded):
     spec = get_spec("compositional")
     (episode,) = rollout(embedded, [RolloutRequest(spec.task(0))], spec.execute, Sampling(temperature=0.0))
-    strip = token_strip(embedded, episode)
-    lines = strip[strip.index("</p>") :]
-    assert lines.count('class="token sampled"') == sum(episode.sampled)
-    assert lines.count('class="token injected"') == len(episode.sampled) - sum(episode.sampled) > 0
-    shown = "".join(re.findall(r"<b>(.*?)</b>", lines)).replace("␣", " ").replace("⏎", "\n").replace("&gt;", ">")
-    assert shown == embedded.tokenizer.decode(episode.token_ids).replace("<|", "&lt;|")
+    card = episode_card(embedded, [episode], reward=False)
+    boxes = re.findall(r'<span class="(own|tool)">(.*?)</span>', card)
+    assert [kind == "own" for kind, _ in boxes] == episode.sampled
+    shown = html.unescape("".join(text for _, text in boxes)).replace("␣", " ").replace("⏎", "\n")
+    assert shown == embedded.tokenizer.decode(episode.token_ids)
 
 
 def texts(svg: str) -> set[str]:

@@ -1,254 +1,75 @@
 """Planted answers for the exercises of notebook 05."""
 
-import random
+import heapq
 
-import torch
-from torch.nn.functional import cross_entropy
-from torch.nn.utils.rnn import pad_sequence
-
-from zorplex_rl.policy.tool_loop import encode_prompt, encode_text
-from zorplex_rl.task.parser import find_answer, find_call
+RULES = {"turns": "tool_spam", "tokens": "truncated"}
 
 
-def sampler(
-    prompted=True,
-    temperature=True,
-    seeded=True,
-    greedy=False,
-    position=-1,
-    reads="turn",
-    finished=lambda text: text.rpartition("\n")[0],
-    stops_at_eos=True,
-    behind=" -> {}\n",
-    marks=False,
-    moves=True,
-    injects=True,
-    cut=True,
-    least=0,
-):
-    """Make a sampler with one thing wrong, as the name of the function that calls it says."""
-
-    def sample(policy, task, execute, sampling, seed):
-        rng = random.Random(seed if seeded else 0)
-        prompt = encode_prompt(policy.tokenizer, task) if prompted else encode_text(policy.tokenizer, task.question)
-        ids, sampled, start = [], [], 0
-        while len(ids) < sampling.max_tokens + least:
-            logits = policy.model(torch.tensor([prompt + ids])).logits[0, position]
-            chances = (logits / (sampling.temperature if temperature else 1.0)).softmax(-1).tolist()
-            ids += [int(logits.argmax())] if greedy else rng.choices(range(len(chances)), chances)
-            sampled += [True]
-            text = policy.tokenizer.decode(ids[start if reads == "turn" else 0 :], skip_special_tokens=True)
-            if (stops_at_eos and ids[-1] in policy.eos_ids) or find_answer(finished(text)) is not None:
-                break
-            if call := find_call(text):
-                result = encode_text(policy.tokenizer, behind.format(execute(task, call)))
-                if injects:
-                    ids, sampled = ids + result, sampled + [marks] * len(result)
-                start = len(ids) if moves else start
-        return (ids[: sampling.max_tokens], sampled[: sampling.max_tokens]) if cut else (ids, sampled)
-
-    return sample
+def sort(answer, expected, finish, rules=RULES):
+    if answer is None:
+        return rules.get(finish, "wrong_format")
+    return "success" if answer == expected else "wrong_answer"
 
 
-def named(name, function):
-    function.__name__ = name
-    return function
+def pay(outcome, calls, right=1.0, form=("success", "wrong_answer"), call=0.1):
+    return right * (outcome == "success") + 0.2 * (outcome in form) - call * calls
 
 
-def runs_the_tool_only_at_the_end_of_a_line(policy, task, execute, sampling, seed):
-    rng, prompt = random.Random(seed), encode_prompt(policy.tokenizer, task)
-    ids, sampled, start = [], [], 0
-    while len(ids) < sampling.max_tokens:
-        chances = (policy.model(torch.tensor([prompt + ids])).logits[0, -1] / sampling.temperature).softmax(-1).tolist()
-        ids, sampled = ids + rng.choices(range(len(chances)), chances), [*sampled, True]
-        text = policy.tokenizer.decode(ids[start:])
-        if ids[-1] in policy.eos_ids or find_answer(text.rpartition("\n")[0]) is not None:
-            break
-        if text.endswith("\n") and (call := find_call(text)):
-            result = encode_text(policy.tokenizer, f" -> {execute(task, call)}\n")
-            ids, sampled = ids + result, sampled + [False] * len(result)
-            start = len(ids)
-    return ids[: sampling.max_tokens], sampled[: sampling.max_tokens]
+def plan(seconds, slots, choose=min, moves=True, last=False):
+    free, found = [0.0] * slots, []
+    for took in seconds:
+        slot = free.index(choose(free))
+        slot = max(n for n in range(slots) if free[n] == free[slot]) if last else slot
+        found.append((slot, free[slot]))
+        free[slot] += took if moves else 1.0
+    return found
 
 
-def returns_tensors(policy, task, execute, sampling, seed):
-    ids, sampled = sampler()(policy, task, execute, sampling, seed)
-    return torch.tensor(ids), torch.tensor(sampled)
+def with_a_heap(seconds, slots):
+    free, found = [(0.0, slot) for slot in range(slots)], []
+    for took in seconds:
+        start, slot = heapq.heappop(free)
+        found.append([slot, start])
+        heapq.heappush(free, (start + took, slot))
+    return found
 
 
-def counts_the_drawn_as_ones(policy, task, execute, sampling, seed):
-    ids, sampled = sampler()(policy, task, execute, sampling, seed)
-    return ids, [int(own) for own in sampled]
-
-
-def gives_a_list_of_tensors(policy, task, execute, sampling, seed):
-    ids, sampled = sampler()(policy, task, execute, sampling, seed)
-    return [*torch.tensor(ids)], sampled
-
-
-def forgets_the_batch_dimension(policy, task, execute, sampling, seed):
-    ids = encode_prompt(policy.tokenizer, task)
-    return policy.model(torch.tensor(ids)).logits[-1].tolist(), [True]
-
-
-def inverts_the_cumulated_chances(policy, task, execute, sampling, seed):
-    """One number of the same generator for each token, looked up by hand."""
-    rng, prompt = random.Random(seed), encode_prompt(policy.tokenizer, task)
-    ids, sampled, turn = [], [], []
-    while True:
-        if len(ids) >= sampling.max_tokens:
-            break
-        logits = policy.model(torch.tensor(prompt + ids)[None]).logits[:, -1].squeeze(0).double()
-        cumulated = torch.softmax(logits / sampling.temperature, dim=0).cumsum(0)
-        token = int(torch.searchsorted(cumulated, rng.random() * cumulated[-1].item(), right=True))
-        ids.append(token)
-        sampled.append(True)
-        turn.append(token)
-        lines = policy.tokenizer.decode(turn, skip_special_tokens=True).split("\n")
-        if token in policy.eos_ids or any(find_answer(line) is not None for line in lines[:-1]):
-            break
-        call = find_call("\n".join(lines))
-        if call is not None:
-            turn = []
-            for token in encode_text(policy.tokenizer, " -> " + execute(task, call) + "\n"):
-                if len(ids) < sampling.max_tokens:
-                    ids.append(token)
-                    sampled.append(False)
-    return [ids, sampled]
-
-
-def loss(
-    prompt=False, masked=True, shift=1, weighted=True, sign=-1.0, by="tokens", detached=False, log=True, count="sampled"
-):
-    """Make a loss with one thing wrong."""
-
-    def compute(policy, episodes, advantages):
-        total, number, means = 0.0, 0, []
-        for episode, advantage in zip(episodes, advantages, strict=True):
-            ids = torch.tensor([episode.prompt_ids + episode.token_ids])
-            logits = policy.model(ids).logits[0]
-            logp = logits.log_softmax(-1) if log else logits.softmax(-1)
-            chosen = logp[: -shift or None].gather(-1, ids[0, shift:, None])[:, 0]
-            own = torch.tensor(
-                [prompt] * len(episode.prompt_ids) + (episode.sampled if masked else [True] * len(episode.sampled))
-            )
-            own = own[shift:]
-            pushed = (advantage if weighted else 1.0) * chosen[own].sum()
-            total, number = total + pushed, number + (int(own.sum()) if count == "sampled" else len(episode.sampled))
-            means.append(pushed / own.sum())
-        found = sign * {"tokens": total / number, "nothing": total, "episodes": total / len(episodes)}.get(
-            by, sum(means) / len(means)
-        )
-        return found.detach() if detached else found
-
-    return compute
-
-
-def all_at_once_with_padding(policy, episodes, advantages):
-    ids = pad_sequence([torch.tensor(e.prompt_ids + e.token_ids) for e in episodes], batch_first=True)
-    mask = pad_sequence([torch.tensor([False] * len(e.prompt_ids) + e.sampled) for e in episodes], batch_first=True)[
-        :, 1:
-    ]
-    logp = policy.model(ids[:, :-1]).logits.log_softmax(-1).gather(-1, ids[:, 1:, None])[..., 0]
-    return -(torch.tensor(advantages)[:, None] * logp * mask).sum() / mask.sum()
-
-
-def with_cross_entropy(policy, episodes, advantages):
-    parts, drawn = [], 0
-    for episode, advantage in zip(episodes, advantages, strict=True):
-        ids = torch.tensor(episode.prompt_ids + episode.token_ids)
-        surprise = cross_entropy(policy.model(ids[None]).logits[0, :-1], ids[1:], reduction="none")
-        own = torch.tensor(episode.sampled).float()
-        parts.append(advantage * (surprise[-len(own) :] * own).sum())
-        drawn += own.sum()
-    return torch.stack(parts).sum() / drawn
-
-
-def spells_the_text_again(policy, episode):
-    ids = encode_text(policy.tokenizer, episode.text)
-    return ids, episode.sampled[: len(ids)]
-
-
-def trains_on_all(policy, episode):
-    return episode.token_ids, [True] * len(episode.token_ids)
-
-
-def trains_on_the_tools_tokens(policy, episode):
-    return episode.token_ids, [not own for own in episode.sampled]
-
-
-def leaves_the_tools_tokens_out(policy, episode):
-    own = [token for token, sampled in zip(episode.token_ids, episode.sampled, strict=True) if sampled]
-    return own, [True] * len(own)
-
-
-def drops_the_last_token(policy, episode):
-    return episode.token_ids[:-1], episode.sampled[:-1]
-
-
-def the_other_way_round(policy, episode):
-    return episode.sampled, episode.token_ids
+def named(**functions):
+    for name, function in functions.items():
+        function.__name__ = name
+    return list(functions.values())
 
 
 WRONG = {
-    "sample_episode": [
-        runs_the_tool_only_at_the_end_of_a_line,
-        named("forgets_the_system_prompt", sampler(prompted=False)),
-        named("ignores_the_temperature", sampler(temperature=False)),
-        named("ignores_the_seed", sampler(seeded=False)),
-        named("takes_the_likeliest", sampler(greedy=True)),
-        named("reads_the_logits_of_the_first_position", sampler(position=0)),
-        named("finds_the_first_call_again_and_again", sampler(reads="all", moves=True)),
-        named("never_moves_the_start_of_the_turn", sampler(moves=False)),
-        named("reads_an_answer_that_is_not_finished", sampler(finished=lambda text: text)),
-        named("never_stops_at_an_answer", sampler(finished=lambda text: "")),
-        named("never_stops_at_the_end_of_the_text", sampler(stops_at_eos=False)),
-        named("injects_without_a_line_break", sampler(behind=" -> {}")),
-        named("injects_without_an_arrow", sampler(behind=" {}\n")),
-        named("marks_the_result_as_drawn", sampler(marks=True)),
-        named("runs_no_tool", sampler(injects=False)),
-        named("lets_a_result_pass_the_limit", sampler(cut=False)),
-        named("draws_one_token_more", sampler(least=1, cut=False)),
-        returns_tensors,
-        counts_the_drawn_as_ones,
-        gives_a_list_of_tensors,
-        forgets_the_batch_dimension,
-    ],
-    "policy_gradient": [
-        named("pushes_the_tools_tokens_too", loss(masked=False)),
-        named("divides_by_the_tools_tokens_too", loss(count="all")),
-        named("pushes_the_prompt_too", loss(prompt=True)),
-        named("takes_the_logits_of_the_token_itself", loss(shift=0)),
-        named("takes_the_logits_two_before", loss(shift=2)),
-        named("ignores_the_advantage", loss(weighted=False)),
-        named("forgets_the_minus", loss(sign=1.0)),
-        named("sums_and_does_not_divide", loss(by="nothing")),
-        named("divides_by_the_episodes", loss(by="episodes")),
-        named("takes_the_mean_of_each_episode", loss(by="means")),
-        named("detaches", loss(detached=True)),
-        named("takes_the_probability_not_its_logarithm", loss(log=False)),
-    ],
-    "training_row": [
-        spells_the_text_again,
-        trains_on_all,
-        trains_on_the_tools_tokens,
-        leaves_the_tools_tokens_out,
-        drops_the_last_token,
-        the_other_way_round,
-    ],
+    "outcome": named(
+        takes_zero_for_no_answer=lambda a, e, f: sort(a or None, e, f),
+        asks_for_the_limit_first=lambda a, e, f: RULES.get(f) or sort(a, e, f),
+        takes_one_limit_for_the_other=lambda a, e, f: sort(a, e, {"turns": "tokens", "tokens": "turns"}.get(f, f)),
+        calls_the_right_one_wrong=lambda a, e, f: sort(a, e + 1 if a == e else a, f),
+        forgets_the_cut=lambda a, e, f: sort(a, e, f, {"turns": "tool_spam"}),
+        forgets_wrong_answers=lambda a, e, f: sort(a if a == e else None, e, f),
+    ),
+    "reward": named(
+        forgets_the_form=lambda o, n: pay(o, n, form=()),
+        pays_the_form_for_the_right_value_only=lambda o, n: pay(o, n, form=("success",)),
+        pays_the_form_for_all_that_ended=lambda o, n: pay(o, n, form=("success", "wrong_answer", "wrong_format")),
+        calls_cost_nothing=lambda o, n: pay(o, n, call=0.0),
+        the_form_is_in_the_one=lambda o, n: pay(o, n, right=0.8),
+        nothing_below_zero=lambda o, n: max(0.0, pay(o, n)),
+        the_first_needless_call_is_free=lambda o, n: pay(o, max(0, n - 1)),
+    ),
+    "schedule": named(
+        takes_the_slot_that_is_busy_longest=lambda s, n: plan(s, n, choose=max),
+        takes_all_for_equally_long=lambda s, n: plan(s, n, moves=False),
+        begins_with_the_longest=lambda s, n: plan(sorted(s, reverse=True), n),
+        turns_the_pair_round=lambda s, n: [pair[::-1] for pair in plan(s, n)],
+        says_when_each_ends=lambda s, n: [(slot, at + took) for (slot, at), took in zip(plan(s, n), s, strict=True)],
+        takes_the_highest_slot=lambda s, n: plan(s, n, last=True),
+        goes_round_and_round=lambda s, n: [(i % n, sum(s[i % n : i : n])) for i in range(len(s))],
+    ),
 }
 RIGHT = {
-    "sample_episode": [
-        named("as_the_course", sampler()),
-        inverts_the_cumulated_chances,
-    ],
-    "policy_gradient": [
-        named("as_the_course", loss()),
-        all_at_once_with_padding,
-        with_cross_entropy,
-    ],
-    "training_row": [
-        lambda policy, episode: (torch.tensor(episode.token_ids), torch.tensor(episode.sampled)),
-        lambda policy, episode: [tuple(episode.token_ids), [int(own) for own in episode.sampled]],
-    ],
+    "outcome": named(as_the_course=lambda a, e, f: sort(a, e, f)),
+    "reward": named(with_a_table=lambda o, n: {"success": 1.2, "wrong_answer": 0.2}.get(o, 0) - n / 10),
+    "schedule": [with_a_heap],
 }

@@ -255,7 +255,7 @@ def links(notebook: str) -> mo.Html:
     course = sorted(here.parent.glob("[0-9]*.py"))
     place = [path.name for path in course].index(here.name)
     earlier = {"Before this": course[place - 1] if place else None}
-    if place and here.name.startswith(START):
+    if place and here.name.startswith(f"{START}_"):
         earlier = {"The course starts here. If actors are new to you, first": course[0]}
     neighbours = earlier | {"Next": next(iter(course[place + 1 :]), None)}
     way, other = {START: ("next", GOAL), GOAL: ("before this", START)}.get(here.name.split("_")[0], ("", "-"))

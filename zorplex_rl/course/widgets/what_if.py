@@ -71,7 +71,7 @@ class Answer:
     panels: Sequence[Panel] = ()
     said: str = ""
     figure: str = ""
-    """The text of an SVG."""
+    """The text of an SVG, or HTML in which every text is escaped."""
     numbers: Sequence[tuple[str, str, str]] = ()
     """Name, text and note of each."""
 

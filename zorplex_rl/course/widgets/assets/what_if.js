@@ -32,8 +32,13 @@ function render({ model, el }) {
   return drawing.stop;
 }
 
-/** An SVG of Python as a part of this page. */
+/** An SVG or HTML of Python as a part of this page. */
 function inPage(figure) {
+  if (!figure.startsWith("<svg")) {
+    const written = html("div");
+    written.innerHTML = figure;
+    return written;
+  }
   const drawn = document.importNode(new DOMParser().parseFromString(figure, "image/svg+xml").documentElement, true);
   // They serve a figure that stands alone; here its label says the same, and the page has the colours.
   drawn.querySelectorAll("title, style").forEach((part) => part.remove());

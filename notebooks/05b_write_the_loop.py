@@ -1,0 +1,917 @@
+# /// script
+# [tool.marimo.display]
+# theme = "system"
+# ///
+
+import marimo
+
+__generated_with = "0.25.2"
+app = marimo.App(
+    width="medium",
+    app_title="Write the loop: a tool, a loss, twenty steps",
+    css_file="../zorplex_rl/course/lesson/lesson.css",
+)
+
+with app.setup(hide_code=True):
+    import random
+    from pathlib import Path
+    from statistics import fmean, median, pstdev
+    from types import SimpleNamespace
+
+    import marimo as mo
+
+    from zorplex_rl.config import LearnerConfig
+    from zorplex_rl.course.figures.loop_drawing import loop_drawing
+    from zorplex_rl.course.kept_file import EXAMPLES, fill_in, keep
+    from zorplex_rl.course.lesson import exercise, lesson
+    from zorplex_rl.course.lesson.later import later
+    from zorplex_rl.course.widgets import LiveCurve, WhatIf
+    from zorplex_rl.course.widgets.what_if import Knob
+    from zorplex_rl.policy.tool_loop import encode_prompt, encode_text
+    from zorplex_rl.task.environment import Zorplex
+    from zorplex_rl.task.parser import find_answer, find_call
+    from zorplex_rl.task.rewards import score
+
+    # The page shows its top before these are there: torch takes seconds.
+    torch = later("torch")
+    nb05 = later("zorplex_rl.course.nb05")
+    nb05b = later("zorplex_rl.course.nb05b")
+    toy_policies = later("zorplex_rl.course.toy_policies")
+    learning = later("zorplex_rl.learning.learner")
+    simple = later("zorplex_rl.learning.train_simple")
+
+
+@app.cell(hide_code=True)
+def _():
+    lesson.header(
+        __file__,
+        minutes=50,
+        hardware="two CPU cores, no network, no GPU",
+        goals=[
+            "say why a reward can replace the right answer",
+            "write the loop in which a model uses a tool: generate, call, inject",
+            "say which tokens may be trained on, and mask the others",
+            "write the loss that raises the mean reward, and train with it",
+            "keep all of it as one file, and say what it teaches a real language model",
+        ],
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _(answered, config, policy, sampling):
+    card = nb05b.Card(
+        "Four questions, and what the policy writes before and after training",
+        policy,
+        config.steps,
+        sampling,
+        nb05b.varied(answered, 4),
+        lines=5,
+    )
+    card
+    return (card,)
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    Solid boxes are tokens of the model, dashed ones come from a tool. At the right stands the
+    reward, and what it is made of. Drag the slider through the training that this page does.
+    """)
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    lesson.figure(
+        loop_drawing(),
+        "The loop of this course, here in one process.",
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    lesson.md(f"""
+    ## Why reinforcement learning
+
+    In notebook 05 every mistake had a price. Now the model learns from the price alone.
+
+    Supervised learning copies a right text that somebody has written. Often nobody can, but a
+    program can check one. In reinforcement learning (RL) the model, called a
+    {lesson.term("policy")}, writes the answer itself, and a {lesson.term("reward")} says how good
+    it was. Below, both learn the answers to ten questions. Two lines differ.
+    """)
+    return
+
+
+@app.function
+def supervised_loop(policy, optimizer, questions, right_answer):
+    for question in questions:
+        logp = policy(question).log_softmax(-1)
+        answer = right_answer[question]  # somebody wrote it
+        loss = -logp[answer]
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+@app.function
+def rl_loop(policy, optimizer, questions, reward):
+    for question in questions:
+        logp = policy(question).log_softmax(-1)
+        answer = logp.exp().multinomial(1).item()  # the policy writes it
+        loss = -reward(question, answer) * logp[answer]
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+
+@app.cell
+def _():
+    right_answer = torch.tensor([3, 1, 4, 1, 5, 9, 2, 6, 5, 8])
+
+    def steps_to_learn(loop, teacher, seed):
+        torch.manual_seed(seed)
+        table = torch.nn.Embedding(10, 10, _weight=torch.zeros(10, 10))
+        optimizer, steps, chance = torch.optim.SGD(table.parameters(), lr=1.0), 0, 0.1
+        while chance < 0.9 and steps < 5000:
+            loop(table, optimizer, torch.arange(10), teacher)
+            steps += 10
+            chances = table.weight.softmax(-1)[torch.arange(10), right_answer]
+            chance = chances.mean().item()
+        return steps
+
+    def is_right(question, answer):
+        return float(answer == right_answer[question])
+
+    with_labels = steps_to_learn(supervised_loop, right_answer, seed=0)
+    with_rewards = [steps_to_learn(rl_loop, is_right, seed) for seed in range(3)]
+    return with_labels, with_rewards
+
+
+@app.cell(hide_code=True)
+def _(with_labels, with_rewards):
+    mo.vstack(
+        [
+            lesson.md(
+                f"To be right nine times in ten takes {with_labels} steps with labels, and "
+                f"{median(with_rewards)} with rewards (median of three seeds). "
+                "A reward judges only the answer that was tried: RL needs a model that already "
+                "gets some answers right.\n\n"
+                "Why does it raise the mean reward? Because ∇p = p ∇log p:"
+            ),
+            lesson.math(
+                r"\nabla \sum_a p(a) R(a) = \sum_a p(a) \, R(a) \, \nabla \log p(a) = "
+                r"\mathbb{E}_{a \sim p} \left[ R(a) \, \nabla \log p(a) \right]"
+            ),
+            lesson.md(
+                "Each step samples one answer from the current model. Such data are called "
+                f"{lesson.term('on-policy')}. Answers from an older model need a correction factor: "
+                "notebook 09."
+            ),
+        ]
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    ## A task that can only be looked up
+
+    It is the task of notebook 05: each word has a secret number, only a tool tells it, and an answer is
+    `[ANSWER]` and one integer.
+    """)
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    from zorplex_rl.policy.evaluate import summarise
+    from zorplex_rl.policy.load import load_policy
+    from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
+
+    return (
+        RolloutRequest,
+        Sampling,
+        load_policy,
+        rollout,
+        summarise,
+    )
+
+
+@app.cell
+def settings():
+    config = SimpleNamespace(
+        policy=mo.cli_args().get("policy") or "embedded",  # or a model's folder
+        seed=0,
+        prompts=4,  # tasks in a training batch
+        samples=4,  # episodes of each
+        steps=20,
+        learning_rate=3e-4,
+        held_out=200,  # tasks of the evaluation, before and after
+        real_steps=5,  # of SmolLM2
+        real_tasks=16,  # of each kind in its evaluation
+    )
+    return (config,)
+
+
+@app.cell
+def _(Sampling, config, load_policy):
+    torch.set_num_threads(1)  # fastest for a model this small
+    policy = load_policy(config.policy)
+    environment = Zorplex(config.seed)
+    # Of these only the first two concern you: `max_turns` bounds the calls of an episode, and `slots`
+    # says how many the package's engine decodes side by side.
+    sampling = Sampling(temperature=1.0, max_tokens=96, max_turns=96, slots=64)
+    (task,) = environment.tasks(("compositional",), 1)
+    print(policy.tokenizer.decode(encode_prompt(policy.tokenizer, task)), dict(task.table))
+    return environment, policy, sampling, task
+
+
+@app.cell(hide_code=True)
+def _(policy):
+    lesson.ran_on(policy)
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    lesson.md(f"""
+    The policy sees the text. Only the tool sees the table.
+
+    ### Exercise 1: generate, call, inject
+
+    An {lesson.term("episode")} goes from the question to the end of the answer. *Generate*: run
+    the model on all tokens so far, draw the next one. *Call*: when the text holds a complete
+    call, run the tool. *Inject*: append the result to the text, as tokens, and keep generating.
+    """)
+    return
+
+
+@app.function
+def sample_episode(policy, task, execute, sampling, seed):
+    """Sample a response. Returns two lists: its token ids, and True where the policy drew one.
+
+    Make one `rng = random.Random(seed)` for the episode, and call `rng.choices` once a
+    token, at the temperature.
+    Stop at an end-of-text token, one of `policy.eos_ids` (keep it). Also stop once a line
+    *ends* with an answer; a line that is not finished may still get more digits. Never return
+    more than `max_tokens`, results included: cut off what does not fit of a result.
+    Look for a call in what was written since the last result. Inject " -> ", the result
+    and a line break.
+
+        policy.model(ids).logits                 ids [1, T] in, logits [1, T, V] out
+        encode_prompt(policy.tokenizer, task)    the ids of what the policy sees
+        encode_text(policy.tokenizer, text)      the ids of any text
+        policy.tokenizer.decode(ids, skip_special_tokens=True)
+        find_call(text)                          the first complete call in it, or None
+        find_answer(text)                        the answer that it gives, or None
+        execute(task, call)                      a call's result, a text
+
+    >>> ids, sampled = sample_episode(policy, task, environment.execute, sampling, 0)
+    """
+    ...
+
+
+@app.cell(hide_code=True)
+def _():
+    exercise.feedback(
+        lambda: sample_episode,
+        check_sample_episode,
+        sample_episode_solution,
+        level="core",
+        minutes=16,
+        lines=20,
+        hints=(
+            "What has to survive from one token to the next? Where does the present turn begin, "
+            "and when does that change?",
+            "`while len(ids) < sampling.max_tokens:` the logits of the last position; `chances "
+            "= (logits / temperature).softmax(-1).tolist()`; "
+            "`rng.choices(range(len(chances)), chances)` is a list with one token. Then the "
+            "text since `start`, decoded with "
+            "`skip_special_tokens=True`. Is it over? `text.rpartition('\\n')[0]` has the "
+            "finished lines. Does it call? Then add the result's ids, with "
+            "`False` for each, and move `start`.",
+        ),
+    )
+    return
+
+
+@app.cell
+def _():
+    sampler, whose_sampler = exercise.running(
+        lambda: sample_episode, check_sample_episode, sample_episode_solution
+    )
+    return sampler, whose_sampler
+
+
+@app.cell
+def _(config, environment, policy, sampler, sampling, task):
+    with torch.inference_mode():
+        _ids, _ = sampler(policy, task, environment.execute, sampling, config.seed)
+    print(policy.tokenizer.decode(_ids))
+    return
+
+
+@app.cell(hide_code=True)
+def _(environment, policy, sampler, sampling, whose_sampler):
+    by_engine, same_tokens, both_seconds = nb05b.beside_the_engine(
+        policy, environment, sampler, sampling
+    )
+    lesson.md(
+        f"This was {whose_sampler}. The package's engine, many episodes at once, gives the same "
+        "tokens in "
+        f"{sum(same_tokens)} of {len(same_tokens)}, in {both_seconds[0]:.2f} s instead of "
+        f"{both_seconds[1]:.2f} s."
+    )
+    return by_engine, same_tokens
+
+
+@app.cell(hide_code=True)
+def _():
+    ask_injected = lesson.predict(
+        "How well does the policy foresee the tool's tokens, compared with its own?",
+        "as well as its own",
+        "worse than its own",
+        "better than its own",
+    )
+    ask_injected
+    return (ask_injected,)
+
+
+@app.cell(hide_code=True)
+def _(ask_injected, by_engine, policy):
+    foreseen = nb05b.foreseen(policy, by_engine)
+    _own, _tool = foreseen[True], foreseen[False]
+    lesson.reveal(
+        ask_injected,
+        right=0 if abs(_own - _tool) < 0.05 else 1 if _tool < _own else 2,
+        why=f"""
+    Its own had a mean probability of {_own:.0%}, the tool's {_tool:.0%}. Trained on these, it
+    would learn to *invent* results after good episodes, and to avoid true ones after bad ones. A
+    {lesson.term("loss mask")} keeps them from the trainer.
+    """,
+    )
+    return (foreseen,)
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    ### Exercise 2: find the fault
+
+    `training_row` hands an episode to the trainer, with two faults. There is no exception. But a
+    trainer with the same weights should reproduce the recorded log-probabilities, and this one
+    does not.
+    """)
+    return
+
+
+@app.function
+def training_row(policy, episode):
+    """The ids of the response, and for each whether the trainer learns from it.
+
+    An episode has `text`, `token_ids` and `sampled`.
+
+    >>> training_row(policy, by_engine[0])
+    """
+    ids = encode_text(policy.tokenizer, episode.text)
+    return ids, [True] * len(ids)
+
+
+@app.cell(hide_code=True)
+def _(by_engine, policy):
+    lesson.table(
+        f"What a trainer would log of {len(by_engine)} episodes",
+        nb05b.diagnosis(policy, by_engine, training_row, training_row_solution),
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    exercise.feedback(
+        lambda: training_row,
+        check_training_row,
+        training_row_solution,
+        level="warm-up",
+        minutes=3,
+        hints=(
+            "The trainer learns from more tokens than the policy sampled. Who wrote the others? "
+            "And where are the tokens that end a text?",
+            "`episode.text` is for people. What was written down while the policy sampled need "
+            "not be made again.",
+        ),
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _(RolloutRequest, config, environment, policy, rollout, sampling, summarise):
+    def answer_tasks(policy, tasks, sampling=sampling):
+        """One sampled episode for each task, scored."""
+        requests = [RolloutRequest(task, seed) for seed, task in enumerate(tasks)]
+        episodes = rollout(policy, requests, environment.execute, sampling)
+        for episode in episodes:
+            episode.score = score(episode)
+        return episodes
+
+    held_out = environment.tasks(("compositional",), config.held_out, "held_out")
+    answered = answer_tasks(policy, held_out)
+    was = summarise("before", answered)
+    return answer_tasks, answered, held_out, was
+
+
+@app.cell(hide_code=True)
+def _(was):
+    lesson.md(f"""
+    ## One step of training
+
+    Of {was.episodes} tasks with words that training never draws, {was.accuracy:.0%} are right, and
+    {was.outcomes["wrong_format"]:.0%} end without an answer in the required format. The reward is: +1 for
+    the right value, +0.2 for any answer in the format, and −0.1 for every needless call.
+
+    Several episodes of one task are a {lesson.term("group")}. The {lesson.term("advantage")}
+    says how much better an episode did than its group, in standard deviations.
+    """)
+    return
+
+
+@app.function
+def advantages_of(rewards):
+    # 1e-4: where all rewards are alike, nothing is divided by 0.
+    mean, deviation = fmean(rewards), pstdev(rewards)
+    return [(reward - mean) / (deviation + 1e-4) for reward in rewards]
+
+
+@app.cell(hide_code=True)
+def _():
+    lesson.folded(
+        "Why may the mean be subtracted, and why divide?",
+        "A constant b adds b Σ∇p to the mean gradient, and that is 0: probabilities always add "
+        "up to 1. The reward alone would push up every answer that earns a "
+        "little, and other steps would have to undo it. A constant near the mean leaves less to "
+        "undo, so a step's gradient usually scatters less; a bad constant "
+        "makes it scatter more. The group's mean is no constant: an episode is part of it, "
+        "so without the division the mean gradient is too small by the factor (n − 1)/n. "
+        "Dividing by the deviation lets every group push about equally hard. That overweights "
+        "groups that are nearly all right or all wrong, and "
+        "[Dr. GRPO](https://arxiv.org/abs/2503.20783) (Liu et al., 2025) leaves it out.",
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.vstack(
+        [
+            lesson.md("""
+            ### From an episode to its tokens
+
+            An episode e is many tokens. The policy π draws some, each with a probability that
+            depends on all before it, `e<t`. The tool writes the others, by a rule of its own. So:
+            """),
+            lesson.math(
+                r"\log p(e) = \sum_{t \,\in\, \text{drawn}} \log \pi_\theta(e_t \mid e_{\lt t}) "
+                r"+ \sum_{t \,\in\, \text{tool}} \log p_{\text{tool}}(e_t \mid e_{\lt t})"
+            ),
+            lesson.md(
+                "The second sum does not contain the weights θ: its gradient is 0. So the "
+                "gradient is a sum over tokens with a mask m, 1 for drawn and 0 for injected "
+                "ones. "
+                "Using the advantage A in place of the reward, the loss of a batch is:"
+            ),
+            lesson.math(
+                r"L = - \frac{1}{\sum_e \sum_t m_t} \; \sum_e A(e) \sum_t m_t \, \log "
+                r"\pi_\theta(e_t \mid e_{\lt t})"
+            ),
+            lesson.md(
+                "To divide by the number of drawn tokens is a choice, the token mean: a long "
+                "episode counts for more. Try one push, at the place where an answer begins. "
+                "Its size is invented, so that you can see it; a real step moves less."
+            ),
+        ]
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _(config, environment, policy):
+    begins = environment.tasks(("compositional",), min(24, config.held_out), "held_out")
+    chances = nb05b.chances_after(policy, environment, begins)
+    WhatIf(
+        "One push",
+        [
+            Knob("token", "Drawn token", list(chances)[:2], "{}"),
+            Knob("advantage", "Advantage of its episode", [-2.0, -1.0, 0.0, 1.0, 2.0]),
+        ],
+        lambda token, advantage: nb05b.push(chances, token, advantage),
+        {
+            "token": nb05b.ANSWERS if nb05b.ANSWERS in chances else next(iter(chances)),
+            "advantage": 1.0,
+        },
+        static="execute" in mo.cli_args(),
+    )
+    return (begins,)
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    ### Exercise 3: the loss of a batch
+
+    Write L. An episode has `prompt_ids`, `token_ids` and `sampled`.
+    """)
+    return
+
+
+@app.function
+def policy_gradient(policy, episodes, advantages):
+    """The loss L of a batch: a scalar tensor, through which gradients flow.
+
+    The model reads `prompt_ids + token_ids`, and its logits at a position are those of
+    the *next* token. `sampled` is m: True where the policy drew the token of `token_ids`.
+
+    >>> policy_gradient(policy, by_engine[:2], [1.0, -1.0]).backward()
+    """
+    ...
+
+
+@app.cell(hide_code=True)
+def _():
+    exercise.feedback(
+        lambda: policy_gradient,
+        check_policy_gradient,
+        policy_gradient_solution,
+        level="stretch",
+        minutes=9,
+        lines=7,
+        hints=(
+            "Which position's logits predict the first token of the response? And what is the "
+            "sum divided by: tokens or episodes?",
+            "One episode at a time: feed all ids but the last, take `log_softmax(-1)`, and "
+            "`gather` the entries of all ids but the first. The last "
+            "`len(token_ids)` of these belong to the response. Select with a tensor of "
+            "`sampled`, sum, and count.",
+        ),
+    )
+    return
+
+
+@app.cell
+def _():
+    loss_of, whose_loss = exercise.running(
+        lambda: policy_gradient, check_policy_gradient, policy_gradient_solution
+    )
+    return loss_of, whose_loss
+
+
+@app.cell(hide_code=True)
+def _():
+    lesson.folded(
+        "Two names that you will meet everywhere: PPO and GRPO",
+        f"""
+    - {lesson.term("PPO")} takes several steps on one batch, so that the batch is soon off-policy.
+      It weights each token by the ratio of its new to its old
+      probability, and [clips](https://arxiv.org/abs/1707.06347). Clipping is one-sided: beyond a
+      range a token gets no more push *in the direction of its
+      advantage*, but a push back always counts. A second model, the critic, estimates values.
+    - {lesson.term("GRPO")} replaces that model by the group
+      ([DeepSeekMath](https://arxiv.org/abs/2402.03300), section 4). The step here has its
+      advantage, with the
+      plain policy gradient. GRPO also clips, takes the mean over each answer's own tokens, and adds
+      a penalty for leaving the start (KL).
+    """,
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _(whose_loss, whose_sampler):
+    lesson.md(f"""
+    ## Twenty steps that learn
+
+    Sample, score, compare, push: with {whose_sampler}, and {whose_loss}.
+    """)
+    return
+
+
+@app.function
+@torch.inference_mode()
+def play(policy, environment, sampling, config, step, sampler):
+    """The next tasks, and a group of `config.samples` scored episodes for each."""
+    tasks = environment.tasks(
+        ("compositional",), config.prompts, start=step * config.prompts
+    )
+    copies = [task for task in tasks for _ in range(config.samples)]
+    first_seed = (config.seed + 1) * 1_000_000 + step * len(copies)
+    responses = [
+        sampler(policy, task, environment.execute, sampling, first_seed + number)
+        for number, task in enumerate(copies)
+    ]
+    return [
+        nb05b.as_episode(policy, task, *response)
+        for task, response in zip(copies, responses, strict=True)
+    ]
+
+
+@app.function
+def train(policy, environment, sampling, config, sampler, loss_of, on_step):
+    parameters = list(policy.model.parameters())
+    optimizer = torch.optim.AdamW(parameters, config.learning_rate, weight_decay=0.0)
+    for step in range(config.steps):
+        episodes = play(policy, environment, sampling, config, step, sampler)
+        rewards = [episode.score.reward for episode in episodes]
+        starts = range(0, len(rewards), config.samples)
+        groups = [rewards[start : start + config.samples] for start in starts]
+        advantages = [advantage for group in groups for advantage in advantages_of(group)]
+        optimizer.zero_grad()
+        loss_of(policy, episodes, advantages).backward()
+        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+        optimizer.step()
+        on_step(step + 1, episodes)
+
+
+@app.cell(hide_code=True)
+def _(was):
+    ask_gain = lesson.predict(
+        f"Before, {was.accuracy:.0%} of the held-out tasks were right. And afterwards?",
+        "less than 20 points more",
+        "20 to 40 points more",
+        "more than 40 points more",
+    )
+    ask_gain
+    return (ask_gain,)
+
+
+@app.cell(hide_code=True)
+def _(config):
+    start = lesson.start_button(f"Train {config.steps} steps", seconds=30)
+    start
+    return (start,)
+
+
+@app.cell(hide_code=True)
+def _(config):
+    curve = LiveCurve(
+        config.steps,
+        "Each batch as it comes: tasks that are new to the policy",
+        percent=False,
+    )
+    curve
+    return (curve,)
+
+
+@app.cell
+def _(
+    begins,
+    card,
+    config,
+    curve,
+    environment,
+    load_policy,
+    loss_of,
+    sampler,
+    sampling,
+    start,
+):
+    lesson.wait_for(start)
+    learner = load_policy(config.policy)
+    history = [nb05b.chances_after(learner, environment, begins)]
+
+    def draw(step, episodes):
+        curve.add("mean reward", step, fmean(episode.score.reward for episode in episodes))
+        history.append(nb05b.chances_after(learner, environment, begins))
+        card.play(learner, step)
+
+    curve.clear()
+    train(learner, environment, sampling, config, sampler, loss_of, draw)
+    card.seal()
+    return history, learner
+
+
+@app.cell(hide_code=True)
+def _(answer_tasks, ask_gain, held_out, history, learner, summarise, was):
+    now = summarise("after", answer_tasks(learner, held_out))
+    gain = 100 * (now.accuracy - was.accuracy)
+    _form = was.outcomes["wrong_format"] - now.outcomes["wrong_format"]
+    lesson.reveal(
+        ask_gain,
+        right=0 if gain < 20 else 1 if gain <= 40 else 2,
+        why=f"""
+    From {was.accuracy:.0%} to {now.accuracy:.0%}, on words that training never draws. Episodes
+    without the form fell from
+    {was.outcomes["wrong_format"]:.0%} to {now.outcomes["wrong_format"]:.0%}:
+    {"most of the gain is formatting: the model already knew the answer" if 200 * _form > gain else "less than half of the gain is formatting"}.
+    """,
+        shows=[
+            lesson.figure(
+                nb05b.mass_chart(history),
+                "What it writes where an answer should begin, step by step, on held-out tasks.",
+            )
+        ],
+    )
+    return gain, now
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    ## Your file
+
+    `sample_episode` and `policy_gradient`, with the rest around them, are a program of one file.
+    """)
+    return
+
+
+@app.cell(hide_code=True)
+def _(loss_of, sampler):
+    _functions = {"sample_episode": sampler, "policy_gradient": loss_of}
+    my_rl = fill_in(EXAMPLES / "my_rl.py", _functions)
+    lesson.folded(
+        f"`my_rl.py`: this page in {len(my_rl.splitlines())} lines, on torch and transformers alone",
+        f"```python\n{my_rl}\n```",
+    )
+    return (my_rl,)
+
+
+@app.cell(hide_code=True)
+def _():
+    write = lesson.start_button("Write my_rl.py", seconds=float("nan"))
+    write
+    return (write,)
+
+
+@app.cell(hide_code=True)
+def _(my_rl, write):
+    lesson.wait_for(write)
+    lesson.md(
+        "In `marimo edit` a button writes it."
+        if lesson.unattended()
+        else keep(my_rl, Path(__file__).resolve().parents[1] / "my_rl.py")
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _(real):
+    lesson.md(f"""
+    ## The same loop on a real language model
+
+    SmolLM2 has 135 million parameters. Two worked examples stand before each question, because then it
+    gets some answers right.
+
+    Only the model, the task and the learning rate differ from your loop. The package's sampler and
+    learner do what your functions do, faster: they run the common beginning of all texts once.
+    Watch the arrows: where one stands in a solid box, the model has invented the result.
+
+    {"" if real else "**SmolLM2 is not on this machine**, so nothing below was computed. Notebook 05 has a button that fetches it (93 MB)."}
+    """)
+    return
+
+
+@app.function
+def train_real(policy, environment, sampling, steps, on_step):
+    learner = learning.Learner(policy, LearnerConfig(learning_rate=2e-5, warmup_steps=0))
+    for step in range(steps):
+        tasks = environment.tasks(("simple",), 4, start=4 * step)
+        copies = [task for task in tasks for _ in range(8)]
+        episodes = simple.play(policy, environment, copies, 1000 * step, sampling)
+        rewards = [episode.score.reward for episode in episodes]
+        groups = [rewards[start : start + 8] for start in range(0, len(rewards), 8)]
+        learner.step(
+            episodes, [advantage for group in groups for advantage in advantages_of(group)]
+        )
+        on_step(step + 1, episodes)
+
+
+@app.cell(hide_code=True)
+def _():
+    ask_real = lesson.predict(
+        "It trains on look-ups of one word only. What will it do better afterwards?",
+        "look up one word",
+        "add two words",
+        "both",
+    )
+    ask_real
+    return (ask_real,)
+
+
+@app.cell(hide_code=True)
+def _(config):
+    real = nb05.real_model()
+    start_real = lesson.start_button(
+        f"Train SmolLM2 for {config.real_steps} steps", seconds=120
+    )
+    real_curve = LiveCurve(config.real_steps, "SmolLM2: right answers in each batch")
+    mo.vstack([start_real, real_curve]) if real else None
+    return real, real_curve, start_real
+
+
+@app.cell(hide_code=True)
+def _(answer_tasks, config, load_policy, real, real_curve, start_real):
+    lesson.wait_for(start_real)
+    with_examples = Zorplex(config.seed, shots=2)
+    exams = [
+        with_examples.tasks((kind,), config.real_tasks, "held_out")
+        for kind in ("simple", "compositional")
+    ]
+    marks, real_card = nb05b.train_the_real_one(
+        real and load_policy(real),
+        exams,
+        answer_tasks,
+        train_real,
+        config.real_steps,
+        real_curve,
+    )
+    real_card
+    return (marks,)
+
+
+@app.cell(hide_code=True)
+def _(ask_real, marks):
+    right, why, shows = nb05b.learned(marks)
+    lesson.reveal(ask_real, right=right, why=why, shows=shows)
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    lesson.predicted(3)
+    return
+
+
+@app.cell(hide_code=True)
+def _(now, was):
+    lesson.recap(
+        "RL needs a reward, and a model that already gets some answers right.",
+        "The log-probability of an episode is a sum over tokens; a tool's carry no gradient.",
+        f"Twenty steps: from {was.accuracy:.0%} to {now.accuracy:.0%} right.",
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    lesson.links(__file__)
+    return
+
+
+@app.function(hide_code=True)
+def check_sample_episode(sample_episode):
+    toy_policies.check_sampler(sample_episode, sample_episode_solution)
+
+
+@app.function(hide_code=True)
+def sample_episode_solution(policy, task, execute, sampling, seed):
+    rng, prompt = random.Random(seed), encode_prompt(policy.tokenizer, task)
+    ids, sampled, start = [], [], 0
+    while len(ids) < sampling.max_tokens:
+        # Generate: the model reads all tokens so far, and the next one is drawn.
+        logits = policy.model(torch.tensor([prompt + ids])).logits[0, -1]
+        chances = (logits / sampling.temperature).softmax(-1).tolist()
+        ids, sampled = ids + rng.choices(range(len(chances)), chances), [*sampled, True]
+        text = policy.tokenizer.decode(ids[start:], skip_special_tokens=True)
+        # More digits may follow in the last line, so it is not read yet.
+        if ids[-1] in policy.eos_ids or find_answer(text.rpartition("\n")[0]) is not None:
+            break
+        # Call: run the tool as soon as the call is complete.
+        if call := find_call(text):
+            result = encode_text(policy.tokenizer, f" -> {execute(task, call)}\n")
+            # Inject: the model will read these tokens, and did not draw them.
+            ids, sampled = ids + result, sampled + [False] * len(result)
+            start = len(ids)
+    return ids[: sampling.max_tokens], sampled[: sampling.max_tokens]
+
+
+@app.function(hide_code=True)
+def check_training_row(training_row):
+    toy_policies.check_row(training_row, training_row_solution)
+
+
+@app.function(hide_code=True)
+def training_row_solution(policy, episode):
+    return episode.token_ids, episode.sampled
+
+
+@app.function(hide_code=True)
+def check_policy_gradient(policy_gradient):
+    toy_policies.check_loss(policy_gradient, policy_gradient_solution)
+
+
+@app.function(hide_code=True)
+def policy_gradient_solution(policy, episodes, advantages):
+    total = 0.0
+    for episode, advantage in zip(episodes, advantages, strict=True):
+        ids = torch.tensor([episode.prompt_ids + episode.token_ids])
+        # The logits at a position are those of the next token.
+        logp = policy.model(ids[:, :-1]).logits[0].log_softmax(-1)
+        chosen = logp.gather(-1, ids[0, 1:, None])[len(episode.prompt_ids) - 1 :, 0]
+        total = total + advantage * chosen[torch.tensor(episode.sampled)].sum()
+    return -total / sum(sum(episode.sampled) for episode in episodes)
+
+
+if __name__ == "__main__":
+    app.run()

@@ -1,0 +1,298 @@
+"""What notebook 05b needs and does not show.
+
+as_episode              what a learner's sampler returns ──► a scored Episode
+beside_the_engine       the learner's sampler against the package's, episode by episode
+foreseen  diagnosis     how well tokens are foreseen; what a trainer would log of the rows that it gets
+chances_after           the next-token probabilities where an answer begins
+push  mass_chart        these after one push; over the steps of a run
+Card                    some episodes before training and after each step, with a slider
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby, zip_longest
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+import torch
+import traitlets
+
+from zorplex_rl.course.figures.tokens import episode_card
+from zorplex_rl.course.lesson import exercise
+from zorplex_rl.course.lesson.lesson import table
+from zorplex_rl.course.lesson.markup import quote
+from zorplex_rl.course.lesson.time_limit import run_within
+from zorplex_rl.course.widgets.live_curve import LiveCurve
+from zorplex_rl.course.widgets.what_if import Answer, Bar, Knob, Panel, WhatIf
+from zorplex_rl.course.widgets.widget import pack
+from zorplex_rl.learning.learner import response_logprobs
+from zorplex_rl.policy.evaluate import summarise
+from zorplex_rl.policy.load import Policy
+from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
+from zorplex_rl.policy.tool_loop import encode_prompt, encode_text
+from zorplex_rl.run import figure as style
+from zorplex_rl.run.figure import render
+from zorplex_rl.task.environment import ZORPLEX, Zorplex
+from zorplex_rl.task.episode import OUTCOMES, Episode, Finish, Task, Turn
+from zorplex_rl.task.parser import find_answer, find_call
+from zorplex_rl.task.rewards import accuracy, score
+from zorplex_rl.task.specs import TASK_SPECS
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Sampler = Callable[..., tuple[list[int], list[bool]]]
+Row = Callable[[Policy, Episode], tuple[list[int], list[bool]]]
+ANSWERS, TALKS = "[ANSWER", "So"
+"""The tokens between which the embedded policy chooses where an answer should begin."""
+
+
+def as_episode(policy: Policy, task: Task, ids: Sequence[int], sampled: Sequence[bool], group: int = 0) -> Episode:
+    """Return the scored episode of a response: its ``ids``, and which the policy drew."""
+    turns, start = list[Turn](), 0
+    for own, run in groupby(sampled):
+        end = start + len(list(run))
+        text = policy.tokenizer.decode(list(ids[start:end]), skip_special_tokens=True)
+        if own:
+            call = find_call(text)
+            turns.append(Turn(text, start, end, str(call) if call else None))
+        elif turns:
+            turns[-1] = replace(turns[-1], result=text)
+        start = end
+    finished = turns and find_answer(turns[-1].text.rpartition("\n")[0]) is not None
+    finish: Finish = "eos" if ids and ids[-1] in policy.eos_ids else "answer" if finished else "tokens"
+    prompt = encode_prompt(policy.tokenizer, task)
+    episode = Episode(task, prompt, list(ids), list(sampled), [0.0] * len(ids), turns, finish, group=group)
+    episode.score = score(episode)
+    return episode
+
+
+def beside_the_engine(
+    policy: Policy, environment: Zorplex, sampler: Sampler, sampling: Sampling
+) -> tuple[list[Episode], list[bool], tuple[float, float]]:
+    """Sample eight tasks both ways. Returns the engine's episodes, which are equal, seconds."""
+    tasks = environment.tasks(tuple(TASK_SPECS), 8)
+    clock = [time.monotonic()]
+    engine = rollout(
+        policy, [RolloutRequest(task, seed) for seed, task in enumerate(tasks)], environment.execute, sampling
+    )
+    clock.append(time.monotonic())
+    with torch.inference_mode():
+        found = [sampler(policy, task, environment.execute, sampling, seed) for seed, task in enumerate(tasks)]
+    clock.append(time.monotonic())
+    equal = [exercise.same(one, (other.token_ids, other.sampled)) for one, other in zip(found, engine, strict=True)]
+    return engine, equal, (clock[1] - clock[0], clock[2] - clock[1])
+
+
+def foreseen(policy: Policy, episodes: Sequence[Episode]) -> dict[bool, float]:
+    """Return the mean probability of the tokens that the policy drew, and of the tool's."""
+    everything = [replace(episode, sampled=[True] * len(episode.sampled)) for episode in episodes]
+    chances: dict[bool, list[float]] = {True: [], False: []}
+    for episode, logprobs in zip(episodes, response_logprobs(policy, everything), strict=True):
+        for own, logprob in zip(episode.sampled, logprobs, strict=True):
+            chances[own].append(math.exp(logprob))
+    return {own: fmean(found) for own, found in chances.items()}
+
+
+def diagnosis(policy: Policy, episodes: Sequence[Episode], yours: Row, healthy: Row) -> list[dict[str, str]]:
+    """Return the rows of a table: what a trainer would log of healthy rows, and of yours."""
+    right, found = diagnose(policy, episodes, healthy), dict[str, str]()
+    wrong = run_within(10.0, lambda: found.update(diagnose(policy, episodes, yours)))
+    said = f"raises {type(wrong).__name__}" if wrong else ""
+    return [{"": name, "healthy": value, "yours": found.get(name, said)} for name, value in right.items()]
+
+
+def diagnose(policy: Policy, episodes: Sequence[Episode], training_row: Row) -> dict[str, str]:
+    """Return what a trainer that gets these rows would log, by name."""
+    rows = []
+    for episode in episodes:
+        ids, own = (torch.as_tensor(part).tolist() for part in training_row(policy, episode))
+        rows.append(replace(episode, token_ids=ids, sampled=[bool(flag) for flag in own]))
+    learned = [_own(row, logprobs) for row, logprobs in zip(rows, response_logprobs(policy, rows), strict=True)]
+    recorded = [_own(episode, episode.logprobs) for episode in episodes]
+    pairs = [pair for now, then in zip(learned, recorded, strict=True) for pair in zip(now, then, strict=False)]
+    ends = sum(token in policy.eos_ids for row in rows for token in _own(row, row.token_ids))
+    return {
+        "tokens that the trainer learns from": f"{sum(map(len, learned))}",
+        "of these, tokens that end a text": f"{ends}",
+        "their mean probability to the trainer": f"{fmean(math.exp(lp) for row in learned for lp in row):.0%}",
+        "largest difference from the log-prob at sampling": f"{max(abs(one - other) for one, other in pairs):.4f}",
+    }
+
+
+def _own(row: Episode, values: Sequence[Any]) -> list[Any]:
+    return [value for value, own in zip(values, row.sampled, strict=True) if own]
+
+
+@torch.inference_mode()
+def chances_after(policy: Policy, environment: Zorplex, tasks: Sequence[Task]) -> dict[str, float]:
+    """Return the mean probability of each token that may begin the answer."""
+    total = torch.zeros(policy.model.config.vocab_size)
+    for task in tasks:
+        spec = environment.spec(task.kind)
+        text = "".join(f"{call} -> {spec.run(task, call)}\n" for call in spec.calls_needed(task))
+        one, other = (task.table[word] for word in task.words[:2])
+        text += f"{one}{'+' if one + other == task.answer else '-'}{other}={task.answer}\n"
+        ids = encode_prompt(policy.tokenizer, task) + encode_text(policy.tokenizer, text)
+        inputs = torch.tensor([ids], device=policy.model.device)
+        total += policy.model(inputs).logits[0, -1].float().softmax(-1).cpu() / len(tasks)
+    likely = total.topk(4)
+    return {
+        policy.tokenizer.decode([token]): chance
+        for token, chance in zip(likely.indices.tolist(), likely.values.tolist(), strict=True)
+    }
+
+
+def push(chances: Mapping[str, float], token: str, advantage: float, rate: float = 2.0) -> Answer:
+    """Return ``chances`` before and after one ascent step on advantage · log p(token)."""
+    before = {name: chance for name, chance in chances.items() if chance >= 0.01 or name == token}
+    before["all others"] = max(0.0, 1 - sum(before.values()))
+    logits = torch.tensor([math.log(max(chance, 1e-9)) for chance in before.values()], requires_grad=True)
+    logp = logits.log_softmax(-1)[list(before).index(token)]
+    (gradient,) = torch.autograd.grad(advantage * logp, logits)
+    after = dict(zip(before, (logits + rate * gradient).softmax(-1).tolist(), strict=True))
+
+    def bar(name: str, chance: float) -> Bar:
+        return Bar(quote(name).strip("`"), chance, f"{chance:.0%}", "green" if name == token else "grey")
+
+    drawn = {"Before the push": before, "After it": after}
+    panels = [Panel(title, [bar(*pair) for pair in found.items()], 1.0) for title, found in drawn.items()]
+    moved = after[token] - before[token]
+    way = "comes from" if moved > 0 else "goes to"
+    said = f"{abs(moved):.0%} of the mass {way} the other tokens."
+    return Answer(panels, said if abs(moved) > 0.004 else "Nothing moves: with advantage 0 an episode teaches nothing.")
+
+
+def mass_chart(history: Sequence[Mapping[str, float]]) -> str:
+    """Draw where the probability of the next token lies, step by step; each column adds up to 1."""
+    steps = range(len(history))
+    tagged, talking = ([found.get(token, 0.0) for found in history] for token in (ANSWERS, TALKS))
+
+    def draw(figure: Figure) -> None:
+        from matplotlib.ticker import MaxNLocator
+
+        axes = figure.subplots()
+        rest = [max(0.0, 1 - one - other) for one, other in zip(tagged, talking, strict=True)]
+        axes.stackplot(steps, tagged, talking, rest, colors=(style.GREEN, style.ORANGE, style.GREY), alpha=0.85)
+        middle = len(history) - 1
+        look: dict[str, Any] = {"va": "center", "fontsize": 20, "color": style.TEXT_ON_COLOUR}
+        axes.text(0.97 * middle, tagged[-1] / 2, "[ANSWER …", ha="right", **look)
+        axes.text(0.03 * middle, tagged[0] + talking[0] / 2, "So …", **look)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.set(xlim=(0, middle), ylim=(0, 1), xlabel="training step", ylabel="probability of the next token")
+        style.show_percent(axes.yaxis)
+        style.bare_axes(axes, keep=("left", "bottom"))
+
+    said = f"[ANSWER goes from {tagged[0]:.0%} to {tagged[-1]:.0%}, So from {talking[0]:.0%} to {talking[-1]:.0%}"
+    return render(draw, 420, "Probability mass that moves", said)
+
+
+class Card(WhatIf):
+    """Show what a policy writes for the same few tasks, at a slider's training step 0 to ``steps``.
+
+    It has no script of its own. ``play`` samples the tasks after one more step and shows them;
+    ``seal`` makes the table of a static page, which begins at step 0.
+    """
+
+    def __init__(
+        self, title: str, policy: Policy, steps: int, sampling: Sampling, shown: Sequence[Episode], lines: int = 2
+    ) -> None:
+        self.policy, self.sampling, self.lines = policy, sampling, lines
+        self.requests = [RolloutRequest(episode.task, episode.seed) for episode in shown]
+        self.recorded: list[list[Episode]] = [list(shown)]
+        super().__init__(title, [Knob("step", "Training step", list(range(steps + 1)))], self.at, {"step": 0})
+
+    @traitlets.default("kind")
+    def _drawn_as(self) -> str:
+        return "WhatIf"
+
+    def at(self, step: int) -> Answer:
+        """Return the episodes of ``step``, or of the newest one before it."""
+        newest = len(self.recorded) - 1
+        shown = self.recorded[min(step, newest)]
+        right = sum(episode.scored.outcome == "success" for episode in shown)
+        reward = fmean(episode.scored.reward for episode in shown)
+        said = f"Step {step}: {right} of {len(shown)} right, mean reward {reward:.2f}."
+        if step > newest:
+            said = f"This is still step {newest}: a button on this page trains further."
+        return Answer(figure=episode_card(self.policy, shown, lines=self.lines), said=said)
+
+    def play(self, policy: Policy, step: int) -> None:
+        """Sample the tasks with ``policy``, which has taken ``step`` steps, and show the episodes."""
+        episodes = rollout(policy, self.requests, ZORPLEX.execute, self.sampling)
+        for episode in episodes:
+            episode.score = score(episode)
+        self.recorded[step:] = [episodes]
+        self.result = self.answer({"step": step}) | {"params": self.params}
+
+    def seal(self) -> None:
+        self.result = self.answer(self.params) | {"params": self.params}
+        self.table = pack(self.make_table())
+
+
+def varied(episodes: Sequence[Episode], count: int) -> list[Episode]:
+    """Return ``count`` scored episodes that end in as many ways as there are, failures first."""
+    unlike: dict[str, list[Episode]] = {outcome: [] for outcome in (*OUTCOMES[1:], OUTCOMES[0])}
+    for episode in episodes:
+        unlike[episode.scored.outcome].append(episode)
+    turns = [episode for row in zip_longest(*unlike.values()) for episode in row if episode is not None]
+    return turns[:count]
+
+
+Marks = list[list[list[Episode]]]
+"""The episodes of each exam, before training and after it; empty if there was none."""
+
+
+def train_the_real_one(
+    policy: Policy | None,
+    exams: Sequence[Sequence[Task]],
+    answer: Callable[..., list[Episode]],
+    train: Callable[..., None],
+    steps: int,
+    curve: LiveCurve,
+) -> tuple[Marks, Card | None]:
+    """Let ``policy`` answer the ``exams``, train it, let it answer again. Returns the answers, and a card of the run."""
+    if policy is None:
+        return [], None
+    sampling = Sampling(max_tokens=48, max_turns=8, slots=32)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    marks = [[answer(policy, tasks, sampling) for tasks in exams]]
+    card = Card("Three questions to SmolLM2", policy, steps, sampling, marks[0][0][:3])
+
+    def on_step(step: int, episodes: Sequence[Episode]) -> None:
+        curve.add("sampled", step, accuracy(episodes))
+        card.play(policy, step)
+
+    train(policy, Zorplex(shots=2), sampling, steps, on_step)
+    card.seal()
+    marks.append([answer(policy, tasks, sampling) for tasks in exams])
+    torch.set_num_threads(threads)
+    return marks, card
+
+
+def learned(marks: Marks) -> tuple[int | list[int], str, list[Any]]:
+    """Return what ``reveal`` shows of the answers: the right option, why, and a table."""
+    if not marks:
+        return [], "SmolLM2 is not on this machine.", []
+    before, after = ([summarise(name, e) for e in m] for name, m in zip(("before", "after"), marks, strict=True))
+    pairs = list(zip(before, after, strict=True))
+    rows = [
+        {"task": episodes[0].task.kind}
+        | {report.name: f"{report.accuracy:.0%}" for report in pair}
+        | {"95 % interval after": "{:.0%} to {:.0%}".format(*pair[1].interval)}
+        for episodes, pair in zip(marks[0], pairs, strict=True)
+    ]
+    found = [index for index, (was, now) in enumerate(pairs) if now.accuracy - was.accuracy > 0.15]
+    why = "; ".join(f"`{row['task']}`: {row['before']} before, {row['after']} after" for row in rows) + ". "
+    if found == [0]:
+        why += (
+            "It learned to call and to copy. It cannot add, and RL only makes likelier what a model does now and then."
+        )
+    caption = f"SmolLM2, right of {len(marks[0][0])} sampled answers to held-out tasks of each kind"
+    return 2 if len(found) == 2 else found, why, [table(caption, rows)]
