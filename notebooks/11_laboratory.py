@@ -72,7 +72,7 @@ def settings():
     config = SimpleNamespace(
         policy="embedded", device="cpu", seed=0, shots=0, threads=1, max_tokens=96,
         # The page's own run, if that of notebook 08 is not there.
-        shots=0, prompts=6, samples=6, steps=8, max_lag=1, learning_rate=4e-4, eval_tasks=30,
+        prompts=6, samples=6, steps=8, max_lag=1, learning_rate=4e-4, eval_tasks=30,
         # The runs that fall: the study's live setting, and the first of its five seeds.
         study=lab.Conditions(steps=21, schedule_steps=60, learning_rate=3e-4, held_out_tasks=40),
         fallen_seed=30, old=20, wrong_share=0.1, wrong_spread=5.0,

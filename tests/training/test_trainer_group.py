@@ -101,7 +101,7 @@ def test_sharded_over_three_ranks_a_learner_makes_the_same_weights_up_to_the_ord
         if not exact:
             # The largest rounding error of some hundred tokens: it is not the same in another order.
             metrics["max_logp_difference"] = own["max_logp_difference"]
-        assert own == pytest.approx(metrics, rel=1e-4 if exact else 0.01, abs=1e-6 if exact else 0.02)
+        assert own == pytest.approx(metrics, rel=1e-4 if exact else 0.01, abs=1e-5 if exact else 0.02)
     assert [rank["state"] is None for rank in ranks] == [False, True, True]
     moments, masters = (
         [[tensor for key, tensor in s.items() if part in key] for s in (ranks[0]["state"], learner.state_dict())]
@@ -127,8 +127,8 @@ def test_a_checkpoint_of_a_group_is_continued_by_one_process_and_the_reverse(bat
     )
     assert same_weights(of_run, of_file)
     expected = of_one.step(*batch)
-    assert of_group.step(*batch) == pytest.approx(expected, rel=1e-4, abs=1e-6)
-    assert ranks[0]["metrics_after_load"] == pytest.approx(expected, rel=1e-4, abs=1e-6)
+    assert of_group.step(*batch) == pytest.approx(expected, rel=1e-4, abs=1e-5)
+    assert ranks[0]["metrics_after_load"] == pytest.approx(expected, rel=1e-4, abs=1e-5)
     weights = of_one.policy.model.state_dict()
     for name, found in ranks[0]["weights_after_load"].items():
         torch.testing.assert_close(found, weights[name], atol=1e-5, rtol=0)

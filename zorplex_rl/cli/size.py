@@ -7,8 +7,16 @@ from pathlib import Path
 
 from zorplex_rl.cli.presets import PresetName, preset_config
 from zorplex_rl.config import Config
-from zorplex_rl.sizing.measured import available_memory, measure
-from zorplex_rl.sizing.memory import BYTES, Memory, Workload, generator_memory, logit_bytes, trainer_memory
+from zorplex_rl.sizing.measured import measure
+from zorplex_rl.sizing.memory import (
+    BYTES,
+    Memory,
+    Workload,
+    available_memory,
+    generator_memory,
+    logit_bytes,
+    trainer_memory,
+)
 from zorplex_rl.sizing.model_shape import ModelShape, shape_of
 from zorplex_rl.task.environment import Environment
 
@@ -106,7 +114,7 @@ def warn_of_memory(config: Config, folder: Path, environment: Environment) -> No
     kernel would kill its processes without a word. On a GPU torch says what it lacks."""
     work, there = workload_of(config, folder, environment), available_memory()
     needed = run_bytes(processes(shape_of(folder), work, config), config)
-    if there is not None and needed > there:
+    if needed > there:
         print(
             f"zorplex-rl: warning: with answers of {config.max_tokens} tokens this run needs about {gigabytes(needed)} of memory, and "
             f"{gigabytes(there)} are there; lower --token-budget, --slots or --max-tokens, or take --dtype bfloat16",

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import marimo as mo
 import numpy as np
 
+from zorplex_rl.course.figures.loop_drawing import ROLES
 from zorplex_rl.course.figures.tokens import episode_card
 from zorplex_rl.course.lesson import lesson
 from zorplex_rl.course.widgets.timeline_simulator import GRID, ON_THE_GRID, ONE_STRAGGLER
@@ -171,7 +172,7 @@ def batch_chart(seconds: Sequence[float], plan: Sequence[tuple[int, float]]) -> 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
         for (slot, start), took, end in zip(plan, seconds, ends, strict=True):
-            colour = style.VERMILION if end == max(ends) else style.ROLES["generator"]
+            colour = style.VERMILION if end == max(ends) else ROLES["generator"]
             axes.barh(slot, took, left=start, height=0.7, color=colour, edgecolor=style.TEXT_ON_COLOUR, linewidth=0.6)
         axes.axvline(max(ends), color=style.VERMILION, linewidth=1.2, linestyle="--")
         style.name_rows(axes, [f"slot {slot + 1}" for slot in range(slots)])

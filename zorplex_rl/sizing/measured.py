@@ -17,7 +17,6 @@ import os
 import subprocess
 import sys
 import time
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
@@ -33,23 +32,6 @@ if TYPE_CHECKING:
     from zorplex_rl.task.episode import Task
 
 WARM_UP = Workload(prompt=1, response=16, prompts=2, group_size=2, slots=4, tasks=2)
-CONTROL_GROUPS = (
-    (Path("/sys/fs/cgroup"), "memory.max", "memory.current", "inactive_file"),
-    (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-)
-"""Of version 2 and of version 1: limit, bytes in use, and of these the files that can be dropped."""
-
-
-def available_memory() -> int | None:
-    """Return the bytes that are left in main memory, or in a container; None where it is not said."""
-    meminfo = Path("/proc/meminfo")
-    lines = meminfo.read_text().splitlines() if meminfo.exists() else []
-    found = [1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")]
-    for group, limit, used, droppable in CONTROL_GROUPS:
-        with suppress(OSError, ValueError):  # There is no such group, or no limit ("max").
-            files = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())[droppable]
-            found.append(int((group / limit).read_text()) - int((group / used).read_text()) + int(files))
-    return min(found, default=None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,9 +27,13 @@ et al. 2022 (arXiv:2205.05198, section 4), for this architecture.
 """
 
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Self
+
+import psutil
 
 from zorplex_rl.config import Config
 from zorplex_rl.policy.packing import row_length, rows_of, split_by_tokens
@@ -50,6 +54,11 @@ HOLES = {"trainer": 0.1, "generator": 0.15}
 """What the holes between these add, as a share; a generator has no backward pass."""
 LIBRARY_BYTES = 5_000_000
 """What torch's kernels keep for the shapes that they have met."""
+CONTROL_GROUPS = (
+    (Path("/sys/fs/cgroup"), "memory.max", "memory.current", "inactive_file"),
+    (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+)
+"""Of version 2 and of version 1: limit, bytes in use, and of these the files that can be dropped."""
 KEPT, LIBRARIES = "kept by the allocator", "libraries"
 OFF_GPU = ("weight ring", "staging", KEPT, LIBRARIES)
 """Parts that are in no GPU's memory."""
@@ -270,3 +279,13 @@ def _sampling(shape: ModelShape, work: Workload, tasks: int, samples: int, tenso
         "choice of tokens": rows * vocabulary * 16,
     }
     return {"prefill": prefill, "sample": sample}
+
+
+def available_memory() -> int:
+    """Return the bytes that are left in main memory, or in a container."""
+    found = [psutil.virtual_memory().available]
+    for group, limit, used, droppable in CONTROL_GROUPS:
+        with suppress(OSError, ValueError):  # There is no such group, or no limit ("max").
+            files = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())[droppable]
+            found.append(int((group / limit).read_text()) - int((group / used).read_text()) + int(files))
+    return min(found)
