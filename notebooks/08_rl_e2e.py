@@ -170,7 +170,7 @@ async def stop_all():
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    A **group** is the episodes of one task, as in 05. Its *number* decides its task and its random
+    A **group** is the episodes of one task, as in 05b. Its *number* decides its task and its random
     draws. `sample` does the first half of the loop: from tasks to rewards.
     """)
     return
@@ -396,7 +396,7 @@ def _():
     - Take `per_step` pairs from `ready`, an `asyncio.Queue`: `await ready.get()` waits for one. Each
       pair is a group's rewards and its episodes.
     - The step has now *begun*: add one to `now.step`, so that its groups are no longer on the way.
-    - Compute advantages as in 05: subtract the mean of the group, and divide by its standard deviation
+    - Compute advantages as in 05b: subtract the mean of the group, and divide by its standard deviation
       plus 1e-4. `fmean` and `pstdev` are imported. Put episodes and advantages into two flat lists.
     - `await trainer.step(episodes, advantages)` takes the step and returns its metrics.
       `await trainer.publish()` returns the new version. Store it in `now.published`.
@@ -724,7 +724,7 @@ def _():
 
     `my_async_rl.py` is this page in 230 lines, with your `may_start` and your `train`. Its two processes
     share the weights in memory, behind a lock. Its tools answer at once, so it samples one batch at a
-    time. `sample_episode` and `policy_gradient` come from your `my_rl.py`, if you wrote it in notebook 05.
+    time. `sample_episode` and `policy_gradient` come from your `my_rl.py`, if you wrote it in notebook 05b.
     """)
     return
 

@@ -64,7 +64,7 @@ def _():
     ## A run to judge
 
     At the end of a run some number has risen. What has the policy learned? Here you train one as in
-    notebook 05, in a single process, and then ask in three ways. `play` samples and scores one episode for
+    notebook 05b, in a single process, and then ask in three ways. `play` samples and scores one episode for
     each task, and `compare` makes advantages of a group's rewards. Both are 05's.
     """)
     return

@@ -208,6 +208,6 @@ def test_the_course_and_its_notebooks_stay_small():
     """The budget of the course alone is in ``test_house.py``. Notebook 11, the laboratory, and its module
     came later and have one of their own."""
     course = {file for file in (ROOT / "zorplex_rl" / "course").rglob("*.py") if "site" not in file.parts}
-    assert lines_of(*NOTEBOOKS.values()) <= 11_700
+    assert lines_of(*NOTEBOOKS.values()) <= 12_350
     assert lines_of(*LABORATORY) <= 970
     assert [file.name for file in course if file.name.startswith("nb") and lines_of(file) > 500] == []
