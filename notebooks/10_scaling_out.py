@@ -793,7 +793,7 @@ def _(ask_notice, hosts_config, lost, stage):
         Lost after {_notice:.1f} s, on {stage.kind}. What a lost generator says late is dropped, so nobody waits for its lease. A trainer, which must not exist twice,
         would have started no sooner than {LEASE_SECONDS + MARGIN_SECONDS:g} s after its host was last heard.
 
-        The replacement was ready {lost.replaced[0] - lost.killed:.1f} s after the kill. The spare had died on the same host, so {lost.replaced[0] - lost.noticed[0]:.1f} s of these went into a new process.
+        The replacement was ready {lost.replaced[0] - lost.killed:.1f} s after the kill. {f"The spare had died on the same host, so {lost.replaced[0] - lost.noticed[0]:.1f} s of these went into a new process." if lost.replaced[0] > lost.noticed[0] + 0.5 else "The spare had died on the same host, too, but a new one was ready by then."}
         It sampled {len(lost.worked)} groups. Accuracy was {_before:.0%} at the last
         evaluation before the kill, {lost.greedy[-1][1]:.0%} at the end.
         """,

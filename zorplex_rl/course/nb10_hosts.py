@@ -28,7 +28,7 @@ import zorplex_rl
 from zorplex_rl.course.figures.spans import Lives, LostHost
 from zorplex_rl.course.namespaces import namespaced_hosts, why_not
 from zorplex_rl.run.folder import RunFolder
-from zorplex_rl.run.timeline import Timeline
+from zorplex_rl.run.timeline import Timeline, now
 
 if TYPE_CHECKING:
     from zorplex_rl.course.widgets import LiveCurve
@@ -133,7 +133,7 @@ class TwoHosts:
 
     def kill(self) -> None:
         """Kill the second host."""
-        self.killed = time.monotonic()
+        self.killed = now()
         self._kill(self.process.pid)
 
     async def follow(self, curve: LiveCurve) -> None:
