@@ -9,6 +9,7 @@ import inspect
 import os
 import shutil
 import signal
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -170,6 +171,28 @@ def embedded() -> Policy:
     if not EMBEDDED_PATH.is_dir():
         pytest.skip(f"{EMBEDDED_PATH} has not been built yet")
     return load_policy("embedded")
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    """One browser for each file of tests; beyond it, playwright's event loop would be in the way of
+    other tests' own."""
+    from pages import launched
+
+    with launched() as browser:
+        yield browser
+
+
+@pytest.fixture
+def small_disk(tmp_path, request):
+    """A file system of the size that the test names."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={request.param}", "tmpfs", disk]
+    if os.geteuid() or subprocess.run(mount, check=False).returncode:
+        pytest.skip("mounting a file system needs root")
+    yield disk
+    subprocess.run(["umount", disk], check=True)
 
 
 @pytest.fixture(scope="session")

@@ -74,6 +74,29 @@ def launched() -> Iterator[Any]:
         browser.close()
 
 
+@contextmanager
+def guarded_page(browser: Any, allowed: str = "http://127.0.0.1", **options: Any) -> Iterator[Any]:
+    """A page of a fresh context with ``options``. Any error on it, and any request for what does
+    not begin with ``allowed``, fails the test."""
+    with browser.new_context(**options) as context:
+        page = context.new_page()
+        page.set_default_timeout(120_000)
+        page.wrong = wrong = []
+        page.on("pageerror", lambda error: wrong.append(str(error)))
+        page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
+
+        def refuse_what_leaves(route: Any) -> None:
+            if route.request.url.startswith((allowed, "data:", "blob:")):
+                route.continue_()
+            else:
+                wrong.append(route.request.url)
+                route.abort()
+
+        page.route("**/*", refuse_what_leaves)
+        yield page
+        assert wrong == []
+
+
 def state_of(widget: Any) -> dict[str, Any]:
     """The traits that a page gets."""
     own = widget.trait_names(sync=True) if hasattr(widget, "trait_names") else []

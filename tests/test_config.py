@@ -50,9 +50,7 @@ def test_every_number_has_a_bound_that_is_named_when_it_is_passed(name):
     ("changed", "named"),
     [
         ({"transport": "pigeon"}, "--transport"),
-        ({"group_size": 1}, "--group-size"),
         ({"group_size": 1, "loss": "reinforce", "credit": "prefix"}, "--group-size"),
-        ({"generators": 9}, "--generators"),
         ({"task": "my.py", "difficulty": "hard"}, "--difficulty"),
         ({"clip_high": -0.1}, "--clip-high"),
     ],

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 from runs import SMALL, as_flags, command, rows, train_here, train_on
 
-from zorplex_rl.cli.commands import main
 from zorplex_rl.run.folder import RunFolder
 from zorplex_rl.simulation.what_if import read_recording
 
@@ -97,19 +96,3 @@ def test_an_episode_whose_score_failed_is_no_episode_without_reward(tmp_path):
     assert f"line {line}, in score" in folder.log.read_text(), "the traceback in the user's code"
     assert len(rows(folder.path, "step")) < CONFIG.steps, "the run does not count as done"
     assert not folder.policy.exists()
-
-
-@pytest.mark.parametrize(
-    ("flags", "named"),
-    [(["--loss", "reinforce", "--clip-high", "0.3"], "--clip-high"), (["--max-stale", "4"], "stale")],
-)
-def test_a_setting_that_could_have_no_effect_is_refused(flags, named, tmp_path, capsys):
-    """huggingface/trl issue 7009: with one kernel a term of the loss is dropped without an error or
-    a warning, although the setting for it stays on."""
-    try:
-        code = main(["train", *flags, "--out", str(tmp_path / "run")])
-    except SystemExit as ended:
-        code = ended.code
-    assert code == 2
-    assert named in capsys.readouterr().err
-    assert not (tmp_path / "run").exists()

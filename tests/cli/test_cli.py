@@ -43,6 +43,7 @@ REFUSED = {
     "train --learning-rate=": "--learning-rate",
     "train --lerning-rate 1": "--lerning-rate",
     "train --group-size 1": "--group-size",
+    "train --loss reinforce --clip-high 0.3": "--clip-high",
     "train --generators 9": "--generators",
     "train --policy no/such/folder": "no/such/folder",
     "train --task sudoku": "--task",

@@ -10,7 +10,6 @@ import pty
 import re
 import shlex
 import signal
-import subprocess
 import sys
 import termios
 import threading
@@ -21,7 +20,6 @@ from runs import SMALL, as_flags, command, eventually, final_weights, rows, same
 
 from zorplex_rl.cli import train
 from zorplex_rl.cli.commands import main
-from zorplex_rl.errors import CheckpointError
 from zorplex_rl.run.folder import RunFolder, step_of
 from zorplex_rl.training.controller import StopRequest
 
@@ -76,31 +74,7 @@ def test_a_finished_run_is_left_alone_and_can_be_made_longer(tmp_path, capsys, s
 
 
 @pytest.mark.long
-def test_a_trainer_does_not_come_back_from_a_broken_checkpoint(tmp_path):
-    controllers = []
-
-    def show(row):
-        if row["event"] == "step" and row["step"] == 3:
-            os.truncate(tmp_path / "run" / "checkpoints" / "step_000002" / "trainer" / "learner.safetensors", 1000)
-            os.kill(controllers[0].trainer.service.replicas[0].pid, signal.SIGKILL)
-
-    with pytest.raises(CheckpointError, match="the trainer died"):
-        train_here(SMALL, tmp_path / "run", show=show, on_start=controllers.append)
-
-
-@pytest.fixture
-def small_disk(tmp_path):
-    """A file system with room for a few checkpoints."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", disk]
-    if os.geteuid() or subprocess.run(mount, check=False).returncode:
-        pytest.skip("mounting a file system needs root")
-    yield disk
-    subprocess.run(["umount", disk], check=True)
-
-
-@pytest.mark.long
+@pytest.mark.parametrize("small_disk", ["64m"], indirect=True, ids=["room for a few checkpoints"])
 def test_a_disk_that_fills_up_ends_the_run_with_the_way_to_go_on(small_disk):
     path, filler = small_disk / "a run", small_disk / "filler"
     with command("train", *as_flags(SMALL.changed(steps=500)), "--out", str(path)) as running:

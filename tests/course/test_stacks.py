@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-from pages import launched
+from pages import guarded_page
 from prose import too_long
 
 from zorplex_rl import __version__
@@ -129,21 +129,19 @@ def test_the_reference_page_shows_all_commands():
 
 
 @pytest.mark.slow
-def test_in_a_browser_all_columns_of_the_table_are_seen_and_sort(tmp_path):
-    (tmp_path / "stacks.html").write_text(stacks_page(), encoding="utf-8")
-    with launched() as browser:
-        for scripts in (True, False):
-            page = browser.new_page(viewport={"width": 1280, "height": 900}, java_script_enabled=scripts)
-            asked: list[str] = []
-            page.on("request", lambda request, asked=asked: asked.append(request.url))
-            page.goto((tmp_path / "stacks.html").as_uri())
-            table = page.locator("table.sortable")
-            assert len(asked) == 1
-            assert table.bounding_box()["x"] + table.bounding_box()["width"] <= 1280
-            assert table.locator("tbody th").all_inner_texts() == [stack.name for stack in STACKS]
-            assert table.get_by_role("button").count() == (len(AXES) + 1 if scripts else 0)
-            if scripts:
-                check_that_it_sorts(table)
+@pytest.mark.parametrize("scripts", [True, False])
+def test_in_a_browser_all_columns_of_the_table_are_seen_and_sort(tmp_path, chromium, scripts):
+    address = tmp_path / "stacks.html"
+    address.write_text(stacks_page(), encoding="utf-8")
+    shown = {"viewport": {"width": 1280, "height": 900}, "java_script_enabled": scripts}
+    with guarded_page(chromium, address.as_uri(), **shown) as page:
+        page.goto(address.as_uri())
+        table = page.locator("table.sortable")
+        assert table.bounding_box()["x"] + table.bounding_box()["width"] <= 1280
+        assert table.locator("tbody th").all_inner_texts() == [stack.name for stack in STACKS]
+        assert table.get_by_role("button").count() == (len(AXES) + 1 if scripts else 0)
+        if scripts:
+            check_that_it_sorts(table)
 
 
 def check_that_it_sorts(table):

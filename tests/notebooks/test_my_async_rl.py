@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_notebooks import Later
+from test_notebooks import Later, packages_of
 
 from zorplex_rl.course.kept_file import fill_in, functions_of
 
@@ -56,11 +56,7 @@ def parts_of(file: Path) -> dict[str, str]:
 def test_it_is_short_and_needs_torch_transformers_and_the_standard_library_alone():
     source = MINE.read_text()
     assert len(source.splitlines()) <= 235
-    imports = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Import | ast.ImportFrom)]
-    names = {a.name for n in imports for a in n.names if isinstance(n, ast.Import)} | {
-        n.module for n in imports if isinstance(n, ast.ImportFrom)
-    }
-    assert {name.split(".")[0] for name in names} - set(sys.stdlib_module_names) == {"torch", "transformers"}
+    assert packages_of(source) == {"torch", "transformers"}
 
 
 def test_task_sampler_reward_and_loss_are_those_of_my_rl_and_the_generator_s_half_is_the_page_s():

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -147,17 +145,6 @@ def test_the_way_to_go_on_names_again_what_a_folder_does_not_decide(tmp_path):
     ]  # fmt: skip
 
 
-@pytest.fixture
-def tiny_disk(tmp_path):
-    """A file system of one megabyte."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    if os.geteuid() or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", disk], check=False).returncode:
-        pytest.skip("mounting a file system needs root")
-    yield disk
-    subprocess.run(["umount", disk], check=True)
-
-
 def fill(disk: Path) -> None:
     """Leave no byte free on ``disk``."""
     with (disk / "filler").open("ab", buffering=0) as file, pytest.raises(OSError, match="No space left"):
@@ -166,11 +153,12 @@ def fill(disk: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_disk_that_fills_up_is_one_sentence_whatever_is_written(tiny_disk, embedded):
+@pytest.mark.parametrize("small_disk", ["1m"], indirect=True)
+def test_a_disk_that_fills_up_is_one_sentence_whatever_is_written(small_disk, embedded):
     from zorplex_rl.learning.checkpoint import save_learner
     from zorplex_rl.learning.learner import Learner
 
-    folder, learner = filled_folder(tiny_disk / "run", 1), Learner(embedded)
+    folder, learner = filled_folder(small_disk / "run", 1), Learner(embedded)
     begun = folder.begin_checkpoint(3)
     for action in (
         lambda: save_learner(learner, begun / "trainer"),
@@ -182,9 +170,9 @@ def test_a_disk_that_fills_up_is_one_sentence_whatever_is_written(tiny_disk, emb
         lambda: folder.save_timeline(Timeline()),
         lambda: folder.finish_checkpoint(begun, {}),
     ):
-        fill(tiny_disk)
+        fill(small_disk)
         with pytest.raises(StorageError, match=r"\(No space left on device\)$"):
             action()
-    (tiny_disk / "filler").unlink()
+    (small_disk / "filler").unlink()
     assert folder.newest_checkpoint() == folder.checkpoints()[0]
     assert RunFolder.reopen(folder.path)[1] == Config()

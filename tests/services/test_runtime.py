@@ -115,8 +115,3 @@ def test_a_run_on_this_machine_has_one_abstract_socket_one_more_for_each_process
     # At its end the run closes the socket. Its processes are six.
     assert in_mid_run - {0} == {1}
     assert 1 <= most_at_start <= 1 + 6
-
-
-def test_importing_the_package_changes_nothing_in_the_environment():
-    program = "import os; before = dict(os.environ); import zorplex_rl.training.loop; assert os.environ == before"
-    subprocess.run([sys.executable, "-c", program], check=True)

@@ -25,7 +25,7 @@ from zorplex_rl.services.replica import (
     replicas_of,
     spawn,
 )
-from zorplex_rl.services.runtime import Actor, ActorError, EndpointError, concurrent_endpoint
+from zorplex_rl.services.runtime import Actor, ActorError, concurrent_endpoint
 from zorplex_rl.services.service import Service
 
 pytestmark = pytest.mark.slow
@@ -55,20 +55,6 @@ async def test_requests_go_round_and_every_replica_answers_a_fanout():
         assert sorted(await service.who.fanout()) == sorted(pids(service))
         everything = pids(service)
     await until(lambda: not any(map(is_running, everything)))
-
-
-async def test_an_exception_of_an_endpoint_goes_to_the_caller_and_leaves_the_replica_alone():
-    async with echoes(replicas=2) as (service, restarts):
-        before = pids(service)
-        for _ in range(10):
-            with pytest.raises(ActorError, match="the soup is cold"):
-                await service.complain.route("the soup is cold")
-        failures = await service.complain.fanout("again")
-        assert len(failures) == 2 and all(
-            isinstance(failure, EndpointError) and "again" in str(failure) for failure in failures
-        )
-        assert (pids(service), restarts) == (before, [])
-        assert (service.router.counts["raised"], service.router.counts["failed"]) == (10, 0)
 
 
 @pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP])

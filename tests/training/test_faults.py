@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import signal
-import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -37,7 +36,7 @@ from zorplex_rl.simulation.what_if import read_recording, replay
 pytestmark = pytest.mark.slow
 
 
-def train_with(blows, config, path, blow=signal.SIGKILL):
+def train_with(blows, config, path):
     """A run in which, after step n, a process of the role ``blows[n]`` is killed. Returns it, and the
     killed processes."""
     controllers, struck = [], []
@@ -47,7 +46,7 @@ def train_with(blows, config, path, blow=signal.SIGKILL):
             (controller,) = controllers
             service = controller.trainer.service if role == "trainer" else controller.services[role]
             struck.append(next(replica.pid for replica in service.replicas if replica.pid))
-            os.kill(struck[-1], blow)
+            os.kill(struck[-1], signal.SIGKILL)
 
     run = train_here(config, path, show=show, on_start=controllers.append)
     assert sorted(row["role"] for row in rows(run.path, "restart")) == sorted(blows.values())
@@ -102,26 +101,10 @@ def test_a_trainer_that_dies_comes_back_with_the_very_weights_that_it_had(tmp_pa
     assert same_weights(final_weights(run.path), final_weights(sync_run.path))
 
 
-@pytest.mark.long
-def test_a_trainer_that_hangs_is_noticed_and_every_group_is_trained_once(tmp_path):
-    config, began = SMALL.changed(max_lag=1, steps=6), time.monotonic()
-    run = train_with({3: "trainer"}, config, tmp_path / "run", signal.SIGSTOP)
-    check_that_every_group_was_trained_on_once(run, config)
-    # Its probes wait for 30 s.
-    assert time.monotonic() - began < 90
-
-
 LONGER = SMALL.changed(steps=12)
 
 
-@pytest.mark.parametrize(
-    ("blow", "config"),
-    [
-        (signal.SIGKILL, SMALL),
-        (signal.SIGINT, LONGER),
-        pytest.param(signal.SIGTERM, LONGER, marks=pytest.mark.long),
-    ],
-)
+@pytest.mark.parametrize(("blow", "config"), [(signal.SIGKILL, SMALL), (signal.SIGINT, LONGER)])
 def test_a_run_that_is_killed_or_stopped_ends_with_all_its_processes_and_is_resumed_bit_for_bit(
     blow, config, tmp_path, sync_run
 ):

@@ -24,10 +24,8 @@ from zorplex_rl.learning.learner import response_logprobs
 from zorplex_rl.learning.train_simple import compare, play
 from zorplex_rl.policy.load import load_policy
 from zorplex_rl.run.folder import RunFolder, seal
-from zorplex_rl.services.replica import Replica, ReplicaFailed, ServiceOptions, State
-from zorplex_rl.services.runtime import EndpointError
+from zorplex_rl.services.replica import ServiceOptions
 from zorplex_rl.task.environment import Zorplex
-from zorplex_rl.training import trainer
 from zorplex_rl.training.controller import StopRequest
 from zorplex_rl.training.loop import run_training
 from zorplex_rl.training.shard_transports import subscribe_to_group
@@ -253,31 +251,3 @@ def test_a_run_with_two_processes_that_is_continued_with_one_ends_in_the_weights
     assert expected.keys() == found.keys()
     for name, weight in expected.items():
         torch.testing.assert_close(found[name], weight, atol=1e-5, rtol=0)
-
-
-class Rank:
-    """Ranks whose call ends with ``error``; the death of one of them is noticed after 10 ms, or never."""
-
-    width, state, name, reason = 2, State.READY, "trainer", "its process has ended"
-
-    def __init__(self, error, dies):
-        self.error, self.dies, self.ended = error, dies, asyncio.Event()
-
-    async def call(self, endpoint):
-        if self.dies:
-            asyncio.get_running_loop().call_later(0.01, self.ended.set)
-        raise self.error
-
-
-def test_a_rank_that_lost_its_partner_reports_an_error_and_the_death_of_the_partner_is_what_counts(monkeypatch):
-    monkeypatch.setattr(trainer, "LAST_WORDS_SECONDS", 0.2)
-    broken = EndpointError("step", "RuntimeError", "connection closed by peer", "")
-
-    async def scenario():
-        handle = TrainerHandle(lambda name: Replica(name))
-        with pytest.raises(ReplicaFailed, match="its process has ended"):
-            await handle._ask(Rank(broken, dies=True), "step")
-        with pytest.raises(EndpointError, match="closed by peer"):
-            await handle._ask(Rank(broken, dies=False), "step")
-
-    asyncio.run(scenario())

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from pages import launched, served
+from pages import served
 
 from zorplex_rl.course.lesson import lesson
 from zorplex_rl.course.site.build import build_site
@@ -77,12 +77,6 @@ def _():
     return
 """
 CSS = Path(lesson.__file__).with_name("lesson.css")
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    with launched() as browser:
-        yield browser
 
 
 @pytest.fixture(scope="module")
@@ -210,26 +204,10 @@ def test_it_works_in_marimo_edit(tmp_path, visit):
     (tmp_path / "pyproject.toml").write_text("[tool.marimo.runtime]\nauto_instantiate = true\n")
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    command = [
-        sys.executable,
-        "-m",
-        "marimo",
-        "-q",
-        "edit",
-        "predictions.py",
-        "--headless",
-        "--no-token",
-        "--no-sandbox",
-    ]
-    command += ["--skip-update-check", "--port", str(port)]
-    server = subprocess.Popen(
-        command,
-        cwd=tmp_path,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
+    flags = ["--headless", "--no-token", "--no-sandbox", "--skip-update-check", "--port", str(port)]
+    command = [sys.executable, "-m", "marimo", "-q", "edit", "predictions.py", *flags]
+    nowhere = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+    server = subprocess.Popen(command, cwd=tmp_path, start_new_session=True, **nowhere)
     try:
         wait_for_port(port)
         page = visit(f"http://127.0.0.1:{port}/?file=predictions.py")

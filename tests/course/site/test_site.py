@@ -14,14 +14,14 @@ import subprocess
 import sys
 import time
 import zipfile
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
-from pages import launched, served
+from pages import guarded_page, served
 from runs import eventually
-from simulators import expect_figures, expect_race, random_positions, sliders_to
 
 from zorplex_rl.course.lesson import lesson
 from zorplex_rl.course.lesson.glossary import GLOSSARY
@@ -33,7 +33,6 @@ from zorplex_rl.course.site.course_map import Station, course_map
 from zorplex_rl.course.site.export import export
 from zorplex_rl.course.site.frame import search_page
 from zorplex_rl.course.site.page import Lesson, Page, PageCell
-from zorplex_rl.course.widgets import TimelineSimulator
 from zorplex_rl.errors import SiteError
 
 pytestmark = pytest.mark.slow
@@ -322,56 +321,21 @@ def address(site):
         yield address
 
 
-@pytest.fixture(scope="module")
-def chromium():
-    """One browser for this file; beyond it, playwright's event loop would be in the way of other
-    tests' own."""
-    with launched() as browser:
-        yield browser
-
-
 @pytest.fixture
 def visit(chromium):
     """Opens an address in a fresh browser; fails if the page met a script error or asked for
     anything but itself."""
-    left, errors, contexts = [], [], []
+    with ExitStack() as open_pages:
 
-    def open_page(
-        url: str,
-        width: int = 1280,
-        dark: bool = False,
-        scripts: bool = True,
-        first: str = "",
-        motion: str = "no-preference",
-    ):
-        """``first`` is a script that runs before the page's own."""
-        scheme = "dark" if dark else "light"
-        viewport = {"width": width, "height": 900}
-        context = chromium.new_context(
-            viewport=viewport, color_scheme=scheme, java_script_enabled=scripts, reduced_motion=motion
-        )
-        contexts.append(context)
-        page = context.new_page()
-        page.on("pageerror", lambda error: errors.append(str(error)))
-        page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+        def open_page(url: str, width: int = 1280, dark: bool = False, first: str = "", **options):
+            """``first`` is a script that runs before the page's own."""
+            options |= {"viewport": {"width": width, "height": 900}, "color_scheme": "dark" if dark else "light"}
+            page = open_pages.enter_context(guarded_page(chromium, url.rpartition("/")[0], **options))
+            page.add_init_script(first)
+            page.goto(url)
+            return page
 
-        def filter_request(route):
-            if route.request.url.startswith((url.rpartition("/")[0], "data:", "blob:")):
-                route.continue_()
-            else:
-                left.append(route.request.url)
-                route.abort()
-
-        page.route("**/*", filter_request)
-        page.add_init_script(first)
-        page.goto(url)
-        return page
-
-    yield open_page
-    for context in contexts:
-        context.close()
-    assert left == [], "requests left the page"
-    assert errors == []
+        yield open_page
 
 
 def names_of_pages(site: Path) -> list[str]:
@@ -400,13 +364,7 @@ def tree(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-@pytest.mark.parametrize(
-    "found",
-    [
-        {"site/thesis.txt": "years of work"},
-        {"site.zip": "not even a zip"},
-    ],
-)
+@pytest.mark.parametrize("found", [{"site/thesis.txt": "years of work"}, {"site.zip": "not even a zip"}])
 def test_what_no_build_has_written_is_refused_before_any_notebook_runs_and_stays(tmp_path, capsys, found):
     write(tmp_path / "notebooks", **{"01_first": ENDLESS})
     for name, content in found.items():
@@ -438,10 +396,7 @@ def test_a_build_replaces_what_the_last_one_wrote_and_nothing_else(tmp_path):
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
-    [
-        (["--serve", "--port", "99999"], "--port 99999"),
-        (["--notebooks", "nowhere"], "has no notebook"),
-    ],
+    [(["--serve", "--port", "99999"], "--port 99999"), (["--notebooks", "nowhere"], "has no notebook")],
 )
 def test_a_mistaken_argument_is_said_in_one_sentence(tmp_path, monkeypatch, capsys, arguments, said):
     write(tmp_path / "notebooks", **{"01_first": ENDLESS})
@@ -459,25 +414,16 @@ def test_a_notebook_that_does_not_end_is_ended(tmp_path):
 
 
 def test_ctrl_c_ends_the_build_and_the_notebooks_that_run(tmp_path):
-    jobs = 2
     notebook = WAITS.replace("FOLDER", str(tmp_path))
     write(tmp_path / "notebooks", **{f"0{number}_waits": notebook for number in (1, 2, 3)})
-    command = [
-        sys.executable,
-        "-m",
-        "zorplex_rl.course.site",
-        "--notebooks",
-        str(tmp_path / "notebooks"),
-        "--jobs",
-        str(jobs),
-    ]
-    with subprocess.Popen([*command, str(tmp_path / "site")], stderr=subprocess.PIPE, text=True) as build:
-        assert eventually(lambda: len(list(tmp_path.glob("pid-*"))) == jobs)
+    command = [sys.executable, "-m", "zorplex_rl.course.site", "--notebooks", tmp_path / "notebooks", "--jobs", "2"]
+    with subprocess.Popen([*command, tmp_path / "site"], stderr=subprocess.PIPE, text=True) as build:
+        assert eventually(lambda: len(list(tmp_path.glob("pid-*"))) == 2)
         build.send_signal(signal.SIGINT)
         build.communicate(timeout=60)
     for file in tmp_path.glob("pid-*"):
         assert not is_alive(int(file.name.removeprefix("pid-")))
-    assert len(list(tmp_path.glob("pid-*"))) == jobs, "no other notebook was begun"
+    assert len(list(tmp_path.glob("pid-*"))) == 2, "no other notebook was begun"
 
 
 def is_alive(pid: int) -> bool:
@@ -629,17 +575,6 @@ def test_what_the_reader_shall_find_out_first_is_not_searched(tmp_path, visit):
     page.locator(".results li", has_text="Bef<b>ore. Predict first Which is faster? After.").wait_for()
 
 
-@with_a_library
-@about_the_course
-def test_the_search_finds_every_notebook_by_its_title(site, address, visit):
-    page = visit(address + "search.html")
-    for name in names_of_pages(site):
-        if name[0].isdigit():
-            title = visit(address + name).locator("h1").inner_text()
-            page.get_by_role("searchbox", name="Search the course").fill(title)
-            page.locator(f'.results a[href="./{name}"]').first.wait_for()
-
-
 def test_what_stands_before_the_text_is_small_and_nothing_of_it_runs_or_is_fetched(site):
     for name in names_of_pages(site):
         before, text = (site / name).read_text().split("<main>")
@@ -660,7 +595,7 @@ AT_ONCE = f'addEventListener("DOMContentLoaded", () => {{ window.atOnce = ({STAT
 @pytest.mark.parametrize("scripts", [True, False], ids=["scripts", "no scripts"])
 def test_the_text_of_every_page_is_there_as_soon_as_the_page_is_read(site, address, visit, scripts):
     """Once the HTML is parsed, its text is there, and the browser has asked for nothing else."""
-    page = visit(address + "index.html", scripts=scripts, first=AT_ONCE)
+    page = visit(address + "index.html", java_script_enabled=scripts, first=AT_ONCE)
     for name in names_of_pages(site):
         page.goto(address + name)
         found = page.evaluate("window.atOnce") if scripts else page.evaluate(f"({STATE})()")
@@ -742,7 +677,7 @@ def test_the_contents_begin_with_a_run_that_plays_by_itself_and_stops_when_asked
 
 
 def test_where_less_motion_is_wanted_the_run_waits(tiny, address, visit):
-    page = visit(address + "index.html", motion="reduce")
+    page = visit(address + "index.html", reduced_motion="reduce")
     player = page.get_by_role("region", name="Loop player")
     player.get_by_role("button", name="Play").wait_for()
     assert player.get_by_role("slider", name="Time").input_value() == "0"
@@ -834,37 +769,10 @@ def test_a_widget_lives_without_a_kernel_and_starts_where_the_run_has_left_it(ti
 
 def test_without_scripts_a_widget_says_what_it_needs_and_with_them_it_does_not(tiny, address, visit):
     said = "The widget here needs scripts."
-    assert said in visit(address + "02_turning.html", scripts=False).locator("main").inner_text()
+    assert said in visit(address + "02_turning.html", java_script_enabled=False).locator("main").inner_text()
     page = visit(address + "02_turning.html")
     page.get_by_text("two of 3 bytes").wait_for()
     assert said not in page.locator("main").inner_text()
-
-
-@about_the_course
-def test_every_simulator_of_the_course_shows_what_python_computes(site, address, visit):
-    simulator, drawings, rings, maps = TimelineSimulator(), set(), 0, 0
-    for name in names_of_pages(site):
-        page = visit(address + name)
-        for widget in page.get_by_role("region", name="Timeline simulator").all():
-            widget.get_by_role("radio", name="balanced").check(force=True)
-            for params in random_positions(4):
-                sliders_to(widget, params)
-                expect_figures(widget, simulator.setting_of(params | {"fixed": None}))
-                drawings.add(widget.locator("svg").first.inner_html())
-        for widget in page.get_by_role("region", name="Weight ring").all():
-            for position in ((2, 3, 0, True), (3, 4, 0, False)):
-                expect_race(widget, *position)
-            rings += 1
-        for widget in page.get_by_role("region", name="Resharding map").all():
-            shown = set()
-            for choice in widget.get_by_role("radio").all():
-                choice.check(force=True)
-                shown.add(widget.inner_text())
-            assert len(shown) > 1
-            maps += 1
-    assert len(drawings) == 4
-    assert rings
-    assert maps
 
 
 def cells_of(page, caption: str) -> dict[str, list[str]]:

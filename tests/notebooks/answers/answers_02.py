@@ -117,10 +117,6 @@ def writes_into_the_new(old, new):
     return {name: tensor.clone() for name, tensor in new.items()}
 
 
-def detached_only(old, new):
-    return {n: (old[n] if n in old and old[n].shape == t.shape else t).detach() for n, t in new.items()}
-
-
 def copies_and_writes(old, new):
     handed = {name: tensor.clone() for name, tensor in new.items()}
     for name in old.keys() & new.keys():
@@ -186,7 +182,6 @@ WRONG = {
         what_fits_only,
         without_clones,
         writes_into_the_new,
-        detached_only,
     ],
     "merge_logs": [
         rank_after_rank,

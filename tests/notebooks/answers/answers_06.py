@@ -264,12 +264,6 @@ def never_commits(database, number, amount):
         database.execute("INSERT INTO charges VALUES (?, ?)", [number, amount])
 
 
-def ignores_what_it_has_seen(database, number, amount):
-    with database:
-        database.execute("INSERT OR IGNORE INTO seen VALUES (?)", [number])
-        database.execute("INSERT INTO charges VALUES (?, ?)", [number, amount])
-
-
 def looks_into_the_charges(database, number, amount):
     with database:
         if not database.execute("SELECT 1 FROM charges WHERE number = ?", [number]).fetchone():
@@ -315,7 +309,6 @@ WRONG = {
         charges_first,
         charges_a_hundred,
         never_commits,
-        ignores_what_it_has_seen,
     ],
 }
 RIGHT = {
