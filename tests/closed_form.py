@@ -13,7 +13,7 @@ Such a path goes m times around the loop (sync, sampling, training). Each round 
 steps; the other steps follow one resource.
 """
 
-from zorplex_rl.course.bounds import Mode
+from zorplex_rl.simulation.bounds import Mode
 from zorplex_rl.simulation.setting import Setting
 
 

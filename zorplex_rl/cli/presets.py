@@ -14,6 +14,5 @@ def preset_config(name: PresetName) -> Config:
         return Config(
             policy=name, task="simple", shots=2, max_lag=0, steps=8, prompts_per_step=4, max_tokens=48, eval_tasks=32,
         ).changed(learning_rate=2e-5, warmup_steps=0)  # fmt: skip
-    # The best that benchmarks/time_to_accuracy.py found on its hard tasks. Samples begin alike, and a
-    # mistake shows in the token that turns off. With 32 or 40 steps one tuning seed of two ended low.
+    # The best that benchmarks/time_to_accuracy.py found on its hard tasks.
     return Config(steps=64).changed(credit="prefix", learning_rate=5e-4)

@@ -305,6 +305,7 @@ class BytePairs:
         messages: Sequence[Mapping[str, str]],
         tokenize: bool = True,
         add_generation_prompt: bool = False,
+        return_dict: bool = False,
     ) -> str | list[int]:
         """Return the prompt of ``messages`` or, with ``tokenize``, its ids. A template that refuses a
         system prompt gets it at the beginning of the first question."""

@@ -113,8 +113,9 @@ class Workload:
         """Return the micro-batches of a step of ``shape`` if all responses are longest, and share only
         their prompts."""
         longest = min(row_length(shape.hidden, shape.intermediate), self.token_budget)
-        lengths = self.shared_prompt, self.prompt, self.response
-        return _micro_batches(self.prompts, self.group_size, lengths, longest, self.token_budget)
+        return _micro_batches(
+            self.prompts, self.group_size, (self.shared_prompt, self.prompt, self.response), longest, self.token_budget
+        )
 
 
 @lru_cache(maxsize=4096)
@@ -129,10 +130,7 @@ def _micro_batches(
     ]
     rows = rows_of(texts, longest)
     batches = split_by_tokens([size for _, size in rows], token_budget)
-    return [
-        BatchShape(len(batch), max(rows[i][1] for i in batch), sum(len(rows[i][0]) for i in batch), response)
-        for batch in batches
-    ]
+    return [BatchShape(len(b), max(rows[i][1] for i in b), sum(len(rows[i][0]) for i in b), response) for b in batches]
 
 
 @dataclass(frozen=True, slots=True)
