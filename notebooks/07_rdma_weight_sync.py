@@ -622,7 +622,7 @@ async def _(careless, config):
     careless  # one after the other: they would share the processor
     reader, whose = exercise.running(lambda: read, check_read, read_solution)
     careful = race(publish, reader, config.megabytes, config.reads)
-    # The package's ring of three slots, in another process, read through RDMABuffer.
+    # The package's ring, of two slots, in another process, read through RDMABuffer.
     afar = await nb07_torn.race_from_afar(reader, config.megabytes, config.reads // 2)
     return afar, careful, whose
 

@@ -160,7 +160,7 @@ def settings():
         work=Workload(prompt=100, response=64, prompts=4, group_size=4, evaluated=0),
         sampled=(8, 8),  # the generator answers 8 prompts, each 8 times
         few_slots=8,
-        budget=160_000_000,  # bytes that the generator may take
+        budget=120_000_000,  # bytes that the generator may take
     )
     return (config,)
 
@@ -178,9 +178,9 @@ def _(config):
     )
 
     def on_this_machine(work):
-        """With the ring of notebook 07: three copies of the weights, for generators."""
+        """With the ring of notebook 07: two copies of the weights, for generators."""
         batch = work.micro_batches(config.shape)[0]
-        ring = {"weight ring": 3 * 4 * config.shape.parameters}
+        ring = {"weight ring": 2 * 4 * config.shape.parameters}
         return my_budget(config.shape, batch, 4, 1, 0) | ring
 
     return my_budget, on_this_machine, whose_budget
@@ -295,7 +295,6 @@ def generator_budget(shape, slots, length, e):
     keys_and_values = shape.layers * 2 * shape.keys
     return {
         "weights": e * shape.parameters,
-        "staging": e * shape.parameters,  # where new weights arrive
         "key-value cache": e * (keys_and_values + 1) * slots * length,
         "logits": e * shape.vocabulary * slots,
     }

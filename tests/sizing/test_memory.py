@@ -13,7 +13,6 @@ from zorplex_rl.course.nb10 import make_model
 from zorplex_rl.learning.batches import collate
 from zorplex_rl.policy.decoder import states_of
 from zorplex_rl.policy.load import load_policy
-from zorplex_rl.policy.packing import row_length
 from zorplex_rl.sizing import memory
 from zorplex_rl.sizing.measured import measure
 from zorplex_rl.sizing.memory import BatchShape, Workload, available_memory, generator_memory, trainer_memory
@@ -75,7 +74,7 @@ def episodes_of(prompts: int, prompt: int, samples: int, response: int) -> list[
 @pytest.mark.parametrize(("prompt", "response", "budget"), [(100, 96, 8192), (100, 20, 500), (50, 90, 400), (7, 2, 1)])
 def test_the_micro_batches_are_those_of_the_trainer(prompt, response, budget):
     found = Workload(prompt, response, prompts=4, group_size=8, token_budget=budget).micro_batches(SMALL)
-    length = row_length(SMALL.hidden, SMALL.intermediate)
+    length = SMALL.hidden + 3 * SMALL.intermediate // 4
     batches = collate(episodes_of(4, prompt, 8, response), [1.0] * 32, budget, row_length=length)
     assert sorted(batch.responses for batch in found) == sorted(len(b.episodes) for b in batches)
     assert max(batch.tokens for batch in found) == max(b.tree.ids.numel() for b in batches)

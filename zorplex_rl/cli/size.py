@@ -80,12 +80,12 @@ class Size:
 def workload_of(config: Config, folder: Path, environment: Environment) -> Workload:
     """Return the workload of ``config``, with the prompts of some tasks of ``environment``."""
     from zorplex_rl.policy.load import load_tokenizer
-    from zorplex_rl.policy.packing import common_length
     from zorplex_rl.policy.tool_loop import encode_prompt
 
     tokenizer = load_tokenizer(config.policy, folder)
     prompts = [encode_prompt(tokenizer, environment.task(index, "train")) for index in range(PROMPTS_TRIED)]
-    return Workload.of(config, max(map(len, prompts)), min(common_length(prompts[0], other) for other in prompts))
+    shared = next((i for i, tokens in enumerate(zip(*prompts, strict=False)) if len(set(tokens)) > 1), 0)
+    return Workload.of(config, max(map(len, prompts)), shared)
 
 
 def processes(shape: ModelShape, work: Workload, config: Config) -> list[Process]:

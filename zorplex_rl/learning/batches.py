@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from zorplex_rl.policy.decoder import TokenTree, plant
-from zorplex_rl.policy.packing import rows_of, split_by_tokens
+from zorplex_rl.policy.decoder import TokenTree, plant, rows_of, split_by_tokens
 from zorplex_rl.task.episode import Episode
 
 Advantages = Sequence[float] | Sequence[Sequence[float]]
@@ -58,7 +57,7 @@ def collate(
 
     ``reference_logprobs`` has a value for every token of each response. ``part`` (k, n) returns the
     k-th of n parts, as many micro-batches as in the others: so n processes can work through them in
-    step. ``row_length`` is the model's, of ``policy/packing.py``.
+    step. ``row_length`` is the model's, of ``policy/decoder.py``.
     """
     which, parts = part
     batches = []

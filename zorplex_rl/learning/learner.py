@@ -29,7 +29,7 @@ from zorplex_rl.learning.advantages import by_prefix
 from zorplex_rl.learning.batches import Advantages, MicroBatch, collate
 from zorplex_rl.learning.losses import LOSSES, Loss, kl_penalty, onward, policy_loss, second_moment_bound
 from zorplex_rl.learning.ratios import Diagnostics, effective_sample_size, episode_log_ratios, mismatch
-from zorplex_rl.policy.decoder import plant, project, row_length_of, states_of
+from zorplex_rl.policy.decoder import plant, project, row_length, states_of
 from zorplex_rl.policy.load import Policy
 from zorplex_rl.task.episode import Episode
 
@@ -90,7 +90,7 @@ def take_step(
     config, model = learner.config, learner.policy.model
     loss, number = loss_of(config), learner.version + 1
     credit: Advantages = by_prefix(episodes, advantages) if config.credit == "prefix" else advantages
-    length = row_length_of(model)
+    length = row_length(model)
     batches = collate(episodes, credit, config.token_budget, reference_logprobs, model.device, part, length)
     tokens = float(sum(sum(episode.sampled) for episode in episodes))
     metrics: Diagnostics = {}
@@ -253,7 +253,7 @@ def response_logprobs(
     """Return log π of each response's tokens under ``policy``, a reference; 0.0 where injected."""
     found: list[list[float]] = [[] for _ in episodes]
     none, model = [0.0] * len(episodes), policy.model
-    for batch in collate(episodes, none, token_budget, device=model.device, row_length=row_length_of(model)):
+    for batch in collate(episodes, none, token_budget, device=model.device, row_length=row_length(model)):
         logp, _ = token_logprobs(policy, batch, temperature)
         for row, index in enumerate(batch.episodes):
             found[index] = logp[row, : len(episodes[index].token_ids)].tolist()

@@ -42,7 +42,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from zorplex_rl.policy.model import Masked, Model, linear
-from zorplex_rl.policy.packing import common_length, row_length, rows_of, split_by_tokens
 
 # Transformers takes seconds to load: it is imported where one of its models is already there.
 if TYPE_CHECKING:
@@ -51,6 +50,8 @@ if TYPE_CHECKING:
 
 PADDED_TOKENS = 8192
 """Most padded tokens of prompts that run at once."""
+PADDING = 1.35
+"""Padding may make a row this many times as long. Beyond that, another batch is cheaper."""
 Snapshot = Tensor
 """One row's part of the cache, [layers, 2, kv_heads, length, head_dim], outside of it."""
 
@@ -101,9 +102,55 @@ def _grow(texts: Sequence[Sequence[int]]) -> tuple[list[int], list[int], list[li
     return tokens, depths, paths
 
 
-def row_length_of(model: PreTrainedModel | Model) -> int:
-    """Return how many tokens to pack into a row for ``model``."""
-    return row_length(model.config.hidden_size, getattr(model.config, "intermediate_size", 0))
+def common_length(one: Sequence[int], other: Sequence[int]) -> int:
+    """Return how many leading tokens two texts share."""
+    differing = (i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
+    return next(differing, min(len(one), len(other)))
+
+
+def row_length(model: PreTrainedModel | Model) -> int:
+    """Return how many tokens to pack into a row: with them attention takes half as long as the rest
+    of a layer."""
+    return model.config.hidden_size + 3 * getattr(model.config, "intermediate_size", 0) // 4
+
+
+def rows_of(texts: Sequence[list[int]], most: int) -> list[tuple[list[int], int]]:
+    """Divide ``texts`` into rows. Returns the indices of each row's texts, sorted, and its number of
+    distinct tokens, at most ``most`` if it has more than one text.
+
+    >>> rows_of([[7, 1, 4], [7, 2], [7, 1, 5], [8, 1]], most=5)
+    [([0, 2, 1], 5), ([3], 2)]
+    """
+    rows: list[tuple[list[int], int]] = []
+    before: Sequence[int] = ()
+    for index in sorted(range(len(texts)), key=lambda i: texts[i]):
+        text = texts[index]
+        indices, size = rows[-1] if rows else ([], most)
+        longer = size + len(text) - common_length(before, text)
+        if longer <= most:
+            indices.append(index)
+            rows[-1] = (indices, longer)
+        else:
+            rows.append(([index], len(text)))
+        before = text
+    return rows
+
+
+def split_by_tokens(lengths: Sequence[int], token_budget: int) -> list[list[int]]:
+    """Split ``lengths`` into batches of similar lengths. Returns the indices of each: at least one,
+    and at most ``token_budget`` padded tokens if there are more.
+
+    >>> split_by_tokens([10, 30, 9, 10, 8], token_budget=30)
+    [[4, 2, 0], [3], [1]]
+    """
+    batches: list[list[int]] = []
+    for index in sorted(range(len(lengths)), key=lambda i: (lengths[i], i)):
+        longest = lengths[index]
+        is_full = not batches or (len(batches[-1]) + 1) * longest > token_budget
+        if is_full or longest > PADDING * lengths[batches[-1][0]]:
+            batches.append([])
+        batches[-1].append(index)
+    return batches
 
 
 def states_of(model: PreTrainedModel | Model, tree: TokenTree) -> Tensor:
@@ -134,7 +181,7 @@ def prefill(model: PreTrainedModel | Model, prompts: Sequence[list[int]]) -> lis
     if not isinstance(model, Model):
         return [_prefill_by_forward(model, prompt) for prompt in prompts]
     found: dict[int, tuple[Snapshot, Tensor]] = {}
-    rows = rows_of(prompts, row_length_of(model))
+    rows = rows_of(prompts, row_length(model))
     for batch in split_by_tokens([size for _, size in rows], PADDED_TOKENS):
         chosen = [rows[i][0] for i in batch]
         tree = plant([[prompts[i] for i in row] for row in chosen], model.device)

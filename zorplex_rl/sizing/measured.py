@@ -58,7 +58,6 @@ def measure(cases: Sequence[tuple[str, Workload]], folder: str | Path, device: s
 def _prompts(policy: Policy, work: Workload, count: int) -> tuple[Workload, list[tuple[Task, list[int]]]]:
     """Return ``count`` tasks with their prompts, of about as many tokens as ``work`` says, and
     ``work`` with these prompts' lengths."""
-    from zorplex_rl.policy.packing import common_length
     from zorplex_rl.policy.tool_loop import encode_prompt, encode_text
     from zorplex_rl.task.environment import Zorplex
 
@@ -68,7 +67,7 @@ def _prompts(policy: Policy, work: Workload, count: int) -> tuple[Workload, list
     padding = " 7" * max(0, round((work.prompt - longest) / word))
     padded = [replace(task, system=task.system + padding) for task in tasks]
     prompts = [encode_prompt(policy.tokenizer, task) for task in padded]
-    shared = common_length(min(prompts), max(prompts)) if len(prompts) > 1 else 0
+    shared = next((i for i, tokens in enumerate(zip(*prompts, strict=False)) if len(set(tokens)) > 1), 0)
     work = replace(work, prompt=max(map(len, prompts)), shared_prompt=shared)
     return work, list(zip(padded, prompts, strict=True))
 

@@ -29,14 +29,12 @@ et al. 2022 (arXiv:2205.05198, section 4), for this architecture.
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Self
 
 import psutil
 
 from zorplex_rl.config import Config
-from zorplex_rl.policy.packing import row_length, rows_of, split_by_tokens
 from zorplex_rl.sizing.model_shape import ModelShape
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -44,6 +42,8 @@ ZERO = {"weights": 3, "masters": 1, "gradients": 2, "moments": 1}
 """The stage from which ZeRO divides each part."""
 RING_SLOTS = 2
 """As in ``weights/ring.py``; a test holds the two together."""
+PADDING = 1.35
+"""As in ``policy/decoder.py``; a test holds the two together, too."""
 CACHE_STEP = 32
 """``RolloutEngine`` reserves rows of a multiple of this many tokens."""
 LOGIT_COPIES = 4
@@ -111,26 +111,24 @@ class Workload:
 
     def micro_batches(self, shape: ModelShape) -> list[BatchShape]:
         """Return the micro-batches of a step of ``shape`` if all responses are longest, and share only
-        their prompts."""
-        longest = min(row_length(shape.hidden, shape.intermediate), self.token_budget)
-        return _micro_batches(
-            self.prompts, self.group_size, (self.shared_prompt, self.prompt, self.response), longest, self.token_budget
-        )
-
-
-@lru_cache(maxsize=4096)
-def _micro_batches(
-    prompts: int, group_size: int, lengths: tuple[int, int, int], longest: int, token_budget: int
-) -> list[BatchShape]:
-    shared, prompt, response = lengths
-    texts = [
-        [-1] * shared + [-2 - group] * (prompt - shared) + [group * group_size + sample] * (response - 1)
-        for group in range(prompts)
-        for sample in range(group_size)
-    ]
-    rows = rows_of(texts, longest)
-    batches = split_by_tokens([size for _, size in rows], token_budget)
-    return [BatchShape(len(b), max(rows[i][1] for i in b), sum(len(rows[i][0]) for i in b), response) for b in batches]
+        their prompts. They are filled as in ``policy/decoder.py``."""
+        most = min(shape.hidden + 3 * shape.intermediate // 4, self.token_budget)
+        own = self.response - 1
+        rows: list[list[int]] = []  # tokens and responses of each
+        for sample in list(range(self.group_size)) * self.prompts:
+            added = own if sample else self.prompt - self.shared_prompt + own
+            if rows and rows[-1][0] + added <= most:
+                rows[-1][0] += added
+                rows[-1][1] += 1
+            else:
+                rows.append([self.prompt + own, 1])
+        batches: list[list[list[int]]] = []
+        for row in sorted(rows):
+            is_full = not batches or (len(batches[-1]) + 1) * row[0] > self.token_budget
+            if is_full or row[0] > PADDING * batches[-1][0][0]:
+                batches.append([])
+            batches[-1].append(row)
+        return [BatchShape(len(b), b[-1][0], sum(count for _, count in b), self.response) for b in batches]
 
 
 @dataclass(frozen=True, slots=True)
