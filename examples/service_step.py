@@ -143,7 +143,7 @@ async def step_under_a_kill(run, device="cpu"):
 
 def alone(run):
     """Return the episodes of the same step, written in this process."""
-    torch.set_num_threads(run.threads)
+    torch.set_num_threads(1)
     zorplex = Zorplex(run.seed, shots=run.shots)
     tasks = zorplex.tasks(kinds_of(run.task), run.prompts_per_step)
     requests = group_requests(enumerate(tasks), run.group_size, run.seed)

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from zorplex_rl.config import Config
-from zorplex_rl.hosts.devices import prepare
+from zorplex_rl.hosts.devices import prepare, settled
 from zorplex_rl.learning.advantages import ADVANTAGES
 from zorplex_rl.learning.replay_buffer import ReplayBuffer
 from zorplex_rl.run.timeline import Span, SpanRecorder
@@ -71,8 +71,8 @@ class ModelActor(TimedActor):
 
     def __init__(self, name: str, config: Config, device: str) -> None:
         super().__init__(name)
-        self.config, self.device = config, device
-        self.dtype: str = config.dtype
+        self.config, self.device = settled(config), device
+        self.dtype: str = self.config.dtype
         self._one_at_a_time = asyncio.Lock()
 
     @concurrent_endpoint

@@ -49,7 +49,7 @@ class GeneratorActor(ModelActor):
         self, name: str, config: Config, device: str, tools: str | None = None, source: EnvironmentSource | None = None
     ) -> None:
         super().__init__(name, config, device)
-        self.dtype = config.sampled_in
+        self.dtype = self.config.sampled_in
         self._tools = tools
         self._environment = (source or EnvironmentSource.of(config)).make()
         self._client: ServiceClient | None = None
