@@ -125,7 +125,7 @@ class Config:
     hosts: str = "this"
     """this, processes:N, or attach:tls://HOST:PORT,… where `zorplex-rl worker` runs (docs/HOSTS.md)."""
     insecure: bool = False
-    """Allow tcp:// in --hosts: not encrypted, and whoever reaches a worker can run programs there."""
+    """Allow tcp:// in --hosts: not encrypted, and anyone who reaches a worker can run programs there."""
     learner: LearnerConfig = LearnerConfig()
     """How the learner makes the next version of the weights from a batch."""
     services: ServicesConfig = ServicesConfig()

@@ -35,7 +35,6 @@ class PolicyCommand:
         print(f"policy        {policy.name}")
         print(f"architecture  {config.architectures[0]}: {config.num_hidden_layers} layers of {config.hidden_size}")
         print(f"parameters    {policy.model.num_parameters():,}")
-        print(f"vocabulary    {len(policy.tokenizer):,} entries ({type(policy.tokenizer).__name__})")
         print(f"size          {weight_bytes(policy_folder(self.policy)) / 1e6:,.0f} MB of weights")
         if self.policy == smollm2.NAME:
             print(f"origin        {smollm2.ORIGIN}")

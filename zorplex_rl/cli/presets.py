@@ -10,7 +10,6 @@ PresetName = Literal["embedded", "smollm2"]
 def preset_config(name: PresetName) -> Config:
     """Return the configuration of the preset ``name``: what is not named keeps its default."""
     if name == "smollm2":
-        # The model calls tools when it sees how. In turns each role has all cores.
         return Config(
             policy=name, task="simple", shots=2, max_lag=0, steps=8, prompts_per_step=4, max_tokens=48, eval_tasks=32,
         ).changed(learning_rate=2e-5, warmup_steps=0)  # fmt: skip

@@ -103,7 +103,9 @@ def check_needs(config: Config) -> int:
     kind, addresses = parse_hosts(config.hosts)
     if kind == "attach":
         check_encryption(addresses, config.insecure)
-    environment, folder, devices = EnvironmentSource.of(config).make(), policy_folder(config.policy), devices_of(config)
+    environment = EnvironmentSource.of(config).make()
+    folder = policy_folder(config.policy)
+    devices = devices_of(config)
     environment.task(0, "train")
     if set(devices.values()) == {"cpu"}:
         warn_of_memory(config, folder, environment)

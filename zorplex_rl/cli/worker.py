@@ -12,7 +12,7 @@ class Worker:
     listen: str
     """tls://HOST:PORT: an address of this machine that the controller reaches."""
     insecure: bool = False
-    """Allow tcp://HOST:PORT: not encrypted, and whoever reaches it can run programs here as you."""
+    """Allow tcp://HOST:PORT: not encrypted, and anyone who reaches it can run programs here as you."""
 
     def run(self) -> int:
         from zorplex_rl.hosts.hosts import check_encryption

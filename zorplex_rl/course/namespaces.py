@@ -77,7 +77,9 @@ class NamespacedHost:
     """One host. ``address`` is its IPv4 address."""
 
     def __init__(self, name: str, address: str, switch: Namespace) -> None:
-        self.name, self.address, self.switch = name, address, switch
+        self.name = name
+        self.address = address
+        self.switch = switch
         self.start()
 
     def start(self) -> None:

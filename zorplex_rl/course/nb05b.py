@@ -202,7 +202,9 @@ class Card(WhatIf):
     def __init__(
         self, title: str, policy: Policy, steps: int, sampling: Sampling, shown: Sequence[Episode], lines: int = 2
     ) -> None:
-        self.policy, self.sampling, self.lines = policy, sampling, lines
+        self.policy = policy
+        self.sampling = sampling
+        self.lines = lines
         self.requests = [RolloutRequest(episode.task, episode.seed) for episode in shown]
         self.recorded: list[list[Episode]] = [list(shown)]
         super().__init__(title, [Knob("step", "Training step", list(range(steps + 1)))], self.at, {"step": 0})

@@ -47,7 +47,10 @@ class HostProcess:
     """Run the page's ``host`` as a process, with its link, until the end of the block."""
 
     def __init__(self, host: Any, trainer: Any, lease: float, drift: float = 0.0) -> None:
-        self._host, self._trainer, self._lease, self._drift = host, trainer, lease, drift
+        self._host = host
+        self._trainer = trainer
+        self._lease = lease
+        self._drift = drift
         self._process: subprocess.Popen[bytes] | None = None
         self._folder = tempfile.TemporaryDirectory(prefix="zorplex_rl_10_")
         self._ledger = Path(self._folder.name) / "ledger"
@@ -110,7 +113,9 @@ class TwoHosts:
     def __init__(
         self, command: list[str], kind: str, folder: Path, kill: Callable[[int], None], around: dict[str, str]
     ) -> None:
-        self.kind, self._folder, self._kill = kind, folder, kill
+        self.kind = kind
+        self._folder = folder
+        self._kill = kill
         self.killed: float | None = None
         """The moment at which the second host was killed."""
         self.said: list[str] = []

@@ -33,7 +33,9 @@ class ScriptedPolicy:
     signs = ("", *map(chr, range(32, 127)), "\n", "▸")
 
     def __init__(self, script: str) -> None:
-        self.script, self.model, self.tokenizer = script, self, self
+        self.script = script
+        self.model = self
+        self.tokenizer = self
 
     def __repr__(self) -> str:
         return "toy_policy"

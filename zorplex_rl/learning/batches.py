@@ -90,7 +90,8 @@ def _text(episode: Episode) -> list[int]:
 
 def _idle_batch(teaches: bool, device: torch.device | str) -> MicroBatch:
     """Return a batch without an episode. Its gradient is 0."""
-    tree, places, row = plant([[[0]]], device), torch.zeros(2, 1, 1, dtype=torch.long), torch.zeros(1, 1)
+    tree = plant([[[0]]], device)
+    places, row = torch.zeros(2, 1, 1, dtype=torch.long), torch.zeros(1, 1)
     tensors = (places, row.long(), row, row, row, torch.tensor([float(teaches)]))
     return MicroBatch((), tree, *(tensor.to(device) for tensor in tensors))
 

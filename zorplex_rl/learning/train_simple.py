@@ -107,7 +107,8 @@ def policy_gradient(policy: Policy, episodes: list[Episode], advantages: list[fl
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    policy, environment, kinds = load_policy(), Zorplex(seed=0), kinds_of("compositional")
+    policy, environment = load_policy(), Zorplex(seed=0)
+    kinds = kinds_of("compositional")
     held_out = environment.tasks(kinds, 200, "held_out")
     print(f"held out, greedy: {accuracy(play(policy, environment, held_out, 0, GREEDY)):.1%}")
     for step in train(policy, environment, kinds):

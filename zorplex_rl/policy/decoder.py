@@ -295,7 +295,8 @@ class Decoder:
 
 def _attend(q: Tensor, kv: Tensor, step: DecodeStep) -> Tensor:
     """Return [N, heads, dim] for q [N, heads, dim] over kv [2, slots, kv_heads, length, dim]."""
-    batch, width, shape = len(step.mask), step.mask.shape[-1], q.shape
+    batch, width = len(step.mask), step.mask.shape[-1]
+    shape = q.shape
     keys, values = kv[:, :batch, :, :width].unbind(0)
     # Query heads that share a key-value head become query positions, so no key is copied for them.
     q = q.reshape(len(q), keys.shape[1], -1, q.shape[-1])
@@ -339,7 +340,9 @@ def _slot_layer() -> type[CacheLayerMixin]:
     class SlotLayer(CacheLayerMixin):
         def __init__(self, slots: SlotCache, layer: int) -> None:
             super().__init__()
-            self._slots, self._layer, self.is_initialized = slots, layer, True
+            self._slots = slots
+            self._layer = layer
+            self.is_initialized = True
 
         def update(self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object):
             slots = self._slots

@@ -184,10 +184,11 @@ class RolloutEngine:
         self._reserve(prompt.ids for _, _, prompt in entering)
         now = time.monotonic()
         for ticket, request, prompt in entering:
-            task, seed, group = request.task, request.seed, request.group
             # What ends it is known at its end.
-            episode = Episode(task, prompt.ids, [], [], [], [], "tokens", seed, group, self.version)
-            row = PartialEpisode(ticket, episode, random.Random(seed), now, self.version)
+            episode = Episode(
+                request.task, prompt.ids, [], [], [], [], "tokens", request.seed, request.group, self.version
+            )
+            row = PartialEpisode(ticket, episode, random.Random(request.seed), now, self.version)
             row.snapshot, row.logits = prompt.snapshot, prompt.logits
             self._enter(row)
 
@@ -313,7 +314,9 @@ class RolloutStream:
         model_lock: asyncio.Lock,
         busy: Callable[[], AbstractContextManager[dict[str, Any] | None]] = nullcontext,
     ) -> None:
-        self._make_engine, self._model_lock, self._busy = make_engine, model_lock, busy
+        self._make_engine = make_engine
+        self._model_lock = model_lock
+        self._busy = busy
         self._engine = make_engine()
         self._inbox: list[tuple[RolloutRequest, asyncio.Future[Episode]]] = []
         self._promised: dict[int, asyncio.Future[Episode]] = {}

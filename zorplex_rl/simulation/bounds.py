@@ -60,7 +60,8 @@ def lower_bounds(setting: Setting, latencies: Latencies, mode: Mode) -> Bounds:
     """Compute lower bounds on the wall time of a run with these ``latencies``. ``setting`` gives
     the counts and the lag bound; its latencies are ignored. Returns seconds."""
     lag, steps = setting.max_lag if mode == "async" else 0, setting.steps
-    per_step, train, transfer = setting.groups_per_step, latencies.train, latencies.transfer
+    per_step = setting.groups_per_step
+    train, transfer = latencies.train, latencies.transfer
 
     def least(count: int, first_block: int, last_block: int) -> float:
         pool = latencies.generate[first_block * per_step : (last_block + 1) * per_step]

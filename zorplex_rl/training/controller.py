@@ -296,7 +296,8 @@ class Controller:
 
     async def _checkpoint(self) -> None:
         """Save everything from which the run can be continued. ``_sealed`` waits until it is safe."""
-        log, folder, steps = self.log, self.log.folder, len(self.trainer.since_checkpoint)
+        log, folder = self.log, self.log.folder
+        steps = len(self.trainer.since_checkpoint)
         unfinished = folder.begin_checkpoint(self.step)
         async with self._waiting("writing a checkpoint"):
             await self.trainer.transfer("save", unfinished / "trainer")

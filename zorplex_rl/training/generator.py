@@ -176,7 +176,9 @@ class GeneratorHandle:
             # Ask for the trainer last: it may have died while this waited for a generator.
             publisher = await trainer.actor()
             if replica is not self._replica:
-                self._replica, self._read_from, self._version = replica, None, NO_WEIGHTS
+                self._replica = replica
+                self._read_from = None
+                self._version = NO_WEIGHTS
             try:
                 if publisher is not self._read_from:
                     await replica.call("subscribe", publisher)

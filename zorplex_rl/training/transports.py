@@ -208,7 +208,9 @@ class Subscriber:
 
     def __init__(self, readers: Sequence[Reader], parts: Parts, shared: SharedReader | None = None) -> None:
         self.version = self._fetched = NOTHING_PUBLISHED
-        self.readers, self._parts, self._shared = readers, parts, shared
+        self.readers = readers
+        self._parts = parts
+        self._shared = shared
         self._staging: list[Tensor] = []
         for reader, part in zip(readers, parts(), strict=True):
             check_shapes(Layout.of(part).shapes, reader.layout.shapes)
