@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -29,6 +29,7 @@ class ScriptedPolicy:
     """A policy, model and tokenizer that means to write ``script``, a character a token."""
 
     eos_ids = (0,)
+    added_tokens_decoder: ClassVar[dict[int, Any]] = {}
     device = torch.device("cpu")
     signs = ("", *map(chr, range(32, 127)), "\n", "▸")
 

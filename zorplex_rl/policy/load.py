@@ -270,7 +270,7 @@ class BytePairs:
         self._tokenizer = Tokenizer.from_str((folder / "tokenizer.json").read_text(encoding="utf-8"))
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
-        self._template = _compiled(_template_of(folder))
+        self._template = _template_of(folder)
         self.added_tokens_decoder: dict[int, AddedToken] = self._tokenizer.get_added_tokens_decoder()
         self._names = {
             name: token["content"] if isinstance(token, dict) else token
@@ -313,11 +313,11 @@ class BytePairs:
 
         settings = {"add_generation_prompt": add_generation_prompt, "tools": None, "documents": None, **self._names}
         try:
-            text = self._template.render(messages=messages, **settings)
+            text = _compiled(self._template).render(messages=messages, **settings)
         except TemplateError:
             system, question, *others = messages
             asked = {**question, "content": f"{system['content']}\n\n{question['content']}"}
-            text = self._template.render(messages=[asked, *others], **settings)
+            text = _compiled(self._template).render(messages=[asked, *others], **settings)
         return self(text, add_special_tokens=False)["input_ids"] if tokenize else text
 
     def save_pretrained(self, folder: Path) -> None:

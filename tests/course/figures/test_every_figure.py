@@ -63,7 +63,7 @@ FIGURES: dict[str, tuple[Callable[[], str], int, str]] = {
         lambda: timeline_chart(TIMELINE, window=(104.0, 106.5)), 720, "2.5 seconds that each actor was busy: generator 0 100%, trainer 60%",
     ),
     "an empty timeline": (lambda: timeline_chart(Timeline()), 720, "no span was recorded yet"),
-    "every kind": (lambda: timeline_chart(ALL_KINDS), 720, "a 89%"),
+    "every kind": (lambda: timeline_chart(ALL_KINDS), 720, "a 90%"),
     "outcomes": (lambda: outcome_chart(REPORTS), 720, "simple: success 75%, wrong_format 25%"),
     "pass at k": (
         lambda: pass_chart({"before": {1: 0.25, 64: 1.0}, "after": {1: 0.9, 64: 1.0}}), 720,
