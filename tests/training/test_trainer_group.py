@@ -108,7 +108,8 @@ def test_sharded_over_three_ranks_a_learner_makes_the_same_weights_up_to_the_ord
     assert distance(*moments) < (1e-5 if exact else 0.005)
     before = [p.detach().to(next(learner.policy.model.parameters()).dtype) for p in embedded.model.parameters()]
     moved = [[m - b.float() for m, b in zip(ms, before, strict=True)] for ms in masters]
-    assert distance(*moved) < (1e-4 if exact else 0.1)
+    # AdamW divides by the size of a gradient, so that what is small moves as far as what is large, and so does its rounding.
+    assert distance(*moved) < (5e-4 if exact else 0.1)
     share = max(rank["own_parameters"] for rank in ranks) / embedded.model.num_parameters()
     assert 0.3 < share < 0.36
 
