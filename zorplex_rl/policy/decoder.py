@@ -280,11 +280,11 @@ class Decoder:
 
             def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
                 kv = cache.kv[layer]
-                kv[0, step.rows, :, step.positions] = k[0]
-                kv[1, step.rows, :, step.positions] = v[0]
-                return _attend(q[0], kv, step)[None]
+                kv[0, step.rows, :, step.positions] = k
+                kv[1, step.rows, :, step.positions] = v
+                return _attend(q, kv, step)
 
-            states = self._model.base_model(step.ids[None], step.positions[None], attend).last_hidden_state[0]
+            states = self._model.base_model(step.ids, step.positions, attend).last_hidden_state
             return project(self._model, states[step.last] if step.results else states)
         if self._slots is not cache:
             self._slots, self._view = cache, as_transformers_cache(cache)

@@ -144,8 +144,9 @@ class Layer(nn.Module):
         )
 
     def forward(self, x: Tensor, *places: Any) -> Tensor:
-        x = x + self.self_attn(self.input_layernorm(x), *places)
-        return x + self.mlp(self.post_attention_layernorm(x))
+        # Calling a module costs, in models as small as the embedded one, a twentieth of sampling.
+        x = x + self.self_attn.forward(self.input_layernorm.forward(x), *places)
+        return x + self.mlp.forward(self.post_attention_layernorm.forward(x))
 
 
 def frequencies(config: SimpleNamespace) -> Tensor:
