@@ -144,7 +144,7 @@ class Layer(nn.Module):
         )
 
     def forward(self, x: Tensor, *places: Any) -> Tensor:
-        # Calling a module costs, in models as small as the embedded one, a twentieth of sampling.
+        # Not called as modules: small models notice what that costs.
         x = x + self.self_attn.forward(self.input_layernorm.forward(x), *places)
         return x + self.mlp.forward(self.post_attention_layernorm.forward(x))
 
@@ -179,7 +179,8 @@ class Body(nn.Module):
 
     def forward(self, input_ids: Tensor, positions: Tensor | None = None, attend: Attend | None = None) -> States:
         """Run ``input_ids`` [B, T] at ``positions`` [B, T]: by default rows of text from their
-        beginning, whose padding is on the right, where no token sees it."""
+        beginning, whose padding is on the right, where no token sees it. Both may be [N], one token
+        for each row, if ``attend`` takes them so."""
         if positions is None:
             positions = torch.arange(input_ids.shape[1], device=input_ids.device)[None]
         cos, sin = self._rotation(positions)

@@ -122,7 +122,8 @@ class ReplicaSet:
 
     async def scale_to(self, number: int) -> None:
         """Have ``number`` replicas. Returns when new ones are ready, or leaving ones have answered:
-        those leave that had the least load at their last probe. If a new one cannot be started, raises why; those that are up stay."""
+        those with the least load at their last probe. If a new one cannot be started, raises why;
+        those that are up stay."""
         if number > len(self.replicas):
             await self._grow(number - len(self.replicas))
             return
