@@ -195,7 +195,8 @@ def prefill(model: PreTrainedModel | Model, prompts: Sequence[list[int]]) -> lis
 
 @dataclass(frozen=True, slots=True)
 class DecodeStep:
-    """One decode step for B rows: N tokens ``ids``, their ``rows`` (slots) and ``positions``.
+    """One decode step for B rows: N tokens ``ids``, their ``positions``, and the ``cells``
+    [N · kv_heads] of their keys in one layer of the cache, slot after slot, head after head.
 
     The first token of each row comes first; ``mask`` [B, 1, 1, width] is their additive mask.
     ``results`` has the others, those of equal length Q together: which tokens of the step they are,
@@ -203,8 +204,8 @@ class DecodeStep:
     """
 
     ids: Tensor
-    rows: Tensor
     positions: Tensor
+    cells: Tensor
     last: Tensor
     mask: Tensor
     results: list[tuple[slice, Tensor, Tensor]]
@@ -263,7 +264,9 @@ class SlotCache:
         mask = torch.zeros(hidden.shape, dtype=self.kv.dtype, device=device).masked_fill_(hidden, float("-inf"))
         results = [(part, rows[part][::n], mask[part].view(-1, 1, n, self.width)) for part, n in parts]
         ends = torch.tensor(last, device=device) if results else rows
-        return DecodeStep(fed, rows, positions, ends, mask[:batch, None, None], results)
+        _, _, _, heads, length, _ = self.kv.shape
+        cells = (rows[:, None] * heads + torch.arange(heads, device=device)) * length + positions[:, None]
+        return DecodeStep(fed, positions, cells.flatten(), ends, mask[:batch, None, None], results)
 
 
 class Decoder:
@@ -280,8 +283,8 @@ class Decoder:
 
             def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
                 kv = cache.kv[layer]
-                kv[0, step.rows, :, step.positions] = k
-                kv[1, step.rows, :, step.positions] = v
+                for cells, new in zip(kv.flatten(1, 3), (k, v), strict=True):
+                    cells.index_copy_(0, step.cells, new.flatten(0, 1))
                 return _attend(q, kv, step)
 
             states = self._model.base_model(step.ids, step.positions, attend).last_hidden_state

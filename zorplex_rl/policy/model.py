@@ -108,9 +108,8 @@ class Attention(nn.Module):
             self.q_norm, self.k_norm = (Norm(self.head_dim, config.rms_norm_eps) for _ in range(2))
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, attend: Attend, layer: int) -> Tensor:
-        q, k, v = (
-            linear(x, part).unflatten(-1, (-1, self.head_dim)) for part in (self.q_proj, self.k_proj, self.v_proj)
-        )
+        heads = (*x.shape[:-1], -1, self.head_dim)
+        q, k, v = (linear(x, part).view(heads) for part in (self.q_proj, self.k_proj, self.v_proj))
         if self.normed:
             q, k = self.q_norm(q), self.k_norm(k)
         # (x₁, x₂) → (x₁ cos − x₂ sin, x₂ cos + x₁ sin): rolling swaps, the sine has the sign.

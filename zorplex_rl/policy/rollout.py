@@ -189,8 +189,9 @@ class RolloutEngine:
                 request.task, prompt.ids, [], [], [], [], "tokens", request.seed, request.group, self.version
             )
             row = PartialEpisode(ticket, episode, random.Random(request.seed), now, self.version)
-            row.snapshot, row.logits = prompt.snapshot, prompt.logits
+            row.snapshot = prompt.snapshot
             self._enter(row)
+        self._draw(self._active[-len(entering) :], torch.stack([prompt.logits for _, _, prompt in entering]))
 
     def _reserve(self, prompts: Iterable[list[int]]) -> None:
         """Make room in the slots for whatever may follow these prompts. Raises ConfigError if that is
@@ -220,17 +221,12 @@ class RolloutEngine:
             prompt.version = self.version
 
     def _sample(self) -> list[tuple[int, Episode]]:
-        """Draw a token for every active row with logits. Removes and returns ended episodes."""
-        ready = [(row, row.logits) for row in self._active if row.logits is not None]
-        self.tokens += len(ready)
-        if ready:
-            logits = torch.stack([logits for _, logits in ready]).float()
-            drawn = draw(logits, self.sampling.temperature, [row.rng.random() for row, _ in ready])
-            if bad := [row.version for (row, _), p in zip(ready, drawn[1], strict=True) if not math.isfinite(p)]:
-                raise TrainingDiverged(f"the weights of version {bad[0]} give logits that are not finite")
-            for (row, _), token, logprob in zip(ready, *drawn, strict=True):
-                self._tool_loop.extend(row, token, logprob)
-                row.logits = None
+        """Write the token drawn for each active row. Removes and returns ended episodes."""
+        for row in self._active:
+            if row.drawn:
+                self.tokens += 1
+                self._tool_loop.extend(row, *row.drawn)
+                row.drawn = None
         ended = [slot for slot, row in enumerate(self._active) if self._tool_loop.has_ended(row)]
         finished = [(self._active[slot].ticket, self._tool_loop.end(self._active[slot])) for slot in ended]
         for slot in reversed(ended):
@@ -238,15 +234,27 @@ class RolloutEngine:
         return finished
 
     def _forward(self) -> None:
-        """Run the model on the unfed tokens of every active row. Sets the next token's logits."""
+        """Run the model on the unfed tokens of every active row, and draw their next tokens."""
         at_once = self._decode.at_once
         tokens = [row.episode.token_ids[-row.unfed :][:at_once] for row in self._active]
         step = self._cache.begin_step([row.cached for row in self._active], tokens)
-        for row, fed, logits in zip(self._active, tokens, self._decode(step, self._cache), strict=True):
+        logits = self._decode(step, self._cache)
+        for row, fed in zip(self._active, tokens, strict=True):
             row.unfed -= len(fed)
             row.version = self.version
-            # Nothing is drawn before the rest of a result, or a result that the row waits for.
-            row.logits = None if row.unfed or row.pending else logits
+        # Nothing is drawn before the rest of a result, or a result that the row waits for.
+        ready = [slot for slot, row in enumerate(self._active) if not (row.unfed or row.pending)]
+        if ready:
+            rows = [self._active[slot] for slot in ready]
+            self._draw(rows, logits if len(ready) == len(logits) else logits[ready])
+
+    def _draw(self, rows: Sequence[PartialEpisode], logits: torch.Tensor) -> None:
+        """Draw each row's next token from its ``logits`` [B, V]."""
+        tokens, logprobs = draw(logits.float(), self.sampling.temperature, [row.rng.random() for row in rows])
+        for row, token, logprob in zip(rows, tokens, logprobs, strict=True):
+            if not math.isfinite(logprob):
+                raise TrainingDiverged(f"the weights of version {row.version} give logits that are not finite")
+            row.drawn = token, logprob
 
     def _enter(self, row: PartialEpisode) -> None:
         """Move ``row`` into the first free slot."""

@@ -24,7 +24,6 @@ from zorplex_rl.task.episode import Episode, Finish, Task, Turn
 from zorplex_rl.task.parser import ToolCall, answer_is_complete, find_call, format_result
 
 if TYPE_CHECKING:
-    import torch
     from transformers import PreTrainedTokenizerBase
 
     from zorplex_rl.policy.decoder import Snapshot
@@ -90,9 +89,9 @@ class PartialEpisode:
     """An ``episode`` that is still being sampled, and the state of its sampling.
 
     The model has not yet run the last ``unfed`` of its tokens: the one that was just sampled, and a
-    tool's result behind it. ``logits`` [V] of its next token come from the weights of ``version``;
-    None while that token is not to be sampled. ``snapshot`` is its part of the cache while it has
-    no slot. ``pending`` is the result of a slow tool, called at time ``called``.
+    tool's result behind it. ``drawn`` is its next token with its log-prob, by the weights of
+    ``version``; None before it is drawn. ``snapshot`` is its part of the cache while it has no slot.
+    ``pending`` is the result of a slow tool, called at time ``called``.
     """
 
     ticket: int
@@ -101,7 +100,7 @@ class PartialEpisode:
     started: float
     version: int = 0
     unfed: int = 0
-    logits: "torch.Tensor | None" = None
+    drawn: tuple[int, float] | None = None
     snapshot: "Snapshot | None" = None
     finish: Finish | None = None
     pending: Future[str] | None = None
