@@ -5,7 +5,7 @@ cache, for texts that are being written.
 
     LOOKUP[ ─┬─ blip ] ─┬─ ␣-> 17 ⏎ [ANSWER] 17        ids        packed into one row, in this order
              │          └─ ␣-> 17 ⏎ So 17              positions  depth: how many tokens come before
-             └─ mip ] ──── ␣-> 4 ⏎ [ANSWER] 4          mask       a token sees its ancestors and itself
+             └─ mip ] ──── ␣-> 4 ⏎ [ANSWER] 4          ends       where the texts end that have this beginning
 
 Each distinct beginning runs once, and its gradients add up. Texts that share little are cheaper in
 rows beside each other, because a row's attention grows with its square.
@@ -41,7 +41,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from zorplex_rl.policy.model import Masked, Model, linear
+from zorplex_rl.policy.model import Masked, Model, ancestors, linear
 
 # Transformers takes seconds to load: it is imported where one of its models is already there.
 if TYPE_CHECKING:
@@ -59,12 +59,12 @@ Snapshot = Tensor
 @dataclass(frozen=True, slots=True)
 class TokenTree:
     """Texts in R rows of N tokens, each distinct beginning of a row once. ``ids`` and ``positions``
-    [R, N], ``mask`` [R, 1, N, N]: whom a token sees. ``places[i]`` [2, T] has row and column of each
-    of text i's tokens. Padding is on the right and sees itself."""
+    [R, N]; ``ends`` [R, N]: the last column whose token sees this one (``model.Masked``). ``places[i]``
+    [2, T] has row and column of each of text i's tokens. Padding is on the right and sees itself."""
 
     ids: Tensor
     positions: Tensor
-    mask: Tensor
+    ends: Tensor
     places: list[Tensor]
 
 
@@ -73,16 +73,15 @@ def plant(rows: Sequence[Sequence[Sequence[int]]], device: torch.device | str = 
     grown = [_grow(texts) for texts in rows]
     width = max(len(ids) for ids, _, _ in grown)
     ids, positions = (torch.zeros(len(rows), width, dtype=torch.long) for _ in range(2))
-    mask = torch.eye(width, dtype=torch.bool).repeat(len(rows), 1, 1)
+    ends = torch.arange(width).repeat(len(rows), 1)
     places = []
     for row, (tokens, depths, paths) in enumerate(grown):
         ids[row, : len(tokens)], positions[row, : len(tokens)] = torch.tensor(tokens), torch.tensor(depths)
         for path in paths:
             columns = torch.tensor(path)
-            # Of tokens that texts share the same is written again.
-            mask[row, columns[:, None], columns] |= torch.ones(len(path), len(path), dtype=torch.bool).tril()
+            ends[row, columns] = path[-1]
             places.append(torch.stack((torch.full_like(columns, row), columns)).to(device))
-    return TokenTree(ids.to(device), positions.to(device), mask[:, None].to(device), places)
+    return TokenTree(ids.to(device), positions.to(device), ends.to(device), places)
 
 
 def _grow(texts: Sequence[Sequence[int]]) -> tuple[list[int], list[int], list[list[int]]]:
@@ -156,9 +155,9 @@ def split_by_tokens(lengths: Sequence[int], token_budget: int) -> list[list[int]
 def states_of(model: PreTrainedModel | Model, tree: TokenTree) -> Tensor:
     """Return the last hidden states [R, N, hidden_size] of the tokens of ``tree``."""
     if isinstance(model, Model):
-        return model.base_model(tree.ids, tree.positions, Masked(tree.mask)).last_hidden_state
+        return model.base_model(tree.ids, tree.positions, Masked(tree.ends)).last_hidden_state
     return model.base_model(
-        input_ids=tree.ids, attention_mask=tree.mask, position_ids=tree.positions, use_cache=False
+        input_ids=tree.ids, attention_mask=ancestors(tree.ends), position_ids=tree.positions, use_cache=False
     ).last_hidden_state
 
 
@@ -185,7 +184,7 @@ def prefill(model: PreTrainedModel | Model, prompts: Sequence[list[int]]) -> lis
     for batch in split_by_tokens([size for _, size in rows], PADDED_TOKENS):
         chosen = [rows[i][0] for i in batch]
         tree = plant([[prompts[i] for i in row] for row in chosen], model.device)
-        attend = Masked(tree.mask, keep=True)
+        attend = Masked(tree.ends, keep=True)
         states = model.base_model(tree.ids, tree.positions, attend).last_hidden_state
         for index, place in zip((i for row in chosen for i in row), tree.places, strict=True):
             kv = torch.stack([torch.stack((k[*place], v[*place])) for k, v in attend.kept or ()])

@@ -6,8 +6,8 @@
                x += down(silu(gate(n)) · up(n))                                with n = norm(x)
 
 Sampler and trainer run these layers. What differs is how a token finds what it attends to, which is
-the argument ``attend``: all before it (``Causal``), what a mask says (``Masked``, for trees of
-texts), or its row's slot of a cache (``decoder.py``).
+the argument ``attend``: all before it (``Causal``), its ancestors (``Masked``, for trees of texts),
+or its row's slot of a cache (``decoder.py``).
 
 Names of parameters and files are transformers', and so are the logits (``tests/policy/test_model.py``).
 Importing that library takes each process some seconds; models of other families are its own.
@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
 FAMILY = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 ROPE_TYPES = ("default", "linear", "llama3")
@@ -43,23 +44,48 @@ class Causal:
 
 
 class Masked:
-    """Each token attends to those that ``mask`` [B, 1, T, T] says. ``keep`` keeps keys and values
-    [B, T, kv_heads, head_dim] of each layer."""
+    """Each token attends to its ancestors in a tree whose tokens stand in depth-first order: token k is
+    an ancestor of those from k to ``ends[k]``, [B, T]. ``keep`` keeps keys and values [B, T, kv_heads,
+    head_dim] of each layer.
 
-    def __init__(self, mask: Tensor, keep: bool = False) -> None:
-        self.mask = mask
+    On a GPU a kernel passes over blocks of tokens that see nothing of each other (FlexAttention, Dong
+    et al. 2024)."""
+
+    def __init__(self, ends: Tensor, keep: bool = False) -> None:
+        self.ends = ends
         self.kept: list[tuple[Tensor, Tensor]] | None = [] if keep else None
+        # Made with the first layer, for all.
+        self.mask: Any = None
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         if self.kept is not None:
             self.kept.append((k, v))
-        if self.mask.dtype == torch.bool:
-            # Torch would make these numbers in every layer, and keep them for its backward pass.
-            self.mask = torch.zeros_like(self.mask, dtype=q.dtype).masked_fill_(~self.mask, float("-inf"))
         groups = q.shape[2] // k.shape[2]
-        q = q.transpose(1, 2)
-        k, v = (x.transpose(1, 2)[:, :, None].expand(-1, -1, groups, -1, -1).flatten(1, 2) for x in (k, v))
+        q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+        if q.is_cuda:
+            attend = torch.compile(flex_attention, dynamic=True)
+            self.mask = self.mask or self.blocks()
+            return attend(q, k, v, block_mask=self.mask, enable_gqa=groups > 1).transpose(1, 2)
+        if self.mask is None:
+            self.mask = q.new_zeros(1).where(ancestors(self.ends), float("-inf"))
+        k, v = (x[:, :, None].expand(-1, -1, groups, -1, -1).flatten(1, 2) for x in (k, v))
         return F.scaled_dot_product_attention(q, k, v, attn_mask=self.mask).transpose(1, 2)
+
+    def blocks(self) -> BlockMask:
+        """Return which blocks of keys each block of queries sees."""
+        (rows, size), ends = self.ends.shape, self.ends
+
+        def sees(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+            return (key <= query) & (query <= ends[row, key])
+
+        return create_block_mask(sees, rows, None, size, size, device=ends.device)
+
+
+def ancestors(ends: Tensor) -> Tensor:
+    """Return for each token [B, 1, T, T] whom it sees, itself among them; ``ends`` as in ``Masked``."""
+    key = torch.arange(ends.shape[1], device=ends.device)
+    query = key[:, None]
+    return ((key <= query) & (query <= ends[:, None]))[:, None]
 
 
 class States(NamedTuple):
