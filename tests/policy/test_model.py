@@ -11,12 +11,11 @@ import sys
 
 import pytest
 import torch
-from torch.nn.attention.flex_attention import flex_attention
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from zorplex_rl.policy.decoder import plant, states_of
 from zorplex_rl.policy.load import EMBEDDED_PATH, BytePairs, Policy, load_policy, save_model
-from zorplex_rl.policy.model import Masked, Model, is_of_the_family
+from zorplex_rl.policy.model import Model, is_of_the_family
 
 pytestmark = pytest.mark.slow
 
@@ -92,16 +91,6 @@ def test_a_tree_gives_each_text_the_states_that_it_has_alone(both):
                 alone = model.base_model(torch.tensor([text])).last_hidden_state[0]
                 torch.testing.assert_close(states[*place], alone, atol=1e-5, rtol=1e-5)
     assert tree.ids.shape == (2, 10)
-
-
-@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
-def test_the_blocks_that_a_gpu_skips_are_those_that_the_dense_mask_hides():
-    texts = sorted([[5, *range(6, 300)], [5, 6, 9], [5, 6, *range(7, 200), 400], [400, 6]])
-    attend = Masked(plant([texts, [[1, 2]]]).ends)
-    q, k, v = (torch.randn(2, attend.ends.shape[1], heads, 16) for heads in (4, 2, 2))
-    heads_first = (x.transpose(1, 2) for x in (q, k, v))
-    in_blocks = flex_attention(*heads_first, block_mask=attend.blocks(), enable_gqa=True).transpose(1, 2)
-    torch.testing.assert_close(in_blocks, attend(0, q, k, v), atol=1e-5, rtol=1e-5)
 
 
 def test_the_embedded_policy_is_loaded_and_sampled_without_importing_transformers():

@@ -25,7 +25,6 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 
 FAMILY = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 ROPE_TYPES = ("default", "linear", "llama3")
@@ -46,39 +45,23 @@ class Causal:
 class Masked:
     """Each token attends to its ancestors in a tree whose tokens stand in depth-first order: token k is
     an ancestor of those from k to ``ends[k]``, [B, T]. ``keep`` keeps keys and values [B, T, kv_heads,
-    head_dim] of each layer.
-
-    On a GPU a kernel passes over blocks of tokens that see nothing of each other (FlexAttention, Dong
-    et al. 2024)."""
+    head_dim] of each layer."""
 
     def __init__(self, ends: Tensor, keep: bool = False) -> None:
         self.ends = ends
         self.kept: list[tuple[Tensor, Tensor]] | None = [] if keep else None
         # Made with the first layer, for all.
-        self.mask: Any = None
+        self.mask: Tensor | None = None
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         if self.kept is not None:
             self.kept.append((k, v))
         groups = q.shape[2] // k.shape[2]
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-        if q.is_cuda:
-            attend = torch.compile(flex_attention, dynamic=True)
-            self.mask = self.mask or self.blocks()
-            return attend(q, k, v, block_mask=self.mask, enable_gqa=groups > 1).transpose(1, 2)
         if self.mask is None:
             self.mask = q.new_zeros(1).where(ancestors(self.ends), float("-inf"))
         k, v = (x[:, :, None].expand(-1, -1, groups, -1, -1).flatten(1, 2) for x in (k, v))
         return F.scaled_dot_product_attention(q, k, v, attn_mask=self.mask).transpose(1, 2)
-
-    def blocks(self) -> BlockMask:
-        """Return which blocks of keys each block of queries sees."""
-        (rows, size), ends = self.ends.shape, self.ends
-
-        def sees(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-            return (key <= query) & (query <= ends[row, key])
-
-        return create_block_mask(sees, rows, None, size, size, device=ends.device)
 
 
 def ancestors(ends: Tensor) -> Tensor:
