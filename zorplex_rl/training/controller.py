@@ -154,14 +154,15 @@ class Controller:
     async def finish(self) -> MetricsRow:
         """Write the trained policy and evaluate it: the run is finished. Returns the evaluation."""
         self.under_way = False
-        await self._sealed()
         self.log.add_spans(await self._drain_spans())
         folder = self.log.folder
         unfinished = folder.begin_policy()
         async with self._waiting("writing the policy"):
             await self.trainer.transfer("export", unfinished)
         folder.finish_policy(unfinished)
-        return await self._evaluate_newest(final=True)
+        evaluation = await self._evaluate_newest(final=True)
+        await self._sealed()
+        return evaluation
 
     async def admit_step(self) -> list[Sequence[int]]:
         """Return each generator's share of groups to start now; nothing once a batch is there."""
