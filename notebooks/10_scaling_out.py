@@ -83,7 +83,7 @@ def _():
     | `logits` | see below | never |
 
     **ZeRO** divides parts over the `ranks` of data parallelism; each rank has tokens of its own.
-    Stage 0 divides nothing; stage 3 is **FSDP** (notebook 04). The logits are four float32
+    Stage 0 divides nothing; stage 3 is **FSDP** (notebook 04). The logits are three float32
     tensors of `responses × response × vocabulary` numbers.
     """)
     return
@@ -861,7 +861,7 @@ def trainer_budget_solution(shape, batch, e, ranks, stage):
     for divided in [["masters", "moments"], ["gradients"], ["weights"]][:stage]:
         for part in divided:
             parts[part] /= ranks
-    logits = 4 * 4 * batch.responses * batch.response * shape.vocabulary
+    logits = 3 * 4 * batch.responses * batch.response * shape.vocabulary
     return parts | {"activations": activation_bytes(shape, batch, e), "logits": logits}
 
 

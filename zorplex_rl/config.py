@@ -84,6 +84,8 @@ class Config:
     """Worked examples of the task, shown as turns of the chat before each question."""
     policy: str = "embedded"
     """Policy to start from: embedded, smollm2, the folder of a model, or a hub id."""
+    template_arguments: str = ""
+    """What the policy's chat template is given besides: NAME=VALUE,…, like enable_thinking=false."""
     max_lag: int = bounded(1, 0)
     """How many versions old a group's weights may be when it is trained on. 0 takes turns."""
     steps: int = bounded(120, 1)

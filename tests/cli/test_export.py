@@ -13,7 +13,7 @@ from runs import final_weights, same_weights
 from safetensors.torch import load_file
 
 from zorplex_rl.cli.commands import main
-from zorplex_rl.policy.load import load_policy
+from zorplex_rl.policy.load import load_policy, save_model
 from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
 from zorplex_rl.task.environment import Environment, Zorplex
 
@@ -50,8 +50,11 @@ class NoTools(Environment):
         return None
 
 
-def test_plain_transformers_writes_the_same_greedy_texts_as_the_package(tmp_path, sync_run):
-    path = sync_run.path
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_plain_transformers_writes_the_same_greedy_texts_as_the_package(tmp_path, sync_run, dtype):
+    path = shutil.copytree(sync_run.path, tmp_path / "run")
+    policy = load_policy(str(sync_run.policy), dtype=dtype)
+    save_model(policy.model, policy.tokenizer, path / "policy")
     assert main(["export", str(path), "--to", str(tmp_path / "model")]) == 0
     prompts = json.dumps([(task.system, task.question) for task in TASKS])
     done = subprocess.run(
@@ -60,11 +63,10 @@ def test_plain_transformers_writes_the_same_greedy_texts_as_the_package(tmp_path
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    policy = load_policy(str(path / "policy"))
     sampling, environment = Sampling(temperature=0.0, max_tokens=TOKENS, slots=1), NoTools()
     requests = [RolloutRequest(task) for task in TASKS]
     ours = rollout(policy, requests, environment.execute, sampling, environment=environment)
-    assert found == {"texts": [episode.text for episode in ours], "dtype": "torch.float32", "zorplex": False}
+    assert found == {"texts": [episode.text for episode in ours], "dtype": f"torch.{dtype}", "zorplex": False}
     assert same_weights(load_file(tmp_path / "model" / "model.safetensors"), final_weights(path))
 
 

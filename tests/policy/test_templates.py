@@ -37,9 +37,9 @@ def with_template(tmp_path):
     """The tokenizer of the embedded policy with another template."""
     folder = shutil.copytree(EMBEDDED_PATH, tmp_path / "policy")
 
-    def make(template: str) -> BytePairs:
+    def make(template: str, arguments: str = "") -> BytePairs:
         (folder / "chat_template.jinja").write_text(template)
-        return load_tokenizer("it", folder)
+        return load_tokenizer("it", folder, arguments)
 
     return make
 
@@ -81,6 +81,17 @@ def test_a_template_without_a_system_role_gets_its_prompt_at_the_beginning_of_th
     ((question, answer),) = TASK.examples
     texts = [("user", f"{TASK.system}\n\n{question}"), ("assistant", answer), ("user", TASK.question)]
     assert prompt == "".join(f"<|im_start|>{role}\n{text}END\n" for role, text in texts)
+
+
+def test_arguments_of_the_template_hold_in_every_prompt_also_of_the_policy_that_is_saved(with_template, tmp_path):
+    template = TURNS + "{% if thinking is not defined or thinking %}<think>{% endif %}"
+    tokenizer, asked = with_template(template, "thinking=false,by='me'"), with_template(template)
+    ids = encode_prompt(tokenizer, TASK)
+    assert asked.decode(encode_prompt(asked, TASK)) == tokenizer.decode(ids) + "<think>"
+    tokenizer.save_pretrained(tmp_path)
+    assert encode_prompt(AutoTokenizer.from_pretrained(tmp_path), TASK) == ids
+    with pytest.raises(PolicyError, match="'it' cannot be loaded .TemplateSyntaxError"):
+        with_template(template, "thinking")
 
 
 @pytest.mark.parametrize("reader", [BytePairs, AutoTokenizer.from_pretrained])

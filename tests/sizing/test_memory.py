@@ -55,7 +55,7 @@ def test_a_token_by_hand():
     ends = 2 * 8 * tokens
     by_hand = 4 * (of_norms + of_products + of_attention + ends)
     assert memory.activation_bytes(shape, batch, "float32") == by_hand
-    assert memory.logit_bytes(shape, batch) == 4 * 4 * 5 * 10
+    assert memory.logit_bytes(shape, batch) == 3 * 4 * 5 * 10
 
 
 def episodes_of(prompts: int, prompt: int, samples: int, response: int) -> list[Episode]:

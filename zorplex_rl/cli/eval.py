@@ -46,6 +46,8 @@ class Eval:
     """Difficulty of the compositional tasks."""
     shots: int = Config.shots
     """Worked examples of the task, as turns of the chat before each question."""
+    template_arguments: str = Config.template_arguments
+    """What the chat template is given besides, as in train."""
     max_tokens: int = Config.max_tokens
     """Longest response in tokens."""
     max_turns: int = Config.max_turns
@@ -80,7 +82,7 @@ class Eval:
         environments = {kind: replace(source, kinds=(kind,)).make() for kind in source.kinds}
         config, device = settled(config), assign_devices(self.device, ["policy"])["policy"]
         prepare(device, config.threads)
-        policy = load_policy(self.policy, device, config.dtype)
+        policy = load_policy(self.policy, device, config.dtype, self.template_arguments)
         sampling = Sampling(self.temperature, self.max_tokens, self.max_turns)
         console, reports = Console(highlight=False), []
         for name, environment in environments.items():

@@ -58,6 +58,7 @@ def policy_of(run: Path, step: int | None) -> "Policy":
         what = "finished policy" if step is None else f"checkpoint of step {step}"
         raise ConfigError(f"the run in {str(run)!r} has no {what}; its checkpoints are of step {list(checkpoints)}")
     verify(checkpoints[step])
-    learner = Learner(load_policy(config.policy, dtype=config.dtype), config.learner, config.steps)
+    policy = load_policy(config.policy, "cpu", config.dtype, config.template_arguments)
+    learner = Learner(policy, config.learner, config.steps)
     load_learner(learner, checkpoints[step] / "trainer")
     return learner.policy

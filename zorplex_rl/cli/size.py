@@ -82,7 +82,7 @@ def workload_of(config: Config, folder: Path, environment: Environment) -> Workl
     from zorplex_rl.policy.load import load_tokenizer
     from zorplex_rl.policy.tool_loop import encode_prompt
 
-    tokenizer = load_tokenizer(config.policy, folder)
+    tokenizer = load_tokenizer(config.policy, folder, config.template_arguments)
     prompts = [encode_prompt(tokenizer, environment.task(index, "train")) for index in range(PROMPTS_TRIED)]
     shared = next((i for i, tokens in enumerate(zip(*prompts, strict=False)) if len(set(tokens)) > 1), 0)
     return Workload.of(config, max(map(len, prompts)), shared)

@@ -20,7 +20,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 
 from zorplex_rl.config import Config, LearnerConfig, flag
 from zorplex_rl.errors import ConfigError, TrainingDiverged
@@ -214,7 +213,8 @@ def expect_finite(what: str, value: float, step: int) -> None:
 
 def largest_magnitude(tensors: Iterable[Tensor]) -> float:
     """Return this rank's largest |value| in ``tensors``: NaN if there is one, 0.0 if empty. Reads once."""
-    own = [(t.to_local() if isinstance(t, DTensor) else t).detach() for t in tensors]
+    # Not by its type, DTensor: importing that takes as long as a half of torch.
+    own = [(t.to_local() if hasattr(t, "to_local") else t).detach() for t in tensors]
     found = [bound.float() for t in own if t.numel() for bound in torch.aminmax(t)]
     # Python's max loses a NaN that is not the first value; torch's does not.
     return torch.stack(found).abs().max().item() if found else 0.0

@@ -51,8 +51,9 @@ class Policy:
 
 
 def load_policy(
-    name: str = EMBEDDED, device: str | torch.device = "cpu", dtype: str = "float32", of_transformers: bool = False
-) -> Policy:
+    name: str = EMBEDDED, device: str | torch.device = "cpu", dtype: str = "float32", template_arguments: str = "",
+    of_transformers: bool = False,
+) -> Policy:  # fmt: skip
     """Load ``name``: ``embedded``, a folder's path, or a hub id, cached or to be downloaded. The
     model is transformers' if it is ``of_transformers``, or of another family than ours. Raises
     PolicyError if there is no such policy, or if it cannot be used."""
@@ -61,7 +62,7 @@ def load_policy(
     from zorplex_rl.policy.model import Model, is_of_the_family
 
     folder = policy_folder(name)
-    tokenizer = load_tokenizer(name, folder)
+    tokenizer = load_tokenizer(name, folder, template_arguments)
     with _refused(name):
         is_ours = not of_transformers and is_of_the_family(_read_json(folder / "config.json"))
         model = (_load_ours if is_ours else _load_with_transformers)(folder, getattr(torch, dtype))
@@ -71,11 +72,11 @@ def load_policy(
     return Policy(model, tokenizer, name, end_ids(model, tokenizer))
 
 
-def load_tokenizer(name: str, folder: Path) -> BytePairs:
+def load_tokenizer(name: str, folder: Path, template_arguments: str = "") -> BytePairs:
     """Return the tokenizer of policy ``name`` in ``folder``, without torch. Raises PolicyError if
     there is none, or no chat template that shows a system prompt and a question."""
     with _refused(name):
-        tokenizer = BytePairs(folder)
+        tokenizer = BytePairs(folder, template_arguments)
         prompt = str(tokenizer.apply_chat_template(TRIAL, tokenize=False, add_generation_prompt=True))
         end_of_turn(tokenizer)
     if lost := [message["role"] for message in TRIAL if message["content"] not in prompt]:
@@ -145,7 +146,7 @@ def _load_ours(folder: Path, dtype: torch.dtype) -> Model:
 
     from zorplex_rl.policy.model import Model
 
-    settings = _read_json(folder / "config.json") | {"dtype": str(dtype).removeprefix("torch.")}
+    settings = _read_json(folder / "config.json") | dict.fromkeys(("dtype", "torch_dtype"), str(dtype).split(".")[1])
     file = folder / "generation_config.json"
     generation = _read_json(file) if file.is_file() else {"eos_token_id": settings.get("eos_token_id")}
     with torch.device("meta"):
@@ -261,16 +262,17 @@ def save_model(model: PreTrainedModel | Model, tokenizer: PreTrainedTokenizerBas
 
 class BytePairs:
     """The tokenizer of a folder's ``tokenizer.json``, with the calls of transformers' that the
-    package makes."""
+    package makes. Its chat template begins by setting ``template_arguments``, also when saved."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, template_arguments: str = "") -> None:
         from tokenizers import Tokenizer
 
         self._folder = folder
         self._tokenizer = Tokenizer.from_str((folder / "tokenizer.json").read_text(encoding="utf-8"))
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
-        self._template = _template_of(folder)
+        given = "".join(f"{{% set {each} %}}" for each in template_arguments.split(",") if each)
+        self._template = given + _template_of(folder)
         self.added_tokens_decoder: dict[int, AddedToken] = self._tokenizer.get_added_tokens_decoder()
         self._names = {
             name: token["content"] if isinstance(token, dict) else token
@@ -322,9 +324,9 @@ class BytePairs:
 
     def save_pretrained(self, folder: Path) -> None:
         """Write the files of the tokenizer to ``folder``."""
-        for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
-            if (self._folder / name).is_file():
-                shutil.copyfile(self._folder / name, folder / name)
+        for name in ("tokenizer.json", "tokenizer_config.json"):
+            shutil.copyfile(self._folder / name, folder / name)
+        (folder / "chat_template.jinja").write_text(self._template, encoding="utf-8")
 
 
 def _template_of(folder: Path) -> str:

@@ -211,7 +211,7 @@ class Execution:
     def _load(self, dtype: str) -> Policy:
         """Return the policy, loaded as the run's processes loaded it. A copy in memory begins at
         other addresses; with other remainders of 64 the last bit of a product may differ."""
-        return load_policy(self.policy.name, self.policy.model.device, dtype)
+        return load_policy(self.policy.name, self.policy.model.device, dtype, self.config.template_arguments)
 
     @torch.no_grad()
     def _take_weights(self, policy: Policy) -> None:

@@ -81,7 +81,7 @@ def read_recording(
     with folder.locked():
         sittings = read_journal(folder.journal)
     source = EnvironmentSource.of(config)
-    policy = load_policy(config.policy, device, config.dtype)
+    policy = load_policy(config.policy, device, config.dtype, config.template_arguments)
     return RecordedRun(folder, config, source, sittings, folder.metrics(), policy)
 
 

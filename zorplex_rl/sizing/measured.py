@@ -114,8 +114,7 @@ def _sample(policy: Policy, work: Workload, clock: Callable[[], float]) -> tuple
     while not engine.idle:
         engine.step()
         steps += 1
-    seconds = clock() - began
-    return work, seconds, steps
+    return work, clock() - began, steps
 
 
 def _measure_here(case: tuple[str, dict[str, Any], str, str]) -> tuple[dict[str, Any], int, float, int]:

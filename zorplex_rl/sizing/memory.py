@@ -8,7 +8,7 @@
 A phase is a moment at which much is allocated at once; ``Memory.total`` is the sum of the parts in
 the highest one. In main memory the C library keeps freed blocks below 32 MiB; the next phase takes
 their places, but leaves holes. These, and what another phase needed more of such blocks, are "kept
-by the allocator". A GPU's allocator is taken to waste nothing.
+by the allocator". A GPU's wastes nothing, but there also slots of the cache that no row uses take memory.
 
 N parameters, L layers, h hidden size, a attention width (heads · head size), k key-value width, i
 intermediate size, V vocabulary, e bytes of a number (2 or 4). Activations are what autograd keeps.
@@ -17,7 +17,7 @@ intermediate size, V vocabulary, e bytes of a number (2 or 4). Activations are w
     one token   L · (16·h + e·(2h + 4i + 2a + k + keys))    two norms in float32, inputs and results of all products; keys and values
                                             that query heads share are repeated for each (2a), else they are there (k)
     mask        e · n² for each row of n tokens of the tree (policy/decoder.py)
-    logits      4 · 4·V for each sampled token: logits, log-probs and two more for the entropy, all float32
+    logits      3 · 4·V for each sampled token: log-probs and two more for the entropy, or for their gradients, all float32
     cache       L · 2k · e · slots · length, the length rounded up to a multiple of 32
 
 ZeRO divides weights, gradients and moments (Rajbhandari et al. 2020, arXiv:1910.02054, section 5).
@@ -46,8 +46,8 @@ PADDING = 1.35
 """As in ``policy/decoder.py``; a test holds the two together, too."""
 CACHE_STEP = 32
 """``RolloutEngine`` reserves rows of a multiple of this many tokens."""
-LOGIT_COPIES = 4
-"""Float32 [tokens, V] at once in ``token_logprobs``: logits, log π, π, and their product."""
+LOGIT_COPIES = 3
+"""Float32 [tokens, V] at once in ``token_logprobs``: log π, π, and their product; as many on the way back."""
 RETURNED = 32 * 2**20
 """The C library keeps smaller freed blocks (mallopt(3), DEFAULT_MMAP_THRESHOLD_MAX)."""
 HOLES = {"trainer": 0.1, "generator": 0.15}
@@ -136,6 +136,7 @@ class Memory:
     """Bytes of every part in every phase of one process: ``{"update": {"weights": 5, …}, …}``."""
 
     phases: dict[str, dict[str, int]]
+    untouched: int = 0  # Slots without a row: main memory gives them when they are written, a GPU at once.
 
     @property
     def highest(self) -> str:
@@ -156,7 +157,8 @@ class Memory:
     @property
     def on_gpu(self) -> int:
         """Bytes of a GPU at the highest, if the model is on one."""
-        return max(sum(size for part, size in parts.items() if part not in OFF_GPU) for parts in self.phases.values())
+        sums = (sum(size for part, size in parts.items() if part not in OFF_GPU) for parts in self.phases.values())
+        return max(sums) + self.untouched
 
 
 def trainer_memory(shape: ModelShape, work: Workload, ranks: int = 1, stage: int = 0, tensor: int = 1) -> Memory:
@@ -229,6 +231,8 @@ def generator_memory(shape: ModelShape, work: Workload, tensor: int = 1) -> Memo
     n = shape.parameters
     base = {"weights": BYTES[work.dtype] * n // tensor, "staging": BYTES[work.transfer] * n * work.staged}
     stream = _sampling(shape, work, work.tasks, work.group_size, tensor)
+    rows = work.tasks * work.group_size
+    untouched = stream["sample"]["key-value cache"] * max(0, work.slots - rows) // rows
     phases = {name: base | parts for name, parts in stream.items()}
     if work.evaluated:
         beside = {"cache of the stream": stream["sample"]["key-value cache"] + stream["sample"]["logits"]}
@@ -241,7 +245,7 @@ def generator_memory(shape: ModelShape, work: Workload, tensor: int = 1) -> Memo
         others = sum(size - _returned(size, 4) for part, size in largest.items() if part not in parts)
         holes = int(HOLES["generator"] * sum(parts.get(part, 0) for part in come_and_go))
         parts |= {KEPT: others + holes, LIBRARIES: LIBRARY_BYTES}
-    return Memory(phases)
+    return Memory(phases, untouched)
 
 
 def cache_bytes(shape: ModelShape, rows: int, length: int, dtype: str, tensor: int = 1) -> int:

@@ -89,7 +89,7 @@ class ModelActor(TimedActor):
         from zorplex_rl.policy.load import load_policy
 
         prepare(self.device, self.config.threads)
-        self.policy = load_policy(self.config.policy, self.device, self.dtype)
+        self.policy = load_policy(self.config.policy, self.device, self.dtype, self.config.template_arguments)
 
 
 class DatasetActor(Actor):

@@ -79,7 +79,7 @@ class TrainerRankActor(TrainerActor):
             timeout=datetime.timedelta(seconds=COLLECTIVE_SECONDS),
         )
         # In main memory, wherever the shards go.
-        self.policy = load_policy(config.policy, "cpu", config.dtype)
+        self.policy = load_policy(config.policy, "cpu", config.dtype, config.template_arguments)
         torch.manual_seed(config.seed)
         mesh = init_device_mesh(kind, (self.ranks,))
         self._learner = ShardedLearner(self.policy, mesh, config.learner, config.steps, config.temperature)
@@ -93,7 +93,7 @@ class TrainerRankActor(TrainerActor):
 
         if (weights := self._learner.whole_weights()) is None:
             return None
-        whole = load_policy(self.config.policy, "cpu", self.config.dtype)
+        whole = load_policy(self.config.policy, "cpu", self.config.dtype, self.config.template_arguments)
         whole.model.load_state_dict(weights)
         return whole
 

@@ -17,7 +17,7 @@ def _activations(shape, batch, e):
     )
 
 
-def _budget(shape, batch, e, ranks, stage, factors=(4, 4, 8), copies=4, groups=None):
+def _budget(shape, batch, e, ranks, stage, factors=(4, 4, 8), copies=3, groups=None):
     n = shape.parameters
     masters, gradients, moments = factors
     parts = {"weights": e * n, "masters": masters * n * (e < 4), "gradients": gradients * n, "moments": moments * n}
