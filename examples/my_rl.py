@@ -136,7 +136,7 @@ if __name__ == "__main__":
     folder, examples, exam, settings = "zorplex_rl/policy/embedded", (), GREEDY, {}
     if sys.argv[1:] == ["--policy", "smollm2"]:
         folder = os.path.expanduser(os.getenv("ZORPLEX_CACHE") or "~/.cache/zorplex-rl") + "/smollm2"
-        examples, exam, settings = EXAMPLES, SAMPLED, {"steps": 5, "prompts": 2, "learning_rate": 5e-5}
+        examples, exam, settings = EXAMPLES, SAMPLED, {"steps": 6, "prompts": 2, "learning_rate": 5e-5}
     torch.set_num_threads(2 if examples else 1)
     model, tokenizer = AutoModelForCausalLM.from_pretrained(folder).float(), AutoTokenizer.from_pretrained(folder)
     policy = Record(model=Reader(model.eval()), tokenizer=tokenizer, eos_ids=(tokenizer.eos_token_id,))
