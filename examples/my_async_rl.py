@@ -27,12 +27,13 @@ CALL, ANSWER = re.compile(r"LOOKUP\[([^\[\]\n]*)\]"), re.compile(r"\[ANSWER\] *(
 find_call, find_answer = CALL.search, ANSWER.search
 
 
-def draw_task(words, seed):
+def draw_task(words, seed, examples=()):
     rng = random.Random(seed)
     table = dict(zip(words, rng.sample(range(10, 50), len(words)), strict=True))
-    (one, other), sign = rng.sample(words, 2), rng.choice("+-")
-    question = rng.choice(("What is {}?", "Tell the value of {}.", "{} = ?")).format(f"{one} {sign} {other}")
-    return Record(question=question, answer=table[one] + int(f"{sign}{table[other]}"), table=table)
+    (one, *others), sign = rng.sample(words, 1 if examples else 2), rng.choice("+-")
+    question = rng.choice(("What is {}?", "Tell the value of {}.", "{} = ?")).format(f" {sign} ".join([one, *others]))
+    answer = table[one] + sum(int(f"{sign}{table[other]}") for other in others)
+    return Record(question=question, answer=answer, table=table, examples=examples)
 
 
 def execute(task, call):
@@ -40,7 +41,7 @@ def execute(task, call):
 
 
 def encode_prompt(tokenizer, task):
-    messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": task.question}]
+    messages = [{"role": "system", "content": SYSTEM}, *task.examples, {"role": "user", "content": task.question}]
     return tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
 
 

@@ -1,21 +1,23 @@
 """Teach a language model to use a tool, by reinforcement learning: one process, one file, no
 framework.
 
-Run it in the course's folder, which has a small model; it takes half a minute.
+Run it in the course's folder, which has a small model: half a minute. Or teach a real one, on two
+cores and in some minutes: `zorplex-rl policy get smollm2`, and then `my_rl.py --policy smollm2`.
 
 Words have values, and only a tool tells them. What stands behind an arrow is fed by the loop; the
 model draws the rest:
     LOOKUP[blip] -> 32 ⏎ LOOKUP[mip] -> 18 ⏎ 32+18=50 ⏎ [ANSWER] 50 ⏎
 """
 
+import os
 import random
 import re
-import time
+import sys
 from statistics import fmean, pstdev
 from types import SimpleNamespace as Record
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 
 TRAINING = "blip clup faz frub gorn hax klem mip norf prub rilk snib ulf wub zam zork".split()
 HELD_OUT = "bonk drim flim glop grix jint lurp nask plek quon skob trun vom yim zil zorp".split()
@@ -23,14 +25,18 @@ SYSTEM = "Words have hidden values. LOOKUP[word] tells one. Do the arithmetic. E
 SAMPLED, GREEDY = (Record(temperature=t, max_tokens=96) for t in (1.0, 0.001))
 CALL, ANSWER = re.compile(r"LOOKUP\[([^\[\]\n]*)\]"), re.compile(r"\[ANSWER\] *(-?[0-9]+) *$", re.MULTILINE)
 find_call, find_answer = CALL.search, ANSWER.search
+SHOTS = ("What is wug?", "LOOKUP[wug] -> 35\n[ANSWER] 35", "Tell the value of gazz.", "LOOKUP[gazz] -> 30\n[ANSWER] 30")
+EXAMPLES = [{"role": role, "content": text} for role, text in zip(("user", "assistant") * 2, SHOTS, strict=True)]
 
 
-def draw_task(words, seed):
+# With worked examples, for a model that was not made for this, a task asks for one word.
+def draw_task(words, seed, examples=()):
     rng = random.Random(seed)
     table = dict(zip(words, rng.sample(range(10, 50), len(words)), strict=True))
-    (one, other), sign = rng.sample(words, 2), rng.choice("+-")
-    question = rng.choice(("What is {}?", "Tell the value of {}.", "{} = ?")).format(f"{one} {sign} {other}")
-    return Record(question=question, answer=table[one] + int(f"{sign}{table[other]}"), table=table)
+    (one, *others), sign = rng.sample(words, 1 if examples else 2), rng.choice("+-")
+    question = rng.choice(("What is {}?", "Tell the value of {}.", "{} = ?")).format(f" {sign} ".join([one, *others]))
+    answer = table[one] + sum(int(f"{sign}{table[other]}") for other in others)
+    return Record(question=question, answer=answer, table=table, examples=examples)
 
 
 def execute(task, call):
@@ -38,7 +44,7 @@ def execute(task, call):
 
 
 def encode_prompt(tokenizer, task):
-    messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": task.question}]
+    messages = [{"role": "system", "content": SYSTEM}, *task.examples, {"role": "user", "content": task.question}]
     return tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
 
 
@@ -93,10 +99,28 @@ def policy_gradient(policy, episodes, advantages):
     return -total / sum(sum(episode.sampled) for episode in episodes)
 
 
-def train(policy, steps=8, prompts=4, group_size=8, learning_rate=5e-4, seed=0):
+class Reader:
+    """The model, which reads of each text only what its last one did not begin with."""
+
+    def __init__(self, model):
+        self.model, self.parameters, self.learns = model, model.parameters, None
+
+    def __call__(self, ids):
+        if self.learns != torch.is_grad_enabled():  # the weights have changed, or a gradient is wanted: read all anew
+            self.learns, self.cache, self.text = torch.is_grad_enabled(), DynamicCache(), ids[:, :0]
+        known, length = self.text.shape[1], min(self.text.shape[1], ids.shape[1] - 1)
+        same = int((ids[0, :length] == self.text[0, :length]).cumprod(0).sum())
+        if same < known:
+            self.cache.crop(same - known)
+        new = self.model(ids[:, same:], None, None, self.cache).logits
+        self.text, self.logits = ids, torch.cat([self.logits[:, :same], new], 1) if same else new
+        return Record(logits=self.logits)
+
+
+def train(policy, steps=8, prompts=4, group_size=8, learning_rate=5e-4, seed=0, examples=()):
     optimizer = torch.optim.AdamW(policy.model.parameters(), learning_rate, weight_decay=0.0)
     for step in range(steps):
-        tasks = [draw_task(TRAINING, f"{seed} {step} {number // group_size}") for number in range(prompts * group_size)]
+        tasks = [draw_task(TRAINING, f"{seed} {step} {n // group_size}", examples) for n in range(prompts * group_size)]
         episodes = play(policy, tasks, SAMPLED, seed=1_000_000 * (seed + 1) + step * len(tasks))
         rewards = [episode.reward for episode in episodes]
         groups = [rewards[start : start + group_size] for start in range(0, len(rewards), group_size)]
@@ -109,12 +133,14 @@ def train(policy, steps=8, prompts=4, group_size=8, learning_rate=5e-4, seed=0):
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
-    began, folder = time.monotonic(), "zorplex_rl/policy/embedded"
-    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
-    policy = Record(model=model, tokenizer=tokenizer, eos_ids=(tokenizer.eos_token_id,))
-    held_out = [draw_task(HELD_OUT, number) for number in range(50)]
-    print(f"held out, greedy: {fmean(e.right for e in play(policy, held_out, GREEDY, seed=0)):.0%} right")
-    train(policy)
-    print(f"held out, greedy: {fmean(e.right for e in play(policy, held_out, GREEDY, seed=0)):.0%} right")
-    print(f"{time.monotonic() - began:.0f} s")
+    folder, examples, exam, settings = "zorplex_rl/policy/embedded", (), GREEDY, {}
+    if sys.argv[1:] == ["--policy", "smollm2"]:
+        folder = os.path.expanduser(os.getenv("ZORPLEX_CACHE") or "~/.cache/zorplex-rl") + "/smollm2"
+        examples, exam, settings = EXAMPLES, SAMPLED, {"steps": 6, "prompts": 2, "learning_rate": 5e-5}
+    torch.set_num_threads(2 if examples else 1)
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder).float(), AutoTokenizer.from_pretrained(folder)
+    policy = Record(model=Reader(model.eval()), tokenizer=tokenizer, eos_ids=(tokenizer.eos_token_id,))
+    held_out = [draw_task(HELD_OUT, number, examples) for number in range(20 if examples else 50)]
+    print(f"held out: {fmean(e.right for e in play(policy, held_out, exam, seed=0)):.0%} right")
+    train(policy, **settings, examples=examples)
+    print(f"held out: {fmean(e.right for e in play(policy, held_out, exam, seed=0)):.0%} right")

@@ -1,6 +1,8 @@
 # /// script
-# [tool.marimo.display]
-# theme = "system"
+# requires-python = ">=3.11,<3.14"
+# dependencies = ["marimo", "zorplex-rl"]
+# tool.uv.sources.zorplex-rl = { path = "..", editable = true }
+# tool.marimo.display.theme = "system"
 # ///
 
 import marimo
@@ -63,10 +65,10 @@ def _():
     ## An object with a mailbox
 
     Generators write text, tools answer, a trainer changes weights, all at the same time, on several
-    machines. Locks around shared memory do not reach that far. **Actors** do.
+    machines. A lock protects memory on one machine only. **Actors** work across machines.
 
     An actor is an object that nobody else may touch. Your message waits in its **mailbox** until the
-    actor has time. Then the actor works on it, alone, and replies.
+    actor has finished the messages before it. Then the actor works on yours, and replies.
     """)
     return
 
@@ -89,7 +91,7 @@ def _():
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    Here is all of it: a queue, and a thread that works through it. `pickle` turns a message into
+    Here is a whole actor: a queue, and a thread that works through it. `pickle` turns a message into
     bytes and back. The caller gets a *future*: a place where the answer will be.
     """)
     return
@@ -175,7 +177,7 @@ def _():
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    The script runs three times: on the basket, on a `TinyActor` around it, and on an actor of
+    `go_shopping` runs three times: on a plain basket, on a `TinyActor` around one, and on an actor of
     Monarch, the library of this course. Monarch's actors live in processes of their own. An
     **endpoint** is a method that messages may call.
     """)
@@ -269,9 +271,9 @@ def _():
     ## An actor of your own
 
     The rest of this page runs on an actor that you write. It keeps a total, and adds up its part of
-    a large sum. Which part that is depends on its **rank**: its number, from 0, in the mesh that is
-    called. In an endpoint, `current_rank().rank` is this number, and
-    `current_rank().extent.nelements` is how many are called.
+    a large sum. Which part depends on its **rank**: its number, counted from 0, among the actors that
+    are called. In an endpoint, `current_rank().rank` is this number, and
+    `current_rank().extent.nelements` says how many are called.
 
     ### Exercise 1: `Summer`
 
@@ -289,10 +291,10 @@ class Summer(Actor):
     total stays.
 
     add_range(end): of 0, 1, …, end - 1, add up every n-th number,
-    beginning with the own rank, where n actors are called. Returns
+    beginning with the actor's rank; n actors are called. Returns
     this sum. The total stays.
 
-    Of 4 actors, that of rank 1 answers add_range(10) with 1 + 5 + 9.
+    With 4 actors, rank 1 answers add_range(10) with 1 + 5 + 9.
     After add([5, 2]) returned 7, add([-9]) raises, and add([]) returns 7.
     """
 
@@ -331,7 +333,7 @@ def _(whose_summer):
     lesson.md(f"""
     ## Five ways to send
 
-    Choose a kind of call, and see who works and who answers. The actors below are {whose_summer}.
+    Choose a kind of call, and see who works and who answers. The actors below run {whose_summer}.
     """)
     return
 
@@ -408,8 +410,8 @@ def settings():
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    Below, we broadcast a long sum, and ask for all totals right after it. Then rank 2 gets 1,000, and
-    every actor is told to give away 10.
+    Below, we broadcast a long sum, and ask for all totals right after it. Then rank 2 adds 1,000, and
+    every actor is asked to add −10.
     """)
     return
 
@@ -434,8 +436,8 @@ async def _(config, summers, totals):
 @app.cell(hide_code=True)
 def _(after_failure, answered_after, outcome, sent_after, totals):
     lesson.md(f"""
-    The broadcast took {lesson.in_words(sent_after)}, the next answer {lesson.in_words(answered_after)}: an actor takes
-    your messages in order, one at a time.
+    Sending the broadcast took {lesson.in_words(sent_after)}. The next answer came after
+    {lesson.in_words(answered_after)}, because an actor takes your messages in order, one at a time.
 
     The totals were {nb01.listed(totals)}, and are {nb01.listed(after_failure)}. Three actors raised, and
     you got {"one `ActorError`" if isinstance(outcome, ActorError) else "answers"}. The answer of rank 2 is
@@ -551,10 +553,10 @@ def _(config, counts_alone, counts_together, seconds_alone, seconds_together, wh
         why=f"""
         `together` answered {nb01.listed(counts_together)}, the last after {seconds_together:.2f} s: all
         read the count before any had written it. `alone` answered {nb01.listed(counts_alone)}, the last
-        after {seconds_alone:.2f} s. Expected were {_together:.1f} and {_alone:.1f} s, by {_whose}.
+        after {seconds_alone:.2f} s. By {_whose} it should be {_together:.1f} and {_alone:.1f} s.
 
-        A plain endpoint ends before the next call begins, even if it only waits. In a concurrent one,
-        let no `await` stand between reading and writing.
+        A plain endpoint ends before the next call begins, even while it only waits. In a concurrent one,
+        never put an `await` between reading a value and writing it.
         """,
     )
     return
@@ -565,7 +567,7 @@ def _():
     mo.md("""
     ## Ping-pong
 
-    Actors call each other, too. The player that gets `hit(left)` sends `hit(left - 1)` to the other
+    Actors also call each other. The player that gets `hit(left)` sends `hit(left - 1)` to the other
     one, and waits until the rest of the rally has been played.
     """)
     return
@@ -623,7 +625,7 @@ def _(answered, config, long_rally, still_there):
         `hit(2)` {"answered" if answered[2] else f"had no answer after {config.patience:g} s"}. ping waits
         for pong; pong calls ping, which is busy with `hit(2)`. That is a **deadlock**: no error, only
         silence. `hits_so_far`, sent next,
-        {"answered" if still_there else "lies behind a call that never ends"}.
+        {"answered" if still_there else "waits behind a call that never ends"}.
         """,
     )
     return
@@ -762,8 +764,8 @@ def _(half, send_numbers, sums):
         was {_gain}. {"All three sums are equal." if len({found for found, _ in sums}) == 1 else "The sums differ!"}
         *Send the work to the data, not the data to the work.*
 
-        The last line called row 1 only. Its two actors found {half / _sum:.0%} of the sum: in the slice,
-        they are ranks 0 and 1 of 2.
+        The last line called row 1 only. Its two actors found {half / _sum:.0%} of the sum: within the
+        slice they are ranks 0 and 1 of 2.
         """,
     )
     return
@@ -804,11 +806,11 @@ def _():
 def _(call, clone_bytes, many, method, row_bytes):
     lesson.md(f"""
     A plain method takes {lesson.in_words(method)}, a call to another process {lesson.in_words(call)}. Of fifty calls
-    sent at once, each takes {lesson.in_words(many)}. For calls to cost a tenth of the time, let each do
-    {lesson.in_words(9 * call)} of work.
+    sent at once, each takes {lesson.in_words(many)}. If calls may cost a tenth of
+    the time, give each one {lesson.in_words(9 * call)} of work.
 
-    `matrix[0]` has {row_bytes:,} bytes: it is a *view* into the memory of the matrix, and all of that is
-    packed. `matrix[0].clone()` has {clone_bytes:,}.
+    A message with `matrix[0]` has {row_bytes:,} bytes: it is a *view* into the memory of the matrix, and
+    `pickle` packs all of that memory. With `matrix[0].clone()` it has {clone_bytes:,}.
     """)
     return
 

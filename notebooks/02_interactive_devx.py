@@ -1,6 +1,8 @@
 # /// script
-# [tool.marimo.display]
-# theme = "system"
+# requires-python = ">=3.11,<3.14"
+# dependencies = ["marimo", "zorplex-rl"]
+# tool.uv.sources.zorplex-rl = { path = "..", editable = true }
+# tool.marimo.display.theme = "system"
 # ///
 
 import marimo
@@ -69,7 +71,7 @@ def _():
     ## The two-minute loop
 
     You know this loop: change a line, start the program, wait until all processes have imported,
-    connected and loaded. With one process it costs seconds, with a hundred it costs minutes, each time.
+    connected and loaded. Every time this costs seconds with one process, and minutes with a hundred.
 
     The way out is to leave the processes running and to change what they *do*. Your notebook is the
     **controller**, which tells all processes what to do next. Between two cells, they wait with
@@ -202,7 +204,7 @@ def _():
     Data-parallel training gives every process a copy of the model and a part of the batch. Every
     process runs the same code on other data. This is called **SPMD**: single program, multiple data.
     The number of a process is its **rank**. Usually `torchrun` starts such a program once in every
-    process, and then nobody can get in. Here the processes hold actors, which wait for your calls.
+    process, and from then on you cannot reach it. Here the processes hold actors, which wait for your calls.
     """)
     return
 
@@ -250,10 +252,10 @@ async def _():
 @app.cell(hide_code=True)
 def _(joined, restart_seconds):
     lesson.md(f"""
-    {len(joined)} ranks have met after {lesson.in_words(restart_seconds)}. Most of that was spent importing
-    PyTorch. Each restart would cost that, on this machine, with this little program.
+    The {len(joined)} ranks found each other within {lesson.in_words(restart_seconds)}. Most of that was spent
+    importing PyTorch. Every restart would cost as much, even of this small program.
 
-    Ranks work together by **collectives**, operations that all of them call at the same time. One
+    Ranks work together through **collectives**: operations that all of them call at the same time. One
     is enough for this page: it adds up a tensor over all ranks.
     """)
     return
@@ -272,11 +274,11 @@ def _():
     mo.md("""
     ### Exercise 1: a step of many ranks
 
-    Write `ddp_step`. It is what PyTorch's `DistributedDataParallel`, **DDP** for short, is for: after
-    the step, every rank has the weights of *one* process that has seen the whole batch.
+    Write `ddp_step`. It does what PyTorch's `DistributedDataParallel`, **DDP** for short, is for. After
+    the step, every rank has the weights that *one* process with the whole batch would have.
 
-    Each rank knows only its own part, and parts differ in size; one may be empty. In reinforcement
-    learning that is the rule: answers differ in length, and some are dropped. `F` is
+    Each rank knows only its own part. Parts differ in size, and one may be empty. In reinforcement
+    learning this is normal: answers differ in length, and some are dropped. `F` is
     `torch.nn.functional`. The check plays one to three ranks, two steps each.
     """)
     return
@@ -284,7 +286,7 @@ def _():
 
 @app.function
 def ddp_step(model, optimizer, mine, everybody, add_up):
-    """Take one step on the mean squared error of all ranks' examples, and return it.
+    """Take one step on the mean squared error over all ranks' examples. Returns this error.
 
     ``mine`` is (inputs, targets), this rank's part, of the examples of ``everybody``.
     ``add_up(tensor)`` returns the sum over all ranks. All must call it equally often.
@@ -366,7 +368,7 @@ def train_as_rank(worker, step, wrap, first, batch, *settings):
 @app.cell(hide_code=True)
 def _():
     with_ddp = lesson.predict(
-        "DDP on parts of 48 and 16 examples. Are the weights in the end those of one process with the whole batch?",
+        "DDP on parts of 48 and 16 examples. At the end, are the weights those of one process with the whole batch?",
         "yes: an average is an average",
         "no, and neither rank will say so",
         "no: PyTorch raises an error",
@@ -425,7 +427,7 @@ def _(one_process, trained, whose_step, with_ddp):
         why=f"""
         {"Yes" if _unequal < 1e-3 else "No"}: they differ by up to {_unequal:.1g}; with equal parts, by
         {_equal:.1g}. DDP averages two means, so an example of the smaller part counts more. No error
-        is raised, and both ranks agree. Such a run trains, only not on the loss that you wrote down.
+        is raised, and both ranks agree. Such a run trains, but not on the loss that you wrote down.
 
         Running in the figure: {whose_step}. With it the weights differ by {_own:.1g} from those of one
         process.
@@ -936,7 +938,7 @@ def _():
 def _(changes):
     lesson.recap(
         "A host starts processes, a process holds actors. Processes are expensive, further actors in them are cheap.",
-        "One controller can drive SPMD code step by step. A sum over all ranks makes their gradients that of the whole batch. An average of means does so for equal parts only.",
+        "One controller can drive SPMD code step by step. Adding up all ranks' gradients gives the gradient of the whole batch. Averaging their means does so only if the parts are equal.",
         "A collective waits for all ranks. If it hangs, put a new actor into the process and read the stacks.",
         f"Running actors keep the code that they were spawned with. A new actor took {lesson.in_words(changes['spawn a new actor'])} here, new processes {lesson.in_words(changes['new processes'])}.",
         "A log that collects similar lines can hide the one that matters. Keep rank and time with each line.",

@@ -1,6 +1,8 @@
 # /// script
-# [tool.marimo.display]
-# theme = "system"
+# requires-python = ">=3.11,<3.14"
+# dependencies = ["marimo", "zorplex-rl"]
+# tool.uv.sources.zorplex-rl = { path = "..", editable = true }
+# tool.marimo.display.theme = "system"
 # ///
 
 import marimo
@@ -62,7 +64,7 @@ def _():
 
     A model of 8 billion parameters needs 128 GB to be trained with Adam in float32: weights,
     gradients and two running means, 4 bytes each. That is more than most accelerators have. So
-    tensors are cut, and every process holds a part.
+    tensors are cut up, and every process holds a part.
 
     Two questions remain. *Who holds what?* That is a tensor's **placement**. *What must be sent,
     and when?* Those are the **collectives**: operations in which all processes of a group take
@@ -143,8 +145,8 @@ def _():
     ## Who holds what
 
     A placement is a word for each dimension of the group of processes. Here the group has one
-    dimension, so one word is enough. The drawing shows four of them on two ranks. `Partial` looks
-    odd at first: every rank has a tensor of full size, and the *sum* over the ranks is meant.
+    dimension, so one word is enough. The drawing shows four placements on two ranks. `Partial`
+    looks odd at first: every rank holds a tensor of full size, and the true value is their *sum*.
     """)
     return
 
@@ -161,7 +163,7 @@ def _():
 @app.cell(hide_code=True)
 def _(config):
     ask_uneven = lesson.predict(
-        "5 rows are cut over 4 ranks. How many rows does each rank get?",
+        "5 rows are split over 4 ranks. How many rows does each rank get?",
         "2, 1, 1, 1",
         "2, 2, 1, 0",
         "it is an error: 4 does not divide 5",
@@ -238,7 +240,7 @@ def _():
     - `all_to_all`: each rank has a share, and keeps one part of it; every other part goes straight
       to the rank that wants it.
 
-    ### Exercise 1: bytes by the book
+    ### Exercise 1: bytes by the formula
 
     Complete `bytes_sent`: the bytes that *one* rank sends for a `collective` (one of these four
     names) on a tensor of `size` bytes in all.
@@ -272,7 +274,7 @@ def _():
 @app.cell(hide_code=True)
 def _(config):
     ask_scatter = lesson.predict(
-        f"By the book a reduce_scatter of {config.megabytes} MB on two ranks sends half as much as an all_reduce. What will the operating system count here, with gloo?",
+        f"By the formula, a reduce_scatter of {config.megabytes} MB on two ranks sends half as much as an all_reduce. What will the operating system count here, with gloo?",
         "half as much",
         "as much as the all_reduce",
         "twice as much",
@@ -335,8 +337,8 @@ def _(ask_scatter, collectives, config, whose_book):
         else 2,
         why=f"""
         It sent {_scatter[1] / 1e6:.2f} MB; the all_reduce sent {_reduce[1] / 1e6:.2f} MB. {"That is what an all_reduce sends: this backend adds everything up everywhere, and each rank keeps its share." if 0.95 < _ratio < 1.05 else ""}
-        The other three are within {_extra:,.0f} bytes of the formula: headers. A formula tells what an operation *can* cost. What it does cost
-        depends on who wrote it, so count. NCCL, the usual backend on NVIDIA GPUs, has a reduce_scatter of its own.
+        The other three are within {_extra:,.0f} bytes of the formula: headers. The formula says how little an operation *can* cost. What it does cost
+        depends on how it was written, so count. NCCL, the usual backend on NVIDIA GPUs, has a reduce_scatter of its own.
         """,
         shows=[
             lesson.figure(
@@ -357,8 +359,8 @@ def _():
     `up` widens, `down` narrows. In `x @ up.T` every row of `up` makes one output, so a rank with
     half of its rows makes half of the outputs, all by itself. Books write the layer as *x · A* and
     cut columns of *A = upᵀ*; hence the name **column-parallel**. ReLU works on each number alone.
-    `down` then gets half of its *inputs* on each rank, so cut it the other way; the two results are
-    summands of the answer.
+    `down` then gets half of its *inputs* on each rank, so it is cut the other way. The two results add
+    up to the answer.
     """)
     return
 
@@ -429,8 +431,8 @@ def _():
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    Two rules of the backward pass are missing. The gradient of a sum goes to every summand as it is. And `x` went
-    into every rank, so their gradients for it are added. `by_hand` runs `two_layers` between the two.
+    Two rules of the backward pass are missing. The gradient of a sum goes to every summand unchanged. And every
+    rank used `x`, so the ranks' gradients for it are added up. `by_hand` runs `two_layers` between the two.
     """)
     return
 
@@ -563,8 +565,8 @@ def _():
     ## The placement of a result
 
     Why does *columns, then rows* work? Cut the other way, the output of `up` would be `Partial` in
-    front of the ReLU. The sum of summands is the true value. But is ReLU of a summand a summand of
-    ReLU?
+    front of the ReLU. The summands add up to the true value. But do the ReLUs of the summands add
+    up to the ReLU of the sum?
     """)
     return
 
@@ -629,7 +631,7 @@ def _():
     model: **FSDP**, fully sharded data parallelism. Each rank keeps a share of the weights, and of
     the optimizer's state. It borrows the rest for the moment in which it is needed:
 
-    1. all_gather the weights, compute loss and gradients on the own data, forget the borrowed weights;
+    1. all_gather the weights, compute loss and gradients on its own data, forget the borrowed weights;
     2. reduce_scatter the gradients: each rank gets the sum for its share, and nothing else;
     3. update the share. Nobody else has it, so nobody else must be told.
 
@@ -817,10 +819,10 @@ def _(ask_fsdp, by_the_book, config, fsdp, fsdp_held, fsdp_numbers, whose_share)
         ask_fsdp,
         right={1: 0, 2: 1, 3: 2, 4: 3}.get(round(2 * _times), []) if _sent else [],
         why=f"""
-        It sent {_times:.2f} times as much. By the book it would be {(_gather + _scatter) / _reduce:g}: an all_reduce *is* a reduce_scatter and an all_gather, and FSDP puts its
+        It sent {_times:.2f} times as much. By the formula it would be {(_gather + _scatter) / _reduce:g}: an all_reduce *is* a reduce_scatter and an all_gather, and FSDP puts its
         update between the two. {"The rest is gloo's reduce_scatter, which you have met above. " if _times > 1.2 else ""}So
         a rank keeps {fsdp_held / 1e6:.2f} MB of weights and momentum instead of {2 * _size / 1e6:.2f}
-        MB. With a good backend it sends not one byte more for that. `fully_shard` usually gathers twice, to forget the weights between forward and backward: {(2 * _gather + _scatter) / _reduce:g} times, by the book.
+        MB. With a good backend it sends no more bytes for that. `fully_shard` usually gathers twice, to forget the weights between forward and backward: {(2 * _gather + _scatter) / _reduce:g} times, by the formula.
         """,
         shows=[
             lesson.figure(

@@ -1,6 +1,8 @@
 # /// script
-# [tool.marimo.display]
-# theme = "system"
+# requires-python = ">=3.11,<3.14"
+# dependencies = ["marimo", "zorplex-rl"]
+# tool.uv.sources.zorplex-rl = { path = "..", editable = true }
+# tool.marimo.display.theme = "system"
 # ///
 
 import marimo

@@ -178,7 +178,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     source, names = solve(found[0], asked.exercises)
     asked.out.mkdir(parents=True, exist_ok=True)
     target.write_text(source, encoding="utf-8")
-    print(f"{target}: solved {', '.join(names) or 'nothing'}; open it: .venv/bin/marimo edit {target}")
+    print(f"{target}: solved {', '.join(names) or 'nothing'}; open it: .venv/bin/marimo edit --no-sandbox {target}")
     return 0
 
 

@@ -7,6 +7,7 @@ import ast
 import importlib.util
 import re
 import sys
+import tomllib
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -63,6 +64,15 @@ def packages_of(source: str) -> set[str]:
 
 def parts_of(notebook: Path, name: str) -> tuple:
     return next(parts for found, *parts in exercise.exercises(load(notebook)) if found == name)
+
+
+@every_notebook
+def test_a_notebook_says_what_it_needs_so_that_uv_opens_it_from_a_clone(notebook):
+    header = tomllib.loads(re.match(r"# /// script\n((?:# .*\n)+)# ///\n", notebook.read_text())[1].replace("# ", ""))
+    source = notebook.parent / header["tool"]["uv"]["sources"]["zorplex-rl"]["path"]
+    project = tomllib.loads((source / "pyproject.toml").read_text())["project"]
+    assert header["dependencies"] == ["marimo", project["name"]]
+    assert header["requires-python"] == project["requires-python"]
 
 
 @every_notebook

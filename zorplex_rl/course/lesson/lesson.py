@@ -261,7 +261,7 @@ def links(notebook: str) -> mo.Html:
     way, other = {START: ("next", GOAL), GOAL: ("before this", START)}.get(here.name.split("_")[0], ("", "-"))
     neighbours[f"With two hours only, {way}"] = next((p for p in course if p.name.startswith(f"{other}_")), None)
     lines = [
-        f"<p>{label}: <strong>{html.escape(title_of(path))}</strong> <code>marimo edit notebooks/{html.escape(path.name)}</code></p>"
+        f"<p>{label}: <strong>{html.escape(title_of(path))}</strong> <code>marimo edit --no-sandbox notebooks/{html.escape(path.name)}</code></p>"
         for label, path in neighbours.items()
         if path
     ]

@@ -209,7 +209,7 @@ def _simulated() -> Animation:
     state = {"kind": player.kind, "runs": player.runs, "look": player.look, "_css": str(player._css)}
     model = {"esm": f"data:text/javascript;base64,{script}", "state": state, "buffers": {}}
     source = (
-        f"Simulated for this page: a group takes a generator {setting.generation_seconds:g} s on average, a training step takes "
+        f"Simulated for this page: a generator takes {setting.generation_seconds:g} s for a group on average, a training step takes "
         f"{setting.training_seconds:g} s, and the new weights arrive {setting.sync_seconds:g} s later."
     )
     return Animation(_playing(model), source)
@@ -241,8 +241,8 @@ def routes(cards: Sequence[Card]) -> str:
     first = by_number[START]
     return (
         f'<p class="start"><strong>Start here:</strong> <a href="{html.escape(first.file)}">{START} {html.escape(first.lesson.title)}</a>. '
-        f"The notebooks before it are what the loop stands on: read them first if actors and processes are new to you, "
-        f'otherwise, come back when a page links to them.</p><ul class="routes">{items}</ul>\n'
+        f"The notebooks before it are what the loop stands on: read them first if actors and processes are new to you; "
+        f'otherwise come back when a page links to them.</p><ul class="routes">{items}</ul>\n'
     )
 
 

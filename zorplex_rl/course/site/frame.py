@@ -28,10 +28,10 @@ LEAD = (
     "and what asynchrony buys and costs. The cells computed the numbers beside them when this site was built; what comes from a "
     "recorded study or a published table says so, with its date."
 )
-MAX_LAG = "<code>max_lag</code> 1 lets a batch be one version of the weights older than the trainer's; 0 takes turns."
-NEEDED = "You need Python and have trained a model with PyTorch before; what RL and actors are is explained here."
+MAX_LAG = "With <code>max_lag</code> 1, a batch may come from weights one version older than the trainer's; with 0, the two take turns."
+NEEDED = "You know Python and have trained a model with PyTorch; RL and actors are explained here."
 HOW = (
-    "To work in a notebook instead of reading it, take the repository and run <code>marimo edit notebooks/NAME.py</code>. "
+    "To work in a notebook instead of reading it, take the repository and run <code>uv run zorplex-rl open NUMBER</code>. "
     'All terms are explained in the <a href="glossary.html">glossary</a>.'
 )
 # A page without an icon makes the browser request one from the server.
@@ -52,7 +52,10 @@ def lesson_page(
     rendered = with_fewer_folds("\n".join(shown))
     cells = anchored(with_drawings(link_terms(rendered), page))
     name = html.escape(notebook)
-    source = f'<p class="source">The notebook behind this page: <a href="{name}">{name}</a></p>'
+    source = (
+        f'<p class="source">The notebook behind this page: <a href="{name}">{name}</a>. To work in it, in a clone of the repository: '
+        f"<code>uv run zorplex-rl open {name.partition('_')[0]}</code></p>"
+    )
     body = (
         f"{_top(previous, following, searchable)}\n{outline(cells)}\n<main>\n{cells}\n{source}\n</main>\n"
         f"{_navigation(previous, following, 'Course, end of page')}\n{_widgets(page)}"
