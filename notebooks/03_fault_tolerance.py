@@ -286,14 +286,14 @@ def _():
 def settings():
     config = SimpleNamespace(
         seed=0,
-        kills=5,  # processes that die in the same second
-        hangs=3,  # processes that fall silent then
-        watched=10.0,  # seconds that a supervisor is watched at work
+        kills=3,  # processes that die in the same second
+        hangs=2,  # processes that fall silent then
+        watched=8.0,  # seconds that a supervisor is watched at work
         learners=3,
-        rounds=120,  # of training
-        killed_in=40,  # the round in which a learner is killed
+        rounds=60,  # of training
+        killed_in=20,  # the round in which a learner is killed
         local_steps=20,  # steps of a learner in a round
-        rate=0.003,  # its learning rate
+        rate=0.004,  # its learning rate
         deadline=5.0,  # seconds that a round waits for its learners
     )
     return (config,)
@@ -310,30 +310,48 @@ async def time_to_error(worker, fault, after):
 
 @app.cell(hide_code=True)
 def _():
-    start_spread = lesson.start_button("Kill some, hang some", seconds=9)
+    start_spread = lesson.start_button("Kill some, hang some", seconds=10)
     start_spread
     return (start_spread,)
+
+
+@app.function(hide_code=True)
+async def stop_and_wake(worker):
+    """Stop a worker in the middle of a call, and let it run on once its caller has given up."""
+    with tempfile.TemporaryDirectory() as folder:
+        ledger = Path(folder) / "ledger"
+        call = worker.actor.work.call_one(1.0, str(ledger))
+        await asyncio.sleep(0.3)
+        os.kill(worker.pid, signal.SIGSTOP)
+        told, _ = await outcome(call.as_asyncio())
+        before = ledger.exists()
+        os.kill(worker.pid, signal.SIGCONT)
+        await asyncio.sleep(1.2)
+        after = ledger.exists()
+        next_answer, _ = await outcome(worker.actor.add.call_one(1).as_asyncio())
+    return SimpleNamespace(told=told, before=before, after=after, next=next_answer)
 
 
 @app.cell(hide_code=True)
 async def _(config, start_spread):
     lesson.wait_for(start_spread)
     _faults = [signal.SIGKILL] * config.kills + [signal.SIGSTOP] * config.hangs
-    with mo.status.spinner(f"Breaking {len(_faults)} workers", remove_on_exit=True):
-        _workers = await asyncio.gather(*(start(Worker) for _ in _faults))
+    with mo.status.spinner(f"Breaking {len(_faults) + 1} workers", remove_on_exit=True):
+        _workers = await asyncio.gather(*(start(Worker) for _ in [*_faults, "wake"]))
         try:
-            _times = await asyncio.gather(
+            *_times, woken = await asyncio.gather(
                 *(
                     time_to_error(worker, fault, 0.3 + number % config.kills / config.kills)
                     for number, (worker, fault) in enumerate(
-                        zip(_workers, _faults, strict=True)
+                        zip(_workers, _faults, strict=False)
                     )
-                )
+                ),
+                stop_and_wake(_workers[-1]),
             )
         finally:
             await asyncio.gather(*map(end, _workers))
     kill_times, hang_times = _times[: config.kills], _times[config.kills :]
-    return hang_times, kill_times
+    return hang_times, kill_times, woken
 
 
 @app.cell(hide_code=True)
@@ -352,9 +370,9 @@ def _():
     mo.md("""
     ## The dead may wake up
 
-    A stopped process is not gone: an overloaded machine catches up. Below, a worker is stopped in the
-    middle of a call that ends with a line in a file. Its caller is told that
-    it is dead. Then `SIGCONT` lets the process run on.
+    A stopped process is not gone: an overloaded machine catches up. One more worker was stopped, in the
+    middle of a call that ends with a line in a file. Its caller was told that it is dead. Then
+    `SIGCONT` let the process run on.
     """)
     return
 
@@ -362,46 +380,25 @@ def _():
 @app.cell(hide_code=True)
 def _():
     ask_wake = lesson.predict(
-        "The process continues after its caller has been told that it is dead. What happens?",
-        "it is taken back: its callers get answers again",
-        "it does nothing more: Monarch has ended it",
-        "it finishes the call and writes its line, and its callers still get errors",
+        "The process went on after its caller had been told that it was dead. What happened?",
+        "it was taken back: its callers got answers again",
+        "it did nothing more: Monarch had ended it",
+        "it finished the call and wrote its line, and its callers still got errors",
     )
     ask_wake
     return (ask_wake,)
 
 
 @app.cell(hide_code=True)
-async def _(start_spread):
-    lesson.wait_for(start_spread)
-    with tempfile.TemporaryDirectory() as _folder:
-        _ledger = Path(_folder) / "ledger"
-        _worker = await start(Worker)
-        try:
-            _call = _worker.actor.work.call_one(1.0, str(_ledger))
-            await asyncio.sleep(0.3)
-            os.kill(_worker.pid, signal.SIGSTOP)
-            told, _ = await outcome(_call.as_asyncio())
-            written_before = _ledger.exists()
-            os.kill(_worker.pid, signal.SIGCONT)
-            await asyncio.sleep(1.2)
-            written_after = _ledger.exists()
-            woken, _ = await outcome(_worker.actor.add.call_one(1).as_asyncio())
-        finally:
-            await end(_worker)
-    return told, woken, written_after, written_before
-
-
-@app.cell(hide_code=True)
-def _(ask_wake, told, woken, written_after, written_before):
-    _late = written_after and not written_before
+def _(ask_wake, woken):
+    _late = woken.after and not woken.before
     lesson.reveal(
         ask_wake,
-        right=0 if isinstance(woken, int) else 2 if _late else 1,
+        right=0 if isinstance(woken.next, int) else 2 if _late else 1,
         why=f"""
-        When the caller was told `{told}`, the line {"had" if written_before else "had not"} been written.
-        After `SIGCONT` the line {"was" if written_after else "was not"} there, and the next call got
-        `{woken}`. "Dead" is a decision of the others, and the process does not know of it. If a
+        When the caller was told `{woken.told}`, the line {"had" if woken.before else "had not"} been written.
+        After `SIGCONT` the line {"was" if woken.after else "was not"} there, and the next call got
+        `{woken.next}`. "Dead" is a decision of the others, and the process does not know of it. If a
         successor had started by then, there would be two. So a supervisor makes sure first: `end` sends `kill -9`
         *before* a successor starts. This is called **fencing**.
         """,
@@ -566,7 +563,7 @@ def _():
         every=0.25,  # seconds between two probes
         probe=0.5,  # seconds that a supervisor waits for one answer
         silent=2.5,  # seconds of silence that are allowed
-        busy=5.0,  # seconds that a call may take
+        busy=4.0,  # seconds that a call may take
         restarts=2,  # so many
         window=20.0,  # in so many seconds
     )
@@ -595,7 +592,7 @@ def _():
 
 @app.cell(hide_code=True)
 def _():
-    start_fates = lesson.start_button("Six workers, six fates", seconds=14)
+    start_fates = lesson.start_button("Six workers, six fates", seconds=12)
     start_fates
     return (start_fates,)
 
@@ -898,7 +895,7 @@ def _(config):
 
 @app.cell(hide_code=True)
 def _():
-    start_training = lesson.start_button("Train three times", seconds=18)
+    start_training = lesson.start_button("Train three times", seconds=12)
     start_training
     return (start_training,)
 

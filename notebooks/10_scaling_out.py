@@ -15,11 +15,13 @@ app = marimo.App(
 with app.setup(hide_code=True):
     import contextlib
     import json
+    import math
     import os
     import socket
     import subprocess
     import sys
     import time
+    from concurrent.futures import ThreadPoolExecutor
     from dataclasses import replace
     from functools import partial
     from pathlib import Path
@@ -54,7 +56,7 @@ def _():
     lesson.header(
         __file__,
         minutes=50,
-        hardware="two CPU cores, 2 GB of free memory, no network",
+        hardware="two CPU cores, 2 GB of free memory (8 GB for SmolLM2), no network",
         goals=[
             "write the memory budget of a trainer, and check it against a real one",
             "choose slots and a ZeRO stage that fit",
@@ -84,7 +86,8 @@ def _():
 
     **ZeRO** divides parts over the `ranks` of data parallelism; each rank has tokens of its own.
     Stage 0 divides nothing; stage 3 is **FSDP** (notebook 04). The logits are four float32
-    tensors of `responses × response × vocabulary` numbers.
+    tensors of `responses × response × vocabulary` numbers. A step computes its episodes in
+    **micro-batches**, one after another. Only the largest one counts.
     """)
     return
 
@@ -152,13 +155,15 @@ def _():
 
 @app.cell
 def settings():
-    config = SimpleNamespace(
-        # A model of Qwen2's architecture with random weights, made on the spot.
+    # SmolLM2, where it is, with 8 GB of free memory; else a small model with random weights.
+    config = nb10.on_smollm2() or SimpleNamespace(
+        name="a small model",
+        folder=None,
         shape=ModelShape(
             layers=8, hidden=256, heads=4, kv_heads=2, intermediate=1024, vocabulary=4000
         ),
         work=Workload(prompt=100, response=64, prompts=4, group_size=4, evaluated=0),
-        sampled=(8, 8),  # the generator answers 8 prompts, each 8 times
+        sampled=(4, 8),  # the generator answers 4 prompts, each 8 times
         few_slots=8,
         budget=120_000_000,  # bytes that the generator may take
     )
@@ -179,7 +184,7 @@ def _(config):
 
     def on_this_machine(work):
         """With the ring of notebook 07: two copies of the weights, for generators."""
-        batch = work.micro_batches(config.shape)[0]
+        batch = max(work.micro_batches(config.shape), key=lambda batch: batch.tokens)
         ring = {"weight ring": 2 * 4 * config.shape.parameters}
         return my_budget(config.shape, batch, 4, 1, 0) | ring
 
@@ -200,7 +205,7 @@ def _():
 @app.cell(hide_code=True)
 def _(config):
     ask_measured = lesson.predict(
-        f"Add up all parts of the budget of a trainer of {config.shape.parameters / 1e6:.1f} million parameters. How does the measured peak compare?",
+        f"Add up all parts of the budget of a trainer of {config.name}, {config.shape.parameters / 1e6:.1f} million parameters. How does the measured peak compare?",
         "lower by more than 5%: not all parts are there at the same time",
         "within 5%",
         "higher by more than 5%: the budget forgets something",
@@ -213,7 +218,9 @@ def _(config):
 def _(config):
     def fits(slots):
         """With a reserve of 15 %: the package's `memory.py` can be off by that much."""
-        memory = generator_memory(config.shape, replace(config.work, slots=slots, tasks=8))
+        memory = generator_memory(
+            config.shape, replace(config.work, slots=slots, tasks=config.sampled[0])
+        )
         return memory.total <= 0.85 * config.budget
 
     many_slots = max(slots for slots in range(1, 65) if fits(slots))
@@ -228,7 +235,7 @@ def _(config):
 
 @app.cell(hide_code=True)
 def _():
-    start_measuring = lesson.start_button("Train, then sample twice", seconds=45)
+    start_measuring = lesson.start_button("Train, then sample twice", seconds=22)
     start_measuring
     return (start_measuring,)
 
@@ -238,7 +245,7 @@ def _(config, sampling_cases, start_measuring):
     lesson.wait_for(start_measuring)
     with mo.status.spinner("Training, then sampling twice", remove_on_exit=True):
         trained, *sampled = nb10.measured_cases(
-            config.shape, [("trainer", config.work), *sampling_cases]
+            config, [("trainer", config.work), *sampling_cases]
         )
     return sampled, trained
 
@@ -259,9 +266,9 @@ def _(
         ask_measured,
         right=0 if _ratio < 0.95 else 1 if _ratio < 1.05 else 2,
         why=f"""
-        Measured: {trained.peak / 1e6:.0f} MB. By {whose_budget}: {_sum / 1e6:.0f} MB. The package's `memory.py` says {_sized.total / 1e6:.0f} MB. It counts what is
-        there at the same time, highest in the phase *{_sized.highest}*, and {_sized.parts.get("kept by the allocator", 0) / 1e6:.0f} MB that are free for Python but
-        not given back to the system.
+        Measured: {trained.peak / 1e6:,.0f} MB. By {whose_budget}: {_sum / 1e6:,.0f} MB, of which the weights alone are {4 * config.shape.parameters / 1e6:,.0f}. What is missing? A block
+        that is freed is free for Python, but the C library may not give it back to the system. The package's `memory.py`
+        counts {_sized.parts.get("kept by the allocator", 0) / 1e6:,.0f} MB of such blocks, and says {_sized.total / 1e6:,.0f} MB.
         """,
         shows=[
             lesson.figure(
@@ -303,7 +310,7 @@ def generator_budget(shape, slots, length, e):
 @app.cell(hide_code=True)
 def _(config, many_slots):
     ask_slots = lesson.predict(
-        f"{config.budget / 1e6:.0f} MB have room for {many_slots} slots. How does the processor time of 64 answers change, compared with {config.few_slots}?",
+        f"{config.budget / 1e6:,.0f} MB have room for {many_slots} slots. How does the processor time of {math.prod(config.sampled)} answers change, compared with {config.few_slots}?",
         "hardly: the same tokens are computed",
         "to between a half and nine tenths",
         "to less than a half",
@@ -346,14 +353,13 @@ def _(ask_slots, config, many_slots, sampled):
 @app.cell(hide_code=True)
 def _():
     lesson.folded(
-        "Why slots pay: operations or bytes (measured on one core here)",
+        "Why slots pay: operations or bytes",
         "In a decode step each row brings one token, and each weight is read from memory to serve "
         "those few rows. Operations for each byte that is read: that is the "
-        "**arithmetic intensity**. With few rows the reading decides.\n"
-        + nb10.roofline()
-        + "\n\n"
-        "The best speedrun samples at 34 % of such a bound, with 6,000 small calls a step, and "
-        "computes gradients at 66 % (recorded in `benchmarks/LOG.md`).",
+        "**arithmetic intensity**. With few rows the reading decides. "
+        f"An [H100]({H100.source}) has {H100.operations / 1e12:.0f} trillion operations and {H100.bandwidth / 1e12:.2f} TB a second, by its data sheet. "
+        f"In 16 bits the two take equally long at {H100.operations / H100.bandwidth:.0f} rows. "
+        "So a generator wants slots, and slots want memory.",
     )
     return
 
@@ -373,15 +379,13 @@ def _():
 
 @app.cell(hide_code=True)
 def _():
-    _runs = json.loads(
-        (Path(mo.notebook_dir()).parent / "benchmarks" / "real_model.json").read_text()
-    )
-    lesson.folded(
-        "Recorded with a pre-trained model",
-        "\n\n".join(
-            "\n".join(f"- {what}: {value}" for what, value in run.items()) for run in _runs
-        )
-        or "Nothing yet, neither with a GPU nor without: `.ci/gpu FOLDER` records it.",
+    _recorded = Path(mo.notebook_dir()).parent / "benchmarks" / "real_model.json"
+    _newest, *_older = nb10.newest_first(json.loads(_recorded.read_text()))
+    mo.vstack(
+        [
+            lesson.folded("Recorded with a pre-trained model", _newest),
+            *(lesson.folded("An earlier recording", run) for run in _older),
+        ]
     )
     return
 
@@ -648,7 +652,7 @@ def settings_hosts():
     hosts_config = SimpleNamespace(
         lease=1.0,  # seconds, of the page's hosts
         drift=3.0,  # the third host's clock runs at a quarter of its speed
-        steps=60,  # of the run over two hosts: a successor must have time to work
+        steps=40,  # of the run over two hosts: a successor must have time to work
         kill_after=4,  # steps
     )
     return (hosts_config,)
@@ -668,7 +672,7 @@ def _(hosts_config):
 
 @app.cell(hide_code=True)
 def _():
-    start_lives = lesson.start_button("Kill one host, cut two others off", seconds=16)
+    start_lives = lesson.start_button("Kill one host, cut two others off", seconds=9)
     start_lives
     return (start_lives,)
 
@@ -679,14 +683,17 @@ def _(hosts_config, start_lives):
     my_rule, whose_rule = exercise.running(
         lambda: lease_is_over, check_lease_is_over, lease_is_over_solution
     )
-    with mo.status.spinner("Three hosts, one after another", remove_on_exit=True):
-        lives = {
-            "kill -9": two_lives("kill -9", hosts_config.lease, my_rule),
-            "cut off": two_lives("cut off", hosts_config.lease, my_rule),
-            "slow clock": two_lives(
-                "cut off", hosts_config.lease, my_rule, hosts_config.drift
-            ),
-        }
+    _cases = {
+        "kill -9": ("kill -9", hosts_config.lease, my_rule),
+        "cut off": ("cut off", hosts_config.lease, my_rule),
+        "slow clock": ("cut off", hosts_config.lease, my_rule, hosts_config.drift),
+    }
+    with (
+        mo.status.spinner("Three hosts, side by side", remove_on_exit=True),
+        ThreadPoolExecutor() as _threads,
+    ):
+        _found = _threads.map(lambda case: two_lives(*case), _cases.values())
+        lives = dict(zip(_cases, _found, strict=True))
     return lives, whose_rule
 
 
@@ -735,7 +742,7 @@ def _(hosts_config):
     train_flags = [
         *("--hosts", "processes:2" if why_not() else addresses),
         *("--generators", "2"),
-        *("--steps", f"{hosts_config.steps}", "--eval-every", "10", "--eval-tasks", "30"),
+        *("--steps", f"{hosts_config.steps}", "--eval-every", "20", "--eval-tasks", "30"),
         *([] if why_not() else ["--insecure"]),
     ]
     return (train_flags,)
@@ -837,7 +844,7 @@ def _():
 @app.cell(hide_code=True)
 def _(config, trained):
     lesson.headline(
-        f"a trainer of {config.shape.parameters / 1e6:.1f} million parameters took {trained.peak / 1e6:.0f} MB; the budget had said {trainer_memory(config.shape, trained.work).total / 1e6:.0f} MB."
+        f"a trainer of {config.name}, {config.shape.parameters / 1e6:.1f} million parameters, took {trained.peak / 1e6:.0f} MB; the budget had said {trainer_memory(config.shape, trained.work).total / 1e6:.0f} MB."
     )
     return
 

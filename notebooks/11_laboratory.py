@@ -16,6 +16,7 @@ with app.setup(hide_code=True):
     import math
     import random
     from collections import Counter
+    from pathlib import Path
     from types import SimpleNamespace
 
     import marimo as mo
@@ -71,7 +72,8 @@ def _():
 def settings():
     config = SimpleNamespace(
         policy="embedded", device="cpu", seed=0, shots=0, threads=1, max_tokens=96,
-        # The page's own run, if that of notebook 08 is not there.
+        run=None,  # the folder of a run to replay; None: that of notebook 08
+        # The page's own run, if there is none.
         prompts=6, samples=6, steps=8, max_lag=1, learning_rate=4e-4, eval_tasks=30,
         # The runs that fall: the study's live setting, and the first of its five seeds.
         study=lab.Conditions(steps=21, schedule_steps=60, learning_rate=3e-4, held_out_tasks=40),
@@ -91,9 +93,9 @@ def _(config):
 
 
 @app.cell(hide_code=True)
-def _():
-    own = None if lesson.unattended() else nb11.folder_of(__file__)
-    _label = "Replay my run of notebook 08" if own else "Make a run, and replay it"
+def _(config):
+    own = config.run or (None if lesson.unattended() else nb11.folder_of(__file__))
+    _label = f"Replay {Path(own).name}" if own else "Make a run, and replay it"
     start_run = lesson.start_button(_label, seconds=30)
     _told = lesson.md("""
     ## The same run again
@@ -101,7 +103,9 @@ def _():
     The package keeps a **journal** of every run: which weights sampled which group, which processes
     died, and what each step was trained on. With it, one process can execute the run again, without
     Monarch. If you ran notebook 08, this is *your* run, the one with the killed generator. Otherwise
-    the page makes a short run of its own.
+    the page makes a short run of its own. Any other will do: name its folder as `run` in the settings
+    above. A run of SmolLM2 takes as long again as it took:
+    `zorplex-rl train --preset smollm2 --steps 3 --out runs/mine`.
     """)
     mo.vstack([_told, start_run])
     return own, start_run
@@ -110,19 +114,22 @@ def _():
 @app.cell
 async def _(config, own, start_run):
     lesson.wait_for(start_run)
-    recording = read_recording(own or await nb11.make_run(config))
-    unchanged = replay(recording)
-    return recording, unchanged
+    recording = read_recording(Path(own or await nb11.make_run(config)))
+    card = nb11.card_of(recording)
+    unchanged = replay(recording, lambda step, policy: card.play(policy, step))
+    card.seal()
+    return card, recording, unchanged
 
 
 @app.cell(hide_code=True)
-def _(recording, unchanged):
-    lesson.md(f"""
+def _(card, recording, unchanged):
+    _told = lesson.md(f"""
     {unchanged.same["episodes"]} of {unchanged.compared["episodes"]} episodes came out the same, token for token and
     log-prob for log-prob, in {unchanged.same["steps"]} of {unchanged.compared["steps"]} steps.
     {"So whatever you change now is the only difference." if unchanged.is_equal else f"The first difference: {unchanged.first_difference}; {unchanged.why}."}
     Processes that died in it: {len(recording.events("restart"))}.
     """)
+    mo.vstack([_told, card])
     return
 
 
@@ -263,7 +270,7 @@ def _(advice, before, study, whose_rule):
 
 @app.cell(hide_code=True)
 def _(config):
-    start_fall = lesson.start_button("Train five runs", seconds=50)
+    start_fall = lesson.start_button("Train four runs", seconds=30)
     fall_curve = LiveCurve(config.study.steps, title="Right of 40 held-out tasks")
     _told = lesson.md("""
     ## Two leaves of the tree, live
@@ -308,7 +315,6 @@ def _(config, fall_curve, start_fall):
     runs = (
         ("plain, old data", "reinforce", config.old),
         ("plain, fresh data", "reinforce", 0),
-        ("clipped, old data", "grpo", config.old),
         ("clipped, wrong records", "grpo", 0, planted),
         ("masked, wrong records", "icepop", 0, planted),
     )
@@ -320,30 +326,33 @@ def _(config, fall_curve, start_fall):
         def _watch(learner, metrics, name=_name, alarm=_alarm):
             if alarm.note(metrics):
                 rang.setdefault(name, learner.version)
-            if learner.version % 3 == 0:
+            if learner.version % 6 == 3 and learner.version < config.study.steps:
                 share = lab.held_out_accuracy(learner.policy, world, config.study)
                 fall_curve.add(name, learner.version, share)
 
         _trial = lab.Trial(_loss, _lag, config.fallen_seed)
-        lab.train_with_lag(_trial, config.study, _watch, *_spoil)
+        _end = lab.train_with_lag(_trial, config.study, _watch, *_spoil)
+        fall_curve.add(_name, config.study.steps, _end.accuracy)
     drawn = nb09.points(fall_curve)
-    return drawn, noise, rang, runs
+    return drawn, noise, rang
 
 
 @app.cell
 def _(drawn, exact, noise, rule):
-    old, control, clipped, wrong, masked = ([y for _, y in run] for run in drawn.values())
+    old, control, wrong, masked = ([y for _, y in run] for run in drawn.values())
     advised = rule(old, control, exact), rule(wrong, control, noise)
-    ends = [run[-1] for run in (old, clipped, wrong, masked, control)]
+    ends = [run[-1] for run in (old, wrong, masked, control)]
     return advised, ends
 
 
 @app.cell
-def _(recorded, runs):
-    _confirmed = read_study(
-        recorded / "confirmed_20.jsonl"
-    )  # the same runs with five seeds
-    _thin = {name: (loss, lag, 3e-4) for name, loss, lag, *_ in runs[:3]}
+def _(config, recorded):
+    _confirmed = read_study(recorded / "confirmed_20.jsonl")  # with five seeds
+    _thin = {
+        "plain, old data": ("reinforce", config.old, 3e-4),
+        "plain, fresh data": ("reinforce", 0, 3e-4),
+        "clipped, old data": ("grpo", config.old, 3e-4),
+    }
     five_runs = nb09.recorded(_confirmed, _thin)
     five = {(cell.loss, cell.lag): cell.accuracy for cell in _confirmed.cells()}
     return five, five_runs
@@ -353,18 +362,17 @@ def _(recorded, runs):
 def _(advised, ask_leaves, before, config, drawn, ends, five, five_runs, whose_rule):
     lesson.reveal(
         ask_leaves,
-        right=2 if ends[2] < before else 0 if ends[2] > ends[4] - 0.1 else 1,
+        right=2 if ends[1] < before else 0 if ends[1] > ends[3] - 0.1 else 1,
         why=f"""
-    With wrong records, clipped ends at {ends[2]:.0%} and masked at {ends[3]:.0%}; the control ends at {ends[4]:.0%}.
-    {whose_rule[:1].upper() + whose_rule[1:]} says *{advised[1]}*. Of the plain loss on old data it says *{advised[0]}*: plain ends
-    at {ends[0]:.0%} there, clipped at {ends[1]:.0%}. That is one seed. In the mean of five recorded
-    seeds, old data end at {five["reinforce", 20]:.0%} with plain, at {five["grpo", 20]:.0%} with clipped, and at
-    {five["dppo", 20]:.0%} with `dppo` (below).
+    With wrong records, clipped ends at {ends[1]:.0%} and masked at {ends[2]:.0%}; the control ends at {ends[3]:.0%}.
+    {whose_rule[:1].upper() + whose_rule[1:]} says *{advised[1]}*. On old data the plain loss ends at {ends[0]:.0%}, and the rule says
+    *{advised[0]}*. Does that help? In the mean of five recorded seeds, old data end at {five["reinforce", 20]:.0%} with plain, at
+    {five["grpo", 20]:.0%} with clipped, and at {five["dppo", 20]:.0%} with `dppo` (below).
     """,
         shows=[
             lesson.figure(
                 lines.runs_chart(drawn, before, five_runs, height=420),
-                f"Thick: this page, seed {config.fallen_seed}. Thin: five recorded seeds of the first three. 40 held-out tasks a point.",
+                f"Thick: this page, seed {config.fallen_seed}. Thin: five recorded seeds of plain and clipped. 40 held-out tasks a point.",
             )
         ],
     )
@@ -390,7 +398,7 @@ def _(rang):
       up to {BEARABLE["m2po"]}. Clipping survived all of them.
     - A *diagnostic*: the smoothed effective sample size of the episodes is below {SMALLEST_SAMPLE_SIZE:.2g}.
 
-    In the five runs above it rang {"; ".join(f"in *{name}* at step {step}" for name, step in rang.items()) or "in none"}. Wrong records
+    In the four runs above it rang {"; ".join(f"in *{name}* at step {step}" for name, step in rang.items()) or "in none"}. Wrong records
     lower the sample size whether a mask cures them or not. So the alarm does not tell which fault it is.
     """)
     mo.vstack([_told, ask_alarm])
