@@ -72,8 +72,8 @@ def _():
     A training run of days uses hundreds of machines. Every few hours some process dies, or goes silent.
     The run should lose minutes, not days.
 
-    This notebook breaks real processes, and asks three questions. What does a caller see? Who puts
-    a new process in the place of the dead one? What did the dead one know that nobody else knows?
+    This notebook breaks real processes, and asks three questions. What does a caller see? Who starts
+    a new process in place of the dead one? What did the dead one know that nobody else knows?
     The drawing shows where four kinds of **fault** strike.
     """)
     return
@@ -100,7 +100,7 @@ def _():
     ## One worker, four faults
 
     Here is a worker with a little *state*: `total`, a number that only its process knows. Its other
-    endpoints fail, or take long.
+    endpoints fail, or take a long time.
     """)
     return
 
@@ -274,9 +274,9 @@ def _():
     mo.md("""
     ## How long until somebody knows?
 
-    A caller waits until somebody says that no answer will come. In Monarch that is
-    **supervision**: every process is asked for its state at regular intervals. `kill -9` leaves a
-    fact that the operating system can report. Silence leaves nothing, so it needs a limit. Monarch's
+    A caller waits until somebody tells it that no answer will come. In Monarch that is
+    **supervision**: every process is asked for its state at regular intervals. The operating
+    system reports a death. Nothing reports silence, so it needs a limit. Monarch's
     defaults are 10 s between two polls, and 60 s of silence. This page sets them to 1 s and 3 s.
     """)
     return
@@ -358,8 +358,8 @@ async def _(config, start_spread):
 def _(hang_times, kill_times):
     lesson.md(f"""
     {len(kill_times)} workers got the same `kill -9`, each at its own moment within one second. Their
-    callers knew after {min(kill_times):.2f} to {max(kill_times):.2f} s: at the next poll, so at once or a
-    whole period later. Silence of {len(hang_times)} others took {min(hang_times):.1f} to
+    callers knew after {min(kill_times):.2f} to {max(kill_times):.2f} s: at the next poll, at once or
+    up to a whole period later. For {len(hang_times)} others that fell silent it took {min(hang_times):.1f} to
     {max(hang_times):.1f} s. With a shorter limit, you would also kill workers that are only slow.
     """)
     return
@@ -398,7 +398,7 @@ def _(ask_wake, woken):
         why=f"""
         When the caller was told `{woken.told}`, the line {"had" if woken.before else "had not"} been written.
         After `SIGCONT` the line {"was" if woken.after else "was not"} there, and the next call got
-        `{woken.next}`. "Dead" is a decision of the others, and the process does not know of it. If a
+        `{woken.next}`. "Dead" is what the others decided, and the process does not know it. If a
         successor had started by then, there would be two. So a supervisor makes sure first: `end` sends `kill -9`
         *before* a successor starts. This is called **fencing**.
         """,
@@ -784,7 +784,7 @@ def _():
     ## Training that goes on
 
     In data-parallel training all workers average their gradients after every step. If one is
-    missing, all others wait. **Semi-synchronous training** meets more rarely. A round sends the
+    missing, all others wait. **Semi-synchronous training** averages less often. A round sends the
     weights to all learners. Each takes some steps on its own, and sends back how its weights have
     changed. Those changes are averaged. A learner that does not answer by the deadline is left out of
     this round.
@@ -854,8 +854,8 @@ def _():
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    `semi_sync` leaves out what did not come, and handles no other fault. Replacing is the supervisors'
-    business.
+    `semi_sync` leaves out the learners that did not answer, and handles no other fault. The supervisors
+    replace processes.
     """)
     return
 
@@ -982,7 +982,7 @@ def _():
         "An exception is an answer. `sys.exit`, `kill -9` and `SIGSTOP` end in a `SupervisionError`.",
         "Death is noticed at the next poll, silence at a limit. A process that was declared dead may still run, so kill it first.",
         "A supervisor replaces the dead and the stuck, and spares the slow and the busy. It gives up on a fault that comes back.",
-        "What comes back is the process, not its state. A checkpoint bounds the loss.",
+        "A supervisor brings back the process, not its state. A checkpoint bounds the loss.",
         "Training in rounds goes on without a learner. It forgets what only that learner's data could teach.",
     )
     return

@@ -74,7 +74,7 @@ def _():
 
     A read is **one-sided** if the owner of the memory runs no code for it. The owner registers
     the memory once and gives out a **handle**. Anybody with the handle can read those bytes
-    later. In **RDMA**, remote direct memory access, the network card reads the memory, and not
+    later. With **RDMA**, remote direct memory access, the network card reads the memory. Then not
     even the owner's processor takes part.
     """)
     return
@@ -171,7 +171,7 @@ def _(config):
 def _(config):
     ask_busy = lesson.predict(
         f"The owner's Python is busy for {config.busy_seconds:g} s. Who waits until it is free again?",
-        "everybody who reads",
+        "every reader",
         "only the reader that sent a message",
         "nobody",
     )
@@ -237,9 +237,9 @@ def _(config):
     lesson.md(f"""
     ## The bandwidth ladder
 
-    Now `Puller` stands for a generator, in a third process. {config.megabytes} MB move from the
-    model of one into the model of the other, in each way that this machine has.
-    We count end to end: make the version readable, fetch it, copy it into the model.
+    `Puller`, in a third process, stands for a generator. {config.megabytes} MB move from the trainer's
+    model into the generator's, in each way that this machine has. We count end to end: make the
+    version readable, fetch it, copy it into the model.
 
     - *message*: the bytes are the reply to a call.
     - *file*: `torch.save`, then `torch.load`. The file stays in memory.
@@ -385,7 +385,7 @@ def _():
     mo.md("""
     ## A torn read
 
-    Nobody notices a one-sided reader, so the writer cannot wait for it. A **torn read** is a copy
+    The writer does not notice a one-sided reader, so it cannot wait for it. A **torn read** is a copy
     whose parts belong to different versions. The writer goes round a **ring** of buffers, each
     of which is a **slot**. The reader follows. Press *Play* and find a copy
     with two colours. Then switch the check on.
@@ -696,9 +696,9 @@ def _():
     mo.md("""
     ## Half the bytes, and a mismatch
 
-    Trainers keep float32 weights, because updates are too small for fewer digits. Rounding to
-    bfloat16 for the journey halves the bytes. But then the generator samples from a slightly
-    different policy.
+    Trainers keep float32 weights, because bfloat16 has too few digits for their small updates.
+    Rounding to bfloat16 for the transfer halves the bytes. But then the generator samples from a
+    slightly different policy.
     """)
     return
 
@@ -772,11 +772,12 @@ def _(ask_rounding, config, deliveries):
         ask_rounding,
         right=0 if _rounded < 0.01 else 1 if _rounded < 0.2 else 2,
         why=f"""
-        By {_rounded:.1%}, for the token that it hit hardest, and the bytes fall to {_half / _full:.0%}.
-        If the generator also *computes* in bfloat16, it is {_changes["all in bfloat16"]:.1%}. On average
-        little happens. Reweighted to the trainer's policy, the tokens of {config.mismatch_episodes} episodes count as if
+        By {_rounded:.1%}, for the token that changed most. The bytes fall to {_half / _full:.0%}.
+        If the generator also *computes* in bfloat16, it is {_changes["all in bfloat16"]:.1%}. The average token
+        hardly changes. Reweighted to the trainer's policy, the tokens of {config.mismatch_episodes} episodes count as if
         {_lost["weights in bfloat16"]:.1f} of 100,000 were missing, and {_lost["all in bfloat16"]:.1f} where all is bfloat16. Old weights cause the same kind of mismatch. One
-        correction handles both: record the log-probs with which a token *was* sampled (notebook 09).
+        correction handles both: record the log-prob with which each token *was* sampled, and
+        reweight by it (notebook 09).
         """,
     )
     return
@@ -872,8 +873,8 @@ def _(ask_push, protocols):
         one has long batches. The price of pulling is age. When a batch of the slow generator ended, its weights were
         {_ages[0]:.1f} versions old with pushing, and {_ages[1]:.1f} with pulling. That is staleness, and `max_lag` bounds it.
 
-        Where generators stop together anyway, pushing costs nothing. Elsewhere pulling keeps one
-        slow reader from stopping everybody.
+        If all generators stop at the same moment anyway, pushing costs nothing. Otherwise pull: then one
+        slow reader does not stop everybody.
         """,
         shows=[
             lesson.figure(
@@ -899,10 +900,10 @@ def _():
 def _():
     lesson.recap(
         "One-sided means that the owner's code does not run. Whether its process must run depends on the transport.",
-        "Count a transport end to end: publish stops the trainer, fetch nobody, swap the generator.",
+        "Time a transport end to end. Publishing stops the trainer, fetching stops nobody, the swap stops the generator.",
         "A one-sided read can be torn, silently. A seqlock reveals it; more slots and a resting writer make it rare.",
         "Weights rounded to bfloat16 halve the bytes, and cause a mismatch to correct, like staleness.",
-        "Pushing makes the trainer wait for the slowest reader, pulling makes readers late.",
+        "When the trainer pushes, it waits for the slowest reader. When readers pull, their weights are older.",
     )
     return
 

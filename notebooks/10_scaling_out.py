@@ -72,8 +72,8 @@ def _():
     mo.md("""
     ## What takes the memory
 
-    A run that does not fit fails after an hour in a queue. So make a budget first. A number of the
-    model has `e` bytes: 4 in float32, 2 in 16 bits.
+    A run that does not fit fails after an hour in a queue. So make a budget first. Each number of the
+    model takes `e` bytes: 4 in float32, 2 in 16 bits.
 
     | part of a trainer | bytes | divided from ZeRO stage |
     |---|---|---|
@@ -369,10 +369,10 @@ def _():
     mo.md("""
     ## A model that does not fit
 
-    From here to the hosts nothing is measured: the same arithmetic runs on published models
-    and a published GPU. More ranks do not help where the activations of one answer are
-    too much. **Activation checkpointing** keeps only the input of each layer, and computes the
-    rest again in the backward pass.
+    From here up to *Hosts* nothing is measured on this machine: we apply the same arithmetic to published
+    models and a published GPU. If the activations of a single answer do not fit, more ranks do not
+    help. **Activation checkpointing** keeps only the input of each layer, and computes the rest again
+    in the backward pass.
     """)
     return
 
@@ -430,7 +430,8 @@ def _():
     mo.md("""
     ## Who gets the GPUs
 
-    In the asynchronous loop the slower side decides how long a step takes. How many GPUs should generate?
+    In the asynchronous loop the slower side decides how long a step takes. So how many GPUs should
+    generate, and how many should train?
 
     ### Exercise 2: the best split
 
@@ -468,7 +469,7 @@ def _():
 @app.cell(hide_code=True)
 def _():
     ask_split = lesson.predict(
-        "64 GPUs have the best split for a 7B model. Answers become four times as long. Which way does it move?",
+        "64 GPUs are split in the best way for a 7B model. Then answers become four times as long. How does the best split change?",
         "more GPUs to the generators",
         "it stays",
         "more GPUs to the trainer",
@@ -507,11 +508,11 @@ def _(allocation_slider, ask_split, my_split, whose_split):
         ask_split,
         right=0 if _after > _before else 1 if _after == _before else 2,
         why=f"""
-        From {_before:.0%} to {_after:.0%} for generators, by {whose_split}. A later token reads more keys and values; the trainer works on all tokens at
-        once. The model's size counts too: {_small:.0%} with 1.5B, {_large:.0%} with 32B.
+        From {_before:.0%} to {_after:.0%} of the GPUs for generators, by {whose_split}. In sampling, a later token must read more keys and values; the
+        trainer works on all tokens at once. The model's size matters, too: {_small:.0%} with 1.5B, {_large:.0%} with 32B.
 
-        From an [H100]({H100.source})'s data sheet (read in November 2026), with 40% of its operations and 70% of its bandwidth; links and
-        tools are free. Trust only the direction.
+        From an [H100]({H100.source})'s data sheet (read in November 2026), with 40% of its operations and 70% of its bandwidth. Links and
+        tools cost no time here. Trust only the direction.
         """,
         shows=[
             allocation_slider,
@@ -526,8 +527,8 @@ def _():
     mo.md("""
     ## Hosts
 
-    Now a host can die with everything on it. Or a cable is cut: everything on the host goes on, and
-    nobody hears of it.
+    With several hosts, a whole host can die with everything on it. Or a cable is cut: everything on
+    the host runs on, but nobody can reach it.
     """)
     return
 
@@ -536,7 +537,7 @@ def _():
 def _():
     lesson.figure(
         drawing_of("two_hosts.svg"),
-        "Who lives where, and who watches whom.",
+        "What runs where, and who watches whom.",
     )
     return
 
@@ -661,10 +662,10 @@ def settings_hosts():
 @app.cell(hide_code=True)
 def _(hosts_config):
     ask_silence = lesson.predict(
-        f"The lease is {hosts_config.lease:g} s. One host gets `kill -9`, another is cut off. Where can the successor start sooner?",
+        f"The lease is {hosts_config.lease:g} s. One host gets `kill -9`, another is cut off. In which case can the successor start sooner?",
         "after `kill -9`: nothing is left that could do harm",
         "after the cut: nobody has to be killed",
-        "under neither: both wait for the lease",
+        "in neither: both have to wait for the lease",
     )
     ask_silence
     return (ask_silence,)
@@ -728,8 +729,8 @@ def _():
     mo.md("""
     ### A run over two hosts
 
-    `zorplex-rl train --hosts` does this with real roles. Where this page may make namespaces, each
-    host has its own network, process ids and `/tmp`; elsewhere two plain processes stand in.
+    `zorplex-rl train --hosts` does this with real roles. If this page may make namespaces, each
+    host has its own network, process ids and `/tmp`. Otherwise two plain processes stand in for hosts.
     Between real hosts Monarch 0.7 speaks mutual TLS (`tls://`): both sides show a certificate.
     Plain `tcp://`, as here, lets in whoever reaches the port. (torchmonarch 0.7.0, read 2026-11-24.)
     """)
@@ -796,8 +797,8 @@ def _(ask_notice, hosts_config, lost, stage):
         ask_notice,
         right=0 if _notice <= 0.25 else 1 if _notice < LEASE_SECONDS else 2,
         why=f"""
-        Lost after {_notice:.1f} s, on {stage.kind}. What a lost generator says late is dropped, so nobody waits for its lease. A trainer, which must not exist twice,
-        would have started no sooner than {LEASE_SECONDS + MARGIN_SECONDS:g} s after its host was last heard.
+        After {_notice:.1f} s, on {stage.kind}. If a lost generator speaks up later, it is ignored, so nobody has to wait for its lease. A trainer must not
+        exist twice. Its successor would have started no sooner than {LEASE_SECONDS + MARGIN_SECONDS:g} s after its host was last heard.
 
         The replacement was ready {lost.replaced[0] - lost.killed:.1f} s after the kill. {f"The spare had died on the same host, so {lost.replaced[0] - lost.noticed[0]:.1f} s of these went into a new process." if lost.replaced[0] > lost.noticed[0] + 0.5 else "The spare had died on the same host, too, but a new one was ready by then."}
         It sampled {len(lost.worked)} groups. Accuracy was {_before:.0%} at the last
@@ -833,9 +834,9 @@ def _():
 @app.cell(hide_code=True)
 def _():
     lesson.recap(
-        "A trainer's memory is some bytes for each parameter, and some for each token at once.",
-        "Slots turn a generator's memory into speed. ZeRO divides what belongs to parameters.",
-        "The best split is where nobody waits.",
+        "A trainer needs memory for each parameter, and for each token of a micro-batch.",
+        "More slots make a generator faster, and cost memory. ZeRO divides what belongs to parameters.",
+        "In the best split of the GPUs, neither side waits for the other.",
         "A dead host and one that is cut off look alike: a lease ends both.",
     )
     return
