@@ -291,9 +291,9 @@ def settings():
         watched=8.0,  # seconds that a supervisor is watched at work
         learners=3,
         rounds=60,  # of training
-        killed_in=20,  # the round in which a learner is killed
-        local_steps=20,  # steps of a learner in a round
-        rate=0.004,  # its learning rate
+        killed_in=30,  # the round in which a learner is killed
+        local_steps=10,  # steps of a learner in a round
+        rate=0.01,  # its learning rate
         deadline=5.0,  # seconds that a round waits for its learners
     )
     return (config,)
@@ -568,13 +568,8 @@ def _():
         window=20.0,  # in so many seconds
     )
     fates = (
-        "kill -9",
-        "SIGSTOP",
-        "SIGSTOP for 1 s",
-        "a call of 3 s",
-        "a call of 60 s",
-        "a text that crashes it",
-    )
+        "kill -9", "SIGSTOP", "SIGSTOP for 1 s", "a call of 3 s", "a call of 60 s", "a text that crashes it",
+    )  # fmt: skip
     return fates, limits
 
 
@@ -895,7 +890,7 @@ def _(config):
 
 @app.cell(hide_code=True)
 def _():
-    start_training = lesson.start_button("Train three times", seconds=12)
+    start_training = lesson.start_button("Train twice", seconds=9)
     start_training
     return (start_training,)
 
@@ -922,7 +917,6 @@ async def _(config, limits, resumed, start_training, used_decide):
                 if number == config.killed_in and _guards[-1].worker:
                     os.kill(_guards[-1].worker.pid, signal.SIGKILL)
 
-            trained["undisturbed"] = await semi_sync(_guards, config, used_merge)
             trained["replaced"] = await semi_sync(
                 _guards, config, used_merge, _kill_the_last
             )

@@ -164,8 +164,8 @@ def settings():
         ),
         work=Workload(prompt=100, response=64, prompts=4, group_size=4, evaluated=0),
         sampled=(4, 8),  # the generator answers 4 prompts, each 8 times
-        few_slots=8,
-        budget=120_000_000,  # bytes that the generator may take
+        few_slots=4,
+        budget=83_000_000,  # bytes that the generator may take
     )
     return (config,)
 
@@ -218,10 +218,8 @@ def _(config):
 def _(config):
     def fits(slots):
         """With a reserve of 15 %: the package's `memory.py` can be off by that much."""
-        memory = generator_memory(
-            config.shape, replace(config.work, slots=slots, tasks=config.sampled[0])
-        )
-        return memory.total <= 0.85 * config.budget
+        work = replace(config.work, slots=slots, tasks=config.sampled[0], group_size=64)
+        return generator_memory(config.shape, work).total <= 0.85 * config.budget
 
     many_slots = max(slots for slots in range(1, 65) if fits(slots))
     _tasks, _each = config.sampled
@@ -266,9 +264,9 @@ def _(
         ask_measured,
         right=0 if _ratio < 0.95 else 1 if _ratio < 1.05 else 2,
         why=f"""
-        Measured: {trained.peak / 1e6:,.0f} MB. By {whose_budget}: {_sum / 1e6:,.0f} MB, of which the weights alone are {4 * config.shape.parameters / 1e6:,.0f}. What is missing? A block
-        that is freed is free for Python, but the C library may not give it back to the system. The package's `memory.py`
-        counts {_sized.parts.get("kept by the allocator", 0) / 1e6:,.0f} MB of such blocks, and says {_sized.total / 1e6:,.0f} MB.
+        Measured: {trained.peak / 1e6:,.0f} MB. By {whose_budget}: {_sum / 1e6:,.0f} MB, of which the weights alone are {4 * config.shape.parameters / 1e6:,.0f}. The sum leaves one thing
+        out: a block that Python has freed, the C library may keep. The package's `memory.py` counts
+        {_sized.parts.get("kept by the allocator", 0) / 1e6:,.0f} MB of such blocks. It says {_sized.total / 1e6:,.0f} MB, highest in the phase *{_sized.highest}*.
         """,
         shows=[
             lesson.figure(
@@ -380,13 +378,8 @@ def _():
 @app.cell(hide_code=True)
 def _():
     _recorded = Path(mo.notebook_dir()).parent / "benchmarks" / "real_model.json"
-    _newest, *_older = nb10.newest_first(json.loads(_recorded.read_text()))
-    mo.vstack(
-        [
-            lesson.folded("Recorded with a pre-trained model", _newest),
-            *(lesson.folded("An earlier recording", run) for run in _older),
-        ]
-    )
+    _runs = nb10.newest_first(json.loads(_recorded.read_text()))
+    lesson.folded("Recorded with SmolLM2", "\n\nEarlier:\n\n".join(_runs))
     return
 
 
@@ -653,7 +646,7 @@ def settings_hosts():
     hosts_config = SimpleNamespace(
         lease=1.0,  # seconds, of the page's hosts
         drift=3.0,  # the third host's clock runs at a quarter of its speed
-        steps=40,  # of the run over two hosts: a successor must have time to work
+        steps=48,  # of the run over two hosts: a successor must have time to work
         kill_after=4,  # steps
     )
     return (hosts_config,)
@@ -743,7 +736,7 @@ def _(hosts_config):
     train_flags = [
         *("--hosts", "processes:2" if why_not() else addresses),
         *("--generators", "2"),
-        *("--steps", f"{hosts_config.steps}", "--eval-every", "20", "--eval-tasks", "30"),
+        *("--steps", f"{hosts_config.steps}", "--eval-every", "16", "--eval-tasks", "20"),
         *([] if why_not() else ["--insecure"]),
     ]
     return (train_flags,)
@@ -757,7 +750,7 @@ def _(hosts_config):
         "within seconds, long before the lease is over",
         "when the lease is over",
     )
-    start_run = lesson.start_button("Train on two hosts, and kill one", seconds=45)
+    start_run = lesson.start_button("Train on two hosts, and kill one", seconds=35)
     mo.vstack([ask_notice, start_run])
     return ask_notice, start_run
 

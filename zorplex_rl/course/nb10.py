@@ -36,7 +36,7 @@ def on_smollm2() -> SimpleNamespace | None:
     if folder is None or available_memory() < SMOLLM2_NEEDS:
         return None
     return SimpleNamespace(
-        name="SmolLM2", folder=folder, shape=shape_of(Path(folder)), sampled=(4, 4), few_slots=4, budget=1_000_000_000,
+        name="SmolLM2", folder=folder, shape=shape_of(Path(folder)), sampled=(4, 4), few_slots=4, budget=805_000_000,
         work=Workload(prompt=100, response=32, prompts=1, group_size=4, evaluated=0),
     )  # fmt: skip
 

@@ -107,8 +107,7 @@ class Replayed:
 
 
 def replay(recording: RecordedRun, on_step: Callable[[int, Policy], None] = lambda step, policy: None) -> Replayed:
-    """Execute the run again, unchanged, and compare all of it with what the run wrote. ``on_step`` gets
-    each step's number, and the policy after it."""
+    """Execute the run again, unchanged, and compare all of it with what it wrote. ``on_step`` gets the policy, too."""
 
     def compare_weights(name: str, file: Path) -> None:
         own = execution.learner.policy.model.state_dict() | execution.learner.state_dict()
