@@ -74,8 +74,8 @@ def _():
     A training run of days uses hundreds of machines. Every few hours some process dies, or goes silent.
     The run should lose minutes, not days.
 
-    This notebook breaks real processes, and asks three questions. What does a caller see? Who puts
-    a new process in the place of the dead one? What did the dead one know that nobody else knows?
+    This notebook breaks real processes, and asks three questions. What does a caller see? Who starts
+    a new process in place of the dead one? What did the dead one know that nobody else knows?
     The drawing shows where four kinds of **fault** strike.
     """)
     return
@@ -102,7 +102,7 @@ def _():
     ## One worker, four faults
 
     Here is a worker with a little *state*: `total`, a number that only its process knows. Its other
-    endpoints fail, or take long.
+    endpoints fail, or take a long time.
     """)
     return
 
@@ -276,9 +276,9 @@ def _():
     mo.md("""
     ## How long until somebody knows?
 
-    A caller waits until somebody says that no answer will come. In Monarch that is
-    **supervision**: every process is asked for its state at regular intervals. `kill -9` leaves a
-    fact that the operating system can report. Silence leaves nothing, so it needs a limit. Monarch's
+    A caller waits until somebody tells it that no answer will come. In Monarch that is
+    **supervision**: every process is asked for its state at regular intervals. The operating
+    system reports a death. Nothing reports silence, so it needs a limit. Monarch's
     defaults are 10 s between two polls, and 60 s of silence. This page sets them to 1 s and 3 s.
     """)
     return
@@ -288,14 +288,14 @@ def _():
 def settings():
     config = SimpleNamespace(
         seed=0,
-        kills=5,  # processes that die in the same second
-        hangs=3,  # processes that fall silent then
-        watched=10.0,  # seconds that a supervisor is watched at work
+        kills=3,  # processes that die in the same second
+        hangs=2,  # processes that fall silent then
+        watched=8.0,  # seconds that a supervisor is watched at work
         learners=3,
-        rounds=120,  # of training
-        killed_in=40,  # the round in which a learner is killed
-        local_steps=20,  # steps of a learner in a round
-        rate=0.003,  # its learning rate
+        rounds=60,  # of training
+        killed_in=30,  # the round in which a learner is killed
+        local_steps=10,  # steps of a learner in a round
+        rate=0.01,  # its learning rate
         deadline=5.0,  # seconds that a round waits for its learners
     )
     return (config,)
@@ -312,38 +312,56 @@ async def time_to_error(worker, fault, after):
 
 @app.cell(hide_code=True)
 def _():
-    start_spread = lesson.start_button("Kill some, hang some", seconds=9)
+    start_spread = lesson.start_button("Kill some, hang some", seconds=10)
     start_spread
     return (start_spread,)
+
+
+@app.function(hide_code=True)
+async def stop_and_wake(worker):
+    """Stop a worker in the middle of a call, and let it run on once its caller has given up."""
+    with tempfile.TemporaryDirectory() as folder:
+        ledger = Path(folder) / "ledger"
+        call = worker.actor.work.call_one(1.0, str(ledger))
+        await asyncio.sleep(0.3)
+        os.kill(worker.pid, signal.SIGSTOP)
+        told, _ = await outcome(call.as_asyncio())
+        before = ledger.exists()
+        os.kill(worker.pid, signal.SIGCONT)
+        await asyncio.sleep(1.2)
+        after = ledger.exists()
+        next_answer, _ = await outcome(worker.actor.add.call_one(1).as_asyncio())
+    return SimpleNamespace(told=told, before=before, after=after, next=next_answer)
 
 
 @app.cell(hide_code=True)
 async def _(config, start_spread):
     lesson.wait_for(start_spread)
     _faults = [signal.SIGKILL] * config.kills + [signal.SIGSTOP] * config.hangs
-    with mo.status.spinner(f"Breaking {len(_faults)} workers", remove_on_exit=True):
-        _workers = await asyncio.gather(*(start(Worker) for _ in _faults))
+    with mo.status.spinner(f"Breaking {len(_faults) + 1} workers", remove_on_exit=True):
+        _workers = await asyncio.gather(*(start(Worker) for _ in [*_faults, "wake"]))
         try:
-            _times = await asyncio.gather(
+            *_times, woken = await asyncio.gather(
                 *(
                     time_to_error(worker, fault, 0.3 + number % config.kills / config.kills)
                     for number, (worker, fault) in enumerate(
-                        zip(_workers, _faults, strict=True)
+                        zip(_workers, _faults, strict=False)
                     )
-                )
+                ),
+                stop_and_wake(_workers[-1]),
             )
         finally:
             await asyncio.gather(*map(end, _workers))
     kill_times, hang_times = _times[: config.kills], _times[config.kills :]
-    return hang_times, kill_times
+    return hang_times, kill_times, woken
 
 
 @app.cell(hide_code=True)
 def _(hang_times, kill_times):
     lesson.md(f"""
     {len(kill_times)} workers got the same `kill -9`, each at its own moment within one second. Their
-    callers knew after {min(kill_times):.2f} to {max(kill_times):.2f} s: at the next poll, so at once or a
-    whole period later. Silence of {len(hang_times)} others took {min(hang_times):.1f} to
+    callers knew after {min(kill_times):.2f} to {max(kill_times):.2f} s: at the next poll, at once or
+    up to a whole period later. For {len(hang_times)} others that fell silent it took {min(hang_times):.1f} to
     {max(hang_times):.1f} s. With a shorter limit, you would also kill workers that are only slow.
     """)
     return
@@ -354,9 +372,9 @@ def _():
     mo.md("""
     ## The dead may wake up
 
-    A stopped process is not gone: an overloaded machine catches up. Below, a worker is stopped in the
-    middle of a call that ends with a line in a file. Its caller is told that
-    it is dead. Then `SIGCONT` lets the process run on.
+    A stopped process is not gone: an overloaded machine catches up. One more worker was stopped, in the
+    middle of a call that ends with a line in a file. Its caller was told that it is dead. Then
+    `SIGCONT` let the process run on.
     """)
     return
 
@@ -364,46 +382,25 @@ def _():
 @app.cell(hide_code=True)
 def _():
     ask_wake = lesson.predict(
-        "The process continues after its caller has been told that it is dead. What happens?",
-        "it is taken back: its callers get answers again",
-        "it does nothing more: Monarch has ended it",
-        "it finishes the call and writes its line, and its callers still get errors",
+        "The process went on after its caller had been told that it was dead. What happened?",
+        "it was taken back: its callers got answers again",
+        "it did nothing more: Monarch had ended it",
+        "it finished the call and wrote its line, and its callers still got errors",
     )
     ask_wake
     return (ask_wake,)
 
 
 @app.cell(hide_code=True)
-async def _(start_spread):
-    lesson.wait_for(start_spread)
-    with tempfile.TemporaryDirectory() as _folder:
-        _ledger = Path(_folder) / "ledger"
-        _worker = await start(Worker)
-        try:
-            _call = _worker.actor.work.call_one(1.0, str(_ledger))
-            await asyncio.sleep(0.3)
-            os.kill(_worker.pid, signal.SIGSTOP)
-            told, _ = await outcome(_call.as_asyncio())
-            written_before = _ledger.exists()
-            os.kill(_worker.pid, signal.SIGCONT)
-            await asyncio.sleep(1.2)
-            written_after = _ledger.exists()
-            woken, _ = await outcome(_worker.actor.add.call_one(1).as_asyncio())
-        finally:
-            await end(_worker)
-    return told, woken, written_after, written_before
-
-
-@app.cell(hide_code=True)
-def _(ask_wake, told, woken, written_after, written_before):
-    _late = written_after and not written_before
+def _(ask_wake, woken):
+    _late = woken.after and not woken.before
     lesson.reveal(
         ask_wake,
-        right=0 if isinstance(woken, int) else 2 if _late else 1,
+        right=0 if isinstance(woken.next, int) else 2 if _late else 1,
         why=f"""
-        When the caller was told `{told}`, the line {"had" if written_before else "had not"} been written.
-        After `SIGCONT` the line {"was" if written_after else "was not"} there, and the next call got
-        `{woken}`. "Dead" is a decision of the others, and the process does not know of it. If a
+        When the caller was told `{woken.told}`, the line {"had" if woken.before else "had not"} been written.
+        After `SIGCONT` the line {"was" if woken.after else "was not"} there, and the next call got
+        `{woken.next}`. "Dead" is what the others decided, and the process does not know it. If a
         successor had started by then, there would be two. So a supervisor makes sure first: `end` sends `kill -9`
         *before* a successor starts. This is called **fencing**.
         """,
@@ -568,18 +565,13 @@ def _():
         every=0.25,  # seconds between two probes
         probe=0.5,  # seconds that a supervisor waits for one answer
         silent=2.5,  # seconds of silence that are allowed
-        busy=5.0,  # seconds that a call may take
+        busy=4.0,  # seconds that a call may take
         restarts=2,  # so many
         window=20.0,  # in so many seconds
     )
     fates = (
-        "kill -9",
-        "SIGSTOP",
-        "SIGSTOP for 1 s",
-        "a call of 3 s",
-        "a call of 60 s",
-        "a text that crashes it",
-    )
+        "kill -9", "SIGSTOP", "SIGSTOP for 1 s", "a call of 3 s", "a call of 60 s", "a text that crashes it",
+    )  # fmt: skip
     return fates, limits
 
 
@@ -597,7 +589,7 @@ def _():
 
 @app.cell(hide_code=True)
 def _():
-    start_fates = lesson.start_button("Six workers, six fates", seconds=14)
+    start_fates = lesson.start_button("Six workers, six fates", seconds=12)
     start_fates
     return (start_fates,)
 
@@ -789,7 +781,7 @@ def _():
     ## Training that goes on
 
     In data-parallel training all workers average their gradients after every step. If one is
-    missing, all others wait. **Semi-synchronous training** meets more rarely. A round sends the
+    missing, all others wait. **Semi-synchronous training** averages less often. A round sends the
     weights to all learners. Each takes some steps on its own, and sends back how its weights have
     changed. Those changes are averaged. A learner that does not answer by the deadline is left out of
     this round.
@@ -859,8 +851,8 @@ def _():
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    `semi_sync` leaves out what did not come, and handles no other fault. Replacing is the supervisors'
-    business.
+    `semi_sync` leaves out the learners that did not answer, and handles no other fault. The supervisors
+    replace processes.
     """)
     return
 
@@ -900,7 +892,7 @@ def _(config):
 
 @app.cell(hide_code=True)
 def _():
-    start_training = lesson.start_button("Train three times", seconds=18)
+    start_training = lesson.start_button("Train twice", seconds=9)
     start_training
     return (start_training,)
 
@@ -927,7 +919,6 @@ async def _(config, limits, resumed, start_training, used_decide):
                 if number == config.killed_in and _guards[-1].worker:
                     os.kill(_guards[-1].worker.pid, signal.SIGKILL)
 
-            trained["undisturbed"] = await semi_sync(_guards, config, used_merge)
             trained["replaced"] = await semi_sync(
                 _guards, config, used_merge, _kill_the_last
             )
@@ -987,7 +978,7 @@ def _():
         "An exception is an answer. `sys.exit`, `kill -9` and `SIGSTOP` end in a `SupervisionError`.",
         "Death is noticed at the next poll, silence at a limit. A process that was declared dead may still run, so kill it first.",
         "A supervisor replaces the dead and the stuck, and spares the slow and the busy. It gives up on a fault that comes back.",
-        "What comes back is the process, not its state. A checkpoint bounds the loss.",
+        "A supervisor brings back the process, not its state. A checkpoint bounds the loss.",
         "Training in rounds goes on without a learner. It forgets what only that learner's data could teach.",
     )
     return

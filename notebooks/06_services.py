@@ -66,12 +66,12 @@ def _():
     mo.md("""
     ## Many of the same
 
-    Tools, rewards and generators should exist more than once. A caller need not know which process
-    is free or has just died. So it asks a *pool*: one name for several equal processes, its
-    **replicas**.
+    Tools, rewards and generators should exist more than once. A caller should not have to know which
+    process is free, or which has just died. So it asks a *pool*: one name for several equal processes,
+    its **replicas**.
 
-    This tool is one. `look_up` only reads. `charge` must not happen twice. Both write into a ledger,
-    a file that survives the process.
+    Here is a tool. `look_up` only reads. `charge` must not happen twice. Both write into
+    a ledger, a file that survives the process.
     """)
     return
 
@@ -105,7 +105,7 @@ def _():
     mo.md("""
     ## The pool, with three holes
 
-    `keep_one`, `route` and `retry_delay` are missing: they are yours.
+    `keep_one`, `route` and `retry_delay` are missing: you write them.
     """)
     return
 
@@ -207,8 +207,8 @@ def _():
     ### Exercise 1: back off
 
     A replica that fails at every start must wait. The wait doubles with each failure,
-    up to a cap: **back-off**. Each takes a random part of its wait (**jitter**), or all would
-    come back together.
+    up to a cap: **back-off**. Each replica waits a random part of that (**jitter**). Otherwise all
+    would come back together.
     """)
     return
 
@@ -246,10 +246,10 @@ def _():
 @app.cell(hide_code=True)
 def _():
     ask_jitter = lesson.predict(
-        "Your rule also serves callers. 100 come together. In a tenth of a second the service can answer 10, or refuse 100. A refused caller comes back. When has everybody been answered?",
-        "soonest if they come back at once",
-        "soonest with doubled waits",
-        "soonest with jitter, too",
+        "Your rule serves callers, too. 100 arrive at once. In a tenth of a second the service can answer 10, or refuse 100. A refused caller tries again. When is everybody answered soonest?",
+        "if they try again at once",
+        "with doubled waits",
+        "with doubled waits and jitter",
     )
     ask_jitter
     return (ask_jitter,)
@@ -293,7 +293,8 @@ def _():
     mo.md("""
     ### Exercise 2: notice, replace, back off
 
-    The pool runs one `keep_one` for each place. It **probes** its replica: it keeps asking whether it answers.
+    The pool runs one `keep_one` for each place. It **probes** its replica: it asks again and again
+    whether the replica answers.
     """)
     return
 
@@ -335,8 +336,8 @@ def _():
     mo.md("""
     ### Exercise 3: route
 
-    Which replica gets a request? Taking turns would pile them up at a slow replica. So take the one
-    with the least *load*, the fewest requests under way. Beware: a dead one has none.
+    Which replica gets a request? If they took turns, requests would pile up at a slow replica. So take
+    the one with the least *load*: the fewest requests under way. Beware: a dead replica has none.
 
     When a replica dies, its requests may have been carried out. Only the caller can say whether they may
     be sent `again`.
@@ -424,7 +425,7 @@ def _():
     ## Kill one, hang one
 
     Callers send `look_up` and `charge` in turns. One replica gets `kill -9`. In a second run one gets
-    `SIGSTOP`: it is there, and says nothing.
+    `SIGSTOP`: its process exists, but does not respond.
     """)
     return
 
@@ -492,8 +493,8 @@ def _(Healing, ask_faults, hung, killed):
         ask_faults,
         right=0 if _later > 0.5 else 1 if _later < -0.5 else 2,
         why=f"""
-        `kill -9` was noticed after {killed.noticed:.2f} s, `SIGSTOP` after {hung.noticed:.2f} s. A death is reported: Monarch looks once a second. A silent process may only be slow, so it
-        gets a probe every {_limits.every:g} s, which may take {_limits.limit:g} s. The pool was whole again after
+        `kill -9` was noticed after {killed.noticed:.2f} s, `SIGSTOP` after {hung.noticed:.2f} s. The system reports a death; Monarch asks once a second. A silent process may only be slow. So it
+        is probed every {_limits.every:g} s, and has {_limits.limit:g} s to answer. All replicas were ready again after
         {killed.whole:.1f} and {hung.whole:.1f} s. Play it: what becomes of the dots at the dead replica?
         """,
         shows=[ServicePlayer([killed, hung])],
@@ -506,8 +507,8 @@ def _():
     mo.md("""
     ## What became of every request
 
-    A request is **idempotent** if doing it twice is as good as once. `look_up` is, so it was sent
-    again. `charge` is not: its caller got an error.
+    A request is **idempotent** if doing it twice has the effect of doing it once. `look_up` is, so the
+    pool sent it again. `charge` is not, so its caller got an error.
     """)
     return
 
@@ -535,7 +536,7 @@ def _(ask_done, hung_books, killed_books):
         ask_done,
         right=[] if not _failed else 0 if not _done else 1 if _done == _failed else 2,
         why=f"""
-        In {_done} of {_failed} cases. The fault may come before a call writes its line, or after. From outside nobody can tell.
+        In {_done} of {_failed} cases. The process may die before its call writes the line, or after. The caller cannot tell.
         {books["look_up"]["done twice"]} `look_up` requests were done twice, as *idempotent* allows.
         """,
         shows=[
@@ -558,7 +559,7 @@ def _():
     ## Charge once
 
     To make `charge` idempotent, number the charges, and let the ledger remember the numbers. It is now
-    a database: `seen(number)` and `charges(number, amount)`. Two rules are almost right:
+    a database of two tables: `seen(number)` and `charges(number, amount)`. Two rules are almost right:
     """)
     return
 
@@ -672,7 +673,7 @@ def _(always, ask_once, noted, once, whose_charge_once):
         right=_options.get(tuple(_found), []),
         why=f"""
         `charge_always` made {sum(n > 1 for n in always)} of ten charges more than once. `note_then_charge` forgot {noted.count(0)}: the number was noted, and the process died before the effect. By
-        {whose_charge_once}, {once.count(1)} of ten were made exactly once. Exactly once is *at least once* with a memory, if the check and the effect are *one atomic step*.
+        {whose_charge_once}, {once.count(1)} of ten were made exactly once. So for exactly once, send *at least once* and remember. But check and effect must be *one atomic step*.
         """,
     )
     return
@@ -687,10 +688,10 @@ def _():
 @app.cell(hide_code=True)
 def _():
     lesson.recap(
-        "A pool that heals probes, ends, replaces with back-off, and sends again what may be sent twice.",
-        "A dead process is noticed quickly, a silent one only when its time is up.",
+        "A pool heals: it probes, ends, replaces with back-off, and sends again what may be sent twice.",
+        "A dead process is noticed quickly, a silent one only after a time limit.",
         "A request to a replica that died may have been carried out. Exactly once needs a memory, written in one step with the effect.",
-        "Replicas suit a role that remembers nothing. A unique role needs a checkpoint.",
+        "Replicas suit a role without state. A role that exists only once needs a checkpoint.",
     )
     return
 

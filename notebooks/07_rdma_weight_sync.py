@@ -51,7 +51,7 @@ def _():
     lesson.header(
         __file__,
         minutes=50,
-        hardware="two CPU cores, no network; RDMA hardware and a GPU are used where there are any",
+        hardware="two CPU cores, 3 GB of free memory, no network; RDMA hardware and a GPU are used where there are any",
         goals=[
             "measure what each way of moving weights costs, from one model into the other",
             "tear a copy of the weights, and write the reader that never uses a torn one",
@@ -76,7 +76,7 @@ def _():
 
     A read is **one-sided** if the owner of the memory runs no code for it. The owner registers
     the memory once and gives out a **handle**. Anybody with the handle can read those bytes
-    later. In **RDMA**, remote direct memory access, the network card reads the memory, and not
+    later. With **RDMA**, remote direct memory access, the network card reads the memory. Then not
     even the owner's processor takes part.
     """)
     return
@@ -106,14 +106,14 @@ def settings():
         policy=_name,  # or the folder of a model, for example a copy of Qwen2.5-0.5B-Instruct
         device="cuda" if torch.cuda.is_available() else "cpu",
         megabytes=32,  # what is moved and raced for
-        repeats=5,  # of each way to move them
-        busy_seconds=1.5,  # for which the owner is kept busy, and then stopped
+        repeats=3,  # of each way to move them
+        busy_seconds=1.0,  # for which the owner is kept busy, and then stopped
         late_seconds=0.5,  # by which one side of a broadcast is late
-        careless_reads=200,  # few of them are torn
-        reads=60,  # of yours
-        mismatch_episodes=48,
-        steps=8,  # of the trainer, pushing and pulling
-        batches=(8, 64),  # episodes in a batch, of the fast and the slow generator
+        careless_reads=100,  # few of them are torn
+        reads=30,  # of yours
+        mismatch_episodes=32,
+        steps=4,  # of the trainer, pushing and pulling
+        batches=(8, 32),  # episodes in a batch, of the fast and the slow generator
     )
     return (config,)
 
@@ -173,7 +173,7 @@ def _(config):
 def _(config):
     ask_busy = lesson.predict(
         f"The owner's Python is busy for {config.busy_seconds:g} s. Who waits until it is free again?",
-        "everybody who reads",
+        "every reader",
         "only the reader that sent a message",
         "nobody",
     )
@@ -183,7 +183,7 @@ def _(config):
 
 @app.cell(hide_code=True)
 def _():
-    start_busy = lesson.start_button("Keep the owner busy", seconds=14)
+    start_busy = lesson.start_button("Keep the owner busy", seconds=11)
     start_busy
     return (start_busy,)
 
@@ -239,14 +239,14 @@ def _(config):
     lesson.md(f"""
     ## The bandwidth ladder
 
-    Now `Puller` stands for a generator, in a third process. {config.megabytes} MB move from the
-    model of one into the model of the other, in each way that this machine has.
-    We count end to end: make the version readable, fetch it, copy it into the model.
+    `Puller`, in a third process, stands for a generator. {config.megabytes} MB move from the trainer's
+    model into the generator's, in each way that this machine has. We count end to end: make the
+    version readable, fetch it, copy it into the model.
 
     - *message*: the bytes are the reply to a call.
     - *file*: `torch.save`, then `torch.load`. The file stays in memory.
     - *broadcast*: `torch.distributed` with gloo. Both sides must call it.
-    - *TCP*: `RDMABuffer` without hardware, with Monarch's default settings and with three of ours.
+    - *TCP*: `RDMABuffer` without hardware, with three settings of ours.
     - *shared memory*: on one host only.
     """)
     return
@@ -266,36 +266,31 @@ def _():
 
 @app.cell(hide_code=True)
 def _():
-    start_ladder = lesson.start_button("Climb the ladder", seconds=15)
+    start_ladder = lesson.start_button("Climb the ladder", seconds=12)
     start_ladder
     return (start_ladder,)
 
 
 @app.cell
 def _(backend, waits):
-    defaults = {
-        "rdma_max_chunk_size_mb": 64,
-        "rdma_tcp_fallback_parallelism": 1,
-        "message_ack_every_n_messages": 1000,
-        "rdma_disable_ibverbs": True,
+    settings_of = {
+        "tuned": {  # Monarch's defaults are 64, 1 and 1000
+            "rdma_max_chunk_size_mb": 4,
+            "rdma_tcp_fallback_parallelism": 2,
+            "message_ack_every_n_messages": 1,
+            "rdma_disable_ibverbs": True,
+        }
     }
-    tuned = defaults | {
-        "rdma_max_chunk_size_mb": 4,
-        "rdma_tcp_fallback_parallelism": 2,
-        "message_ack_every_n_messages": 1,
-    }
-    settings_of = {"defaults": defaults, "tuned": tuned}
     rungs = {
         "message": ("tuned", "message"),
         "file": ("tuned", "file"),
         "broadcast (gloo)": ("tuned", "broadcast"),
-        "TCP, defaults": ("defaults", "rdma"),
-        "TCP, tuned": ("tuned", "rdma"),
+        "TCP": ("tuned", "rdma"),
     }
     if "shared memory" in waits:
         rungs["shared memory"] = ("tuned", "shm")
     if backend == "ibverbs":
-        settings_of["hardware"] = tuned | {"rdma_disable_ibverbs": False}
+        settings_of["hardware"] = settings_of["tuned"] | {"rdma_disable_ibverbs": False}
         rungs["RDMA (ibverbs)"] = ("hardware", "rdma")
     return rungs, settings_of
 
@@ -303,8 +298,8 @@ def _(backend, waits):
 @app.cell
 async def _(config, rungs, settings_of, start_ladder):
     lesson.wait_for(start_ladder)
-    moves, late_move = await nb07.climb(config, rungs, settings_of)
-    return late_move, moves
+    moves, late_move, whole_model = await nb07.climb(config, rungs, settings_of)
+    return late_move, moves, whole_model
 
 
 @app.cell
@@ -326,14 +321,13 @@ def _(config, moves):
 def _(ask_ladder, config, late_move, middle, rates):
     _best = max(rates, key=rates.get)
     _times = rates[_best] / rates["message"]
-    _gain = rates["TCP, tuned"] / rates["TCP, defaults"]
-    _tcp = middle["TCP, tuned"]
+    _tcp = middle["TCP"]
 
     lesson.reveal(
         ask_ladder,
         right=0 if _times < 3.2 else 1 if _times < 10 else 2,
         why=f"""
-        {_times:.1f} times, by {_best}. Our three settings make TCP {_gain:.1f} times as fast as the defaults.
+        {_times:.1f} times, by {_best}.
 
         Each phase stops a different process. During *publish* the trainer stands still. During *fetch*
         nobody does: the bytes go to a **staging buffer**, host memory beside the model, and
@@ -364,13 +358,16 @@ def _(ask_ladder, config, late_move, middle, rates):
 
 
 @app.cell(hide_code=True)
-def _(line_rates):
+def _(line_rates, rates, whole_model):
     (_card,) = line_rates.values()
+    _rung, _megabytes, _moved = whole_model
     lesson.md(f"""
     ## How long would a model take?
 
-    Move the sliders to your own model. Orange bars use the rates above, end to end. Grey is the
-    line rate of a network card (NVIDIA ConnectX-7 user manual), not measured.
+    SmolLM2 has 0.135 billion parameters, {_megabytes} MB in float32. By the rate of *{_rung}* above, one copy
+    takes {_megabytes / rates[_rung]:.0f} ms. Moved just now, a model of that size took {1e3 * _moved.total:.0f} ms. Move the sliders to your own
+    model. Orange bars use the rates above, end to end. Grey is the line rate of a network card
+    (NVIDIA ConnectX-7 user manual), not measured.
 
     Published, not measured here: RDMA writes between GPUs moved Kimi-K2, 10¹² parameters
     of one byte, in 1.3 s ([Perplexity, 2025](https://research.perplexity.ai/articles/weight-transfer-for-rl-post-training-in-under-2-seconds)).
@@ -390,7 +387,7 @@ def _():
     mo.md("""
     ## A torn read
 
-    Nobody notices a one-sided reader, so the writer cannot wait for it. A **torn read** is a copy
+    The writer does not notice a one-sided reader, so it cannot wait for it. A **torn read** is a copy
     whose parts belong to different versions. The writer goes round a **ring** of buffers, each
     of which is a **slot**. The reader follows. Press *Play* and find a copy
     with two colours. Then switch the check on.
@@ -484,7 +481,7 @@ def _(config):
 
 @app.cell(hide_code=True)
 def _():
-    start_race = lesson.start_button("Let them race", seconds=5)
+    start_race = lesson.start_button("Let them race", seconds=3)
     start_race
     return (start_race,)
 
@@ -690,7 +687,7 @@ def _(afar, middle):
     Across processes the slowest read took {1e3 * _slowest:.0f} ms, and a version
     {1e3 * afar.period:.0f} ms. If that writer never rested (`write` = `period`), that would make
     {_count(_slowest, afar.period, afar.period)} slots, says {_whose}. With a training step of one
-    second {_count(_slowest, min(1.0, middle["TCP, tuned"].publish), 1.0)} are enough. The package uses 3, *and* the seqlock:
+    second {_count(_slowest, min(1.0, middle["TCP"].publish), 1.0)} are enough. The package uses 3, *and* the seqlock:
     the slowest read that was seen need not be the slowest possible.
     """)
     return
@@ -701,9 +698,9 @@ def _():
     mo.md("""
     ## Half the bytes, and a mismatch
 
-    Trainers keep float32 weights, because updates are too small for fewer digits. Rounding to
-    bfloat16 for the journey halves the bytes. But then the generator samples from a slightly
-    different policy.
+    Trainers keep float32 weights, because bfloat16 has too few digits for their small updates.
+    Rounding to bfloat16 for the transfer halves the bytes. But then the generator samples from a
+    slightly different policy.
     """)
     return
 
@@ -777,11 +774,12 @@ def _(ask_rounding, config, deliveries):
         ask_rounding,
         right=0 if _rounded < 0.01 else 1 if _rounded < 0.2 else 2,
         why=f"""
-        By {_rounded:.1%}, for the token that it hit hardest, and the bytes fall to {_half / _full:.0%}.
-        If the generator also *computes* in bfloat16, it is {_changes["all in bfloat16"]:.1%}. On average
-        little happens. Reweighted to the trainer's policy, the tokens of {config.mismatch_episodes} episodes count as if
+        By {_rounded:.1%}, for the token that changed most. The bytes fall to {_half / _full:.0%}.
+        If the generator also *computes* in bfloat16, it is {_changes["all in bfloat16"]:.1%}. The average token
+        hardly changes. Reweighted to the trainer's policy, the tokens of {config.mismatch_episodes} episodes count as if
         {_lost["weights in bfloat16"]:.1f} of 100,000 were missing, and {_lost["all in bfloat16"]:.1f} where all is bfloat16. Old weights cause the same kind of mismatch. One
-        correction handles both: record the log-probs with which a token *was* sampled (notebook 09).
+        correction handles both: record the log-prob with which each token *was* sampled, and
+        reweight by it (notebook 09).
         """,
     )
     return
@@ -829,7 +827,7 @@ def _(config):
 
 @app.cell(hide_code=True)
 def _():
-    start_protocols = lesson.start_button("Push, then pull", seconds=20)
+    start_protocols = lesson.start_button("Push, then pull", seconds=13)
     start_protocols
     return (start_protocols,)
 
@@ -877,8 +875,8 @@ def _(ask_push, protocols):
         one has long batches. The price of pulling is age. When a batch of the slow generator ended, its weights were
         {_ages[0]:.1f} versions old with pushing, and {_ages[1]:.1f} with pulling. That is staleness, and `max_lag` bounds it.
 
-        Where generators stop together anyway, pushing costs nothing. Elsewhere pulling keeps one
-        slow reader from stopping everybody.
+        If all generators stop at the same moment anyway, pushing costs nothing. Otherwise pull: then one
+        slow reader does not stop everybody.
         """,
         shows=[
             lesson.figure(
@@ -904,10 +902,10 @@ def _():
 def _():
     lesson.recap(
         "One-sided means that the owner's code does not run. Whether its process must run depends on the transport.",
-        "Count a transport end to end: publish stops the trainer, fetch nobody, swap the generator.",
+        "Time a transport end to end. Publishing stops the trainer, fetching stops nobody, the swap stops the generator.",
         "A one-sided read can be torn, silently. A seqlock reveals it; more slots and a resting writer make it rare.",
         "Weights rounded to bfloat16 halve the bytes, and cause a mismatch to correct, like staleness.",
-        "Pushing makes the trainer wait for the slowest reader, pulling makes readers late.",
+        "When the trainer pushes, it waits for the slowest reader. When readers pull, their weights are older.",
     )
     return
 

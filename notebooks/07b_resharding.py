@@ -64,9 +64,9 @@ def _():
     mo.md("""
     ## The model lies in pieces
 
-    Notebook 07 moved a model that fits into one process. A large one does not. It lies in pieces on both sides, and the pieces differ. The
-    trainer cuts every parameter by rows over its processes: that is **FSDP**. The generators are **tensor parallel**: some parameters are cut
-    by rows, some by columns, and the rest are copied. A piece is a **shard**, and the number of a process in its group is its **rank**.
+    Notebook 07 moved a model that fits into one process. A large one does not: each process holds a piece of it, and trainer and generators
+    cut it differently. The trainer cuts every parameter by rows: that is **FSDP**. The generators are **tensor parallel**: some parameters are
+    cut by rows, some by columns, and the rest are copied. A piece is a **shard**, and the number of a process in its group is its **rank**.
 
     Who has to send what to whom? This page answers in three steps: which box of the tensor each rank holds, where two boxes overlap, and who
     sends the overlap. Then four processes do it.
@@ -87,7 +87,7 @@ def _():
 def _():
     lesson.figure(
         drawing_of("overlaps.svg"),
-        "One matrix. Two trainer ranks hold rows, two generator ranks want columns. Both cuts over each other leave four pieces: four transfers.",
+        "One matrix. Two trainer ranks hold rows, two generator ranks want columns. The two cuts together make four pieces: four transfers.",
     )
     return
 
@@ -116,10 +116,10 @@ def _():
     mo.md("""
     ## A shard is a box
 
-    A **placement** says how a tensor lies on a mesh. PyTorch has one for each dimension of the mesh: `Shard(0)` cuts rows, `Shard(1)` cuts
-    columns, `Replicate()` gives everybody all of it. Sizes are rounded up, so the last ranks may get less.
+    A **placement** says how a tensor is divided over a mesh. PyTorch has one for each dimension of the mesh: `Shard(0)` cuts rows, `Shard(1)`
+    cuts columns, `Replicate()` gives every rank all of it. Sizes are rounded up, so the last ranks may get less.
 
-    So what a rank holds is a box: in each dimension of the tensor a first index and an end. `box` computes it.
+    So what a rank holds is a box: a first index and an end in each dimension of the tensor. `box` computes it.
     """)
     return
 
@@ -165,8 +165,8 @@ def _(ask_last, chunks, nine_rows):
         ask_last,
         right={0: 2, 1: 1}.get(_counts[-1], 0),
         why=f"""
-        The ranks hold {", ".join(map(str, _counts))} rows. Nine rows on four ranks make shares of three, rounded up, and three ranks have them
-        all. `torch.chunk` says the same: it returns {len(chunks)} chunks, of {", ".join(map(str, chunks))} rows. A plan must work with an empty shard.
+        The ranks hold {", ".join(map(str, _counts))} rows. Nine rows on four ranks make shares of three, rounded up. So the first three ranks hold
+        all of them. `torch.chunk` says the same: it returns {len(chunks)} chunks, of {", ".join(map(str, chunks))} rows. A plan must work with an empty shard.
         """,
     )
     return
@@ -177,7 +177,7 @@ def _():
     mo.md("""
     ### Exercise 1: the overlap of two shards
 
-    In one dimension. A source rank holds `source = (first, count)`: the elements `first`, `first + 1`, … of the whole tensor, `count` of them. A
+    Begin with one dimension. A source rank holds `source = (first, count)`: the elements `first`, `first + 1`, … of the whole tensor, `count` of them. A
     destination rank wants `destination`, given in the same way. Complete `overlap`: return `(source_offset, destination_offset, size)` in
     bytes, or `None` if they have nothing in common. The offsets count from the beginning of *each rank's own shard*.
     """)
@@ -211,7 +211,7 @@ def _():
     mo.md("""
     ### Exercise 2: your planner
 
-    Now in any number of dimensions, and with several ranks to choose from. `held` is a dict: for
+    Now write it for any number of dimensions, and for several ranks to choose from. `held` is a dict: for
     each source rank its box, a tuple of `(first, end)`. `wanted` is the box of one destination
     rank. Complete `pieces`: return a list of `(rank, part)`. A part is a box that the destination
     fetches from that rank, given in the whole tensor. Together the parts are exactly `wanted`,
@@ -316,9 +316,9 @@ def _():
     mo.md("""
     ## Heads, not rows
 
-    A real model is not cut just anywhere. Tensor parallelism deals out whole attention heads, because a head is computed in one place. Models with
-    grouped queries have fewer heads for keys and values than for queries, and those run out first. The policy of this page has
-    few heads, as Qwen2.5-0.5B has.
+    A real model cannot be cut anywhere. Tensor parallelism gives each rank whole attention heads, because one rank computes a head. Models with
+    grouped queries have fewer heads for keys and values than for queries. With many ranks there are not enough of them. The policy of this page
+    has few, as Qwen2.5-0.5B has.
     """)
     return
 
@@ -419,8 +419,8 @@ def _():
     mo.md("""
     ## Who sends how much
 
-    The obvious way needs no plan. *Gather* the whole model on trainer rank 0, and *scatter* it from there. Below, both ways for the policy of this
-    page and several meshes.
+    The obvious way needs no plan. *Gather* the whole model on trainer rank 0, and *scatter* it from there. Below are both ways, for the policy of
+    this page and several meshes.
     """)
     return
 
@@ -428,8 +428,8 @@ def _():
 @app.cell(hide_code=True)
 def _():
     ask_busiest = lesson.predict(
-        "From FSDP on 4 ranks to tensor parallel on 2. Compare the busiest trainer rank: bytes through the link of rank 0 with gather, then scatter, against "
-        "the most that any rank sends with the plan. How many times as many?",
+        "From FSDP on 4 ranks to tensor parallel on 2: how many bytes pass through the busiest trainer rank? Compare rank 0, which gathers and scatters, with "
+        "the rank that sends most by the plan. How many times as many?",
         "about twice",
         "about four times",
         "about seven times",
@@ -579,10 +579,10 @@ def cut(model, mesh):
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    `plan_with` makes the plan of the whole model. Each rank computes it for itself, and nobody is
-    asked during a transfer. Two mixtures must not happen: two versions within a shard, and two
-    versions across the shards. So `fetch` fills a **staging buffer** only. `pull_together`
-    repeats it until *all* generator ranks hold the same version. Only then each may `install` it.
+    `plan_with` makes the plan of the whole model. Each rank computes it by itself, so no rank has to
+    ask another one during a transfer. Versions must not mix, neither within a shard nor across the
+    shards. So `fetch` fills only a **staging buffer**. `pull_together` repeats it until *all*
+    generator ranks hold the same version. Only then does each of them `install` it.
     """)
     return
 

@@ -17,11 +17,13 @@ app = marimo.App(
 with app.setup(hide_code=True):
     import contextlib
     import json
+    import math
     import os
     import socket
     import subprocess
     import sys
     import time
+    from concurrent.futures import ThreadPoolExecutor
     from dataclasses import replace
     from functools import partial
     from pathlib import Path
@@ -56,7 +58,7 @@ def _():
     lesson.header(
         __file__,
         minutes=50,
-        hardware="two CPU cores, 2 GB of free memory, no network",
+        hardware="two CPU cores, 2 GB of free memory (8 GB for SmolLM2), no network",
         goals=[
             "write the memory budget of a trainer, and check it against a real one",
             "choose slots and a ZeRO stage that fit",
@@ -72,8 +74,8 @@ def _():
     mo.md("""
     ## What takes the memory
 
-    A run that does not fit fails after an hour in a queue. So make a budget first. A number of the
-    model has `e` bytes: 4 in float32, 2 in 16 bits.
+    A run that does not fit fails after an hour in a queue. So make a budget first. Each number of the
+    model takes `e` bytes: 4 in float32, 2 in 16 bits.
 
     | part of a trainer | bytes | divided from ZeRO stage |
     |---|---|---|
@@ -86,7 +88,8 @@ def _():
 
     **ZeRO** divides parts over the `ranks` of data parallelism; each rank has tokens of its own.
     Stage 0 divides nothing; stage 3 is **FSDP** (notebook 04). The logits are three float32
-    tensors of `responses × response × vocabulary` numbers.
+    tensors of `responses × response × vocabulary` numbers. A step computes its episodes in
+    **micro-batches**, one after another. Only the largest one counts.
     """)
     return
 
@@ -154,15 +157,17 @@ def _():
 
 @app.cell
 def settings():
-    config = SimpleNamespace(
-        # A model of Qwen2's architecture with random weights, made on the spot.
+    # SmolLM2, where it is, with 8 GB of free memory; else a small model with random weights.
+    config = nb10.on_smollm2() or SimpleNamespace(
+        name="a small model",
+        folder=None,
         shape=ModelShape(
             layers=8, hidden=256, heads=4, kv_heads=2, intermediate=1024, vocabulary=4000
         ),
         work=Workload(prompt=100, response=64, prompts=4, group_size=4, evaluated=0),
-        sampled=(8, 8),  # the generator answers 8 prompts, each 8 times
-        few_slots=8,
-        budget=120_000_000,  # bytes that the generator may take
+        sampled=(4, 8),  # the generator answers 4 prompts, each 8 times
+        few_slots=4,
+        budget=83_000_000,  # bytes that the generator may take
     )
     return (config,)
 
@@ -181,7 +186,7 @@ def _(config):
 
     def on_this_machine(work):
         """With the ring of notebook 07: two copies of the weights, for generators."""
-        batch = work.micro_batches(config.shape)[0]
+        batch = max(work.micro_batches(config.shape), key=lambda batch: batch.tokens)
         ring = {"weight ring": 2 * 4 * config.shape.parameters}
         return my_budget(config.shape, batch, 4, 1, 0) | ring
 
@@ -202,7 +207,7 @@ def _():
 @app.cell(hide_code=True)
 def _(config):
     ask_measured = lesson.predict(
-        f"Add up all parts of the budget of a trainer of {config.shape.parameters / 1e6:.1f} million parameters. How does the measured peak compare?",
+        f"Add up all parts of the budget of a trainer of {config.name}, {config.shape.parameters / 1e6:.1f} million parameters. How does the measured peak compare?",
         "lower by more than 5%: not all parts are there at the same time",
         "within 5%",
         "higher by more than 5%: the budget forgets something",
@@ -215,8 +220,8 @@ def _(config):
 def _(config):
     def fits(slots):
         """With a reserve of 15 %: the package's `memory.py` can be off by that much."""
-        memory = generator_memory(config.shape, replace(config.work, slots=slots, tasks=8))
-        return memory.total <= 0.85 * config.budget
+        work = replace(config.work, slots=slots, tasks=config.sampled[0], group_size=64)
+        return generator_memory(config.shape, work).total <= 0.85 * config.budget
 
     many_slots = max(slots for slots in range(1, 65) if fits(slots))
     _tasks, _each = config.sampled
@@ -230,7 +235,7 @@ def _(config):
 
 @app.cell(hide_code=True)
 def _():
-    start_measuring = lesson.start_button("Train, then sample twice", seconds=45)
+    start_measuring = lesson.start_button("Train, then sample twice", seconds=22)
     start_measuring
     return (start_measuring,)
 
@@ -240,7 +245,7 @@ def _(config, sampling_cases, start_measuring):
     lesson.wait_for(start_measuring)
     with mo.status.spinner("Training, then sampling twice", remove_on_exit=True):
         trained, *sampled = nb10.measured_cases(
-            config.shape, [("trainer", config.work), *sampling_cases]
+            config, [("trainer", config.work), *sampling_cases]
         )
     return sampled, trained
 
@@ -261,9 +266,9 @@ def _(
         ask_measured,
         right=0 if _ratio < 0.95 else 1 if _ratio < 1.05 else 2,
         why=f"""
-        Measured: {trained.peak / 1e6:.0f} MB. By {whose_budget}: {_sum / 1e6:.0f} MB. The package's `memory.py` says {_sized.total / 1e6:.0f} MB. It counts what is
-        there at the same time, highest in the phase *{_sized.highest}*, and {_sized.parts.get("kept by the allocator", 0) / 1e6:.0f} MB that are free for Python but
-        not given back to the system.
+        Measured: {trained.peak / 1e6:,.0f} MB. By {whose_budget}: {_sum / 1e6:,.0f} MB, of which the weights alone are {4 * config.shape.parameters / 1e6:,.0f}. The sum leaves one thing
+        out: a block that Python has freed, the C library may keep. The package's `memory.py` counts
+        {_sized.parts.get("kept by the allocator", 0) / 1e6:,.0f} MB of such blocks. It says {_sized.total / 1e6:,.0f} MB, highest in the phase *{_sized.highest}*.
         """,
         shows=[
             lesson.figure(
@@ -305,7 +310,7 @@ def generator_budget(shape, slots, length, e):
 @app.cell(hide_code=True)
 def _(config, many_slots):
     ask_slots = lesson.predict(
-        f"{config.budget / 1e6:.0f} MB have room for {many_slots} slots. How does the processor time of 64 answers change, compared with {config.few_slots}?",
+        f"{config.budget / 1e6:,.0f} MB have room for {many_slots} slots. How does the processor time of {math.prod(config.sampled)} answers change, compared with {config.few_slots}?",
         "hardly: the same tokens are computed",
         "to between a half and nine tenths",
         "to less than a half",
@@ -348,14 +353,13 @@ def _(ask_slots, config, many_slots, sampled):
 @app.cell(hide_code=True)
 def _():
     lesson.folded(
-        "Why slots pay: operations or bytes (measured on one core here)",
+        "Why slots pay: operations or bytes",
         "In a decode step each row brings one token, and each weight is read from memory to serve "
         "those few rows. Operations for each byte that is read: that is the "
-        "**arithmetic intensity**. With few rows the reading decides.\n"
-        + nb10.roofline()
-        + "\n\n"
-        "The best speedrun samples at 34 % of such a bound, with 6,000 small calls a step, and "
-        "computes gradients at 66 % (recorded in `benchmarks/LOG.md`).",
+        "**arithmetic intensity**. With few rows the reading decides. "
+        f"An [H100]({H100.source}) has {H100.operations / 1e12:.0f} trillion operations and {H100.bandwidth / 1e12:.2f} TB a second, by its data sheet. "
+        f"In 16 bits the two take equally long at {H100.operations / H100.bandwidth:.0f} rows. "
+        "So a generator wants slots, and slots want memory.",
     )
     return
 
@@ -365,26 +369,19 @@ def _():
     mo.md("""
     ## A model that does not fit
 
-    From here to the hosts nothing is measured: the same arithmetic runs on published models
-    and a published GPU. More ranks do not help where the activations of one answer are
-    too much. **Activation checkpointing** keeps only the input of each layer, and computes the
-    rest again in the backward pass.
+    From here up to *Hosts* nothing is measured on this machine: we apply the same arithmetic to published
+    models and a published GPU. If the activations of a single answer do not fit, more ranks do not
+    help. **Activation checkpointing** keeps only the input of each layer, and computes the rest again
+    in the backward pass.
     """)
     return
 
 
 @app.cell(hide_code=True)
 def _():
-    _runs = json.loads(
-        (Path(mo.notebook_dir()).parent / "benchmarks" / "real_model.json").read_text()
-    )
-    lesson.folded(
-        "Recorded with a pre-trained model",
-        "\n\n".join(
-            "\n".join(f"- {what}: {value}" for what, value in run.items()) for run in _runs
-        )
-        or "Nothing yet, neither with a GPU nor without: `.ci/gpu FOLDER` records it.",
-    )
+    _recorded = Path(mo.notebook_dir()).parent / "benchmarks" / "real_model.json"
+    _runs = nb10.newest_first(json.loads(_recorded.read_text()))
+    lesson.folded("Recorded with SmolLM2", "\n\nEarlier:\n\n".join(_runs))
     return
 
 
@@ -428,7 +425,8 @@ def _():
     mo.md("""
     ## Who gets the GPUs
 
-    In the asynchronous loop the slower side decides how long a step takes. How many GPUs should generate?
+    In the asynchronous loop the slower side decides how long a step takes. So how many GPUs should
+    generate, and how many should train?
 
     ### Exercise 2: the best split
 
@@ -466,7 +464,7 @@ def _():
 @app.cell(hide_code=True)
 def _():
     ask_split = lesson.predict(
-        "64 GPUs have the best split for a 7B model. Answers become four times as long. Which way does it move?",
+        "64 GPUs are split in the best way for a 7B model. Then answers become four times as long. How does the best split change?",
         "more GPUs to the generators",
         "it stays",
         "more GPUs to the trainer",
@@ -505,11 +503,11 @@ def _(allocation_slider, ask_split, my_split, whose_split):
         ask_split,
         right=0 if _after > _before else 1 if _after == _before else 2,
         why=f"""
-        From {_before:.0%} to {_after:.0%} for generators, by {whose_split}. A later token reads more keys and values; the trainer works on all tokens at
-        once. The model's size counts too: {_small:.0%} with 1.5B, {_large:.0%} with 32B.
+        From {_before:.0%} to {_after:.0%} of the GPUs for generators, by {whose_split}. In sampling, a later token must read more keys and values; the
+        trainer works on all tokens at once. The model's size matters, too: {_small:.0%} with 1.5B, {_large:.0%} with 32B.
 
-        From an [H100]({H100.source})'s data sheet (read in November 2026), with 40% of its operations and 70% of its bandwidth; links and
-        tools are free. Trust only the direction.
+        From an [H100]({H100.source})'s data sheet (read in November 2026), with 40% of its operations and 70% of its bandwidth. Links and
+        tools cost no time here. Trust only the direction.
         """,
         shows=[
             allocation_slider,
@@ -524,8 +522,8 @@ def _():
     mo.md("""
     ## Hosts
 
-    Now a host can die with everything on it. Or a cable is cut: everything on the host goes on, and
-    nobody hears of it.
+    With several hosts, a whole host can die with everything on it. Or a cable is cut: everything on
+    the host runs on, but nobody can reach it.
     """)
     return
 
@@ -534,7 +532,7 @@ def _():
 def _():
     lesson.figure(
         drawing_of("two_hosts.svg"),
-        "Who lives where, and who watches whom.",
+        "What runs where, and who watches whom.",
     )
     return
 
@@ -650,7 +648,7 @@ def settings_hosts():
     hosts_config = SimpleNamespace(
         lease=1.0,  # seconds, of the page's hosts
         drift=3.0,  # the third host's clock runs at a quarter of its speed
-        steps=60,  # of the run over two hosts: a successor must have time to work
+        steps=48,  # of the run over two hosts: a successor must have time to work
         kill_after=4,  # steps
     )
     return (hosts_config,)
@@ -659,10 +657,10 @@ def settings_hosts():
 @app.cell(hide_code=True)
 def _(hosts_config):
     ask_silence = lesson.predict(
-        f"The lease is {hosts_config.lease:g} s. One host gets `kill -9`, another is cut off. Where can the successor start sooner?",
+        f"The lease is {hosts_config.lease:g} s. One host gets `kill -9`, another is cut off. In which case can the successor start sooner?",
         "after `kill -9`: nothing is left that could do harm",
         "after the cut: nobody has to be killed",
-        "under neither: both wait for the lease",
+        "in neither: both have to wait for the lease",
     )
     ask_silence
     return (ask_silence,)
@@ -670,7 +668,7 @@ def _(hosts_config):
 
 @app.cell(hide_code=True)
 def _():
-    start_lives = lesson.start_button("Kill one host, cut two others off", seconds=16)
+    start_lives = lesson.start_button("Kill one host, cut two others off", seconds=9)
     start_lives
     return (start_lives,)
 
@@ -681,14 +679,17 @@ def _(hosts_config, start_lives):
     my_rule, whose_rule = exercise.running(
         lambda: lease_is_over, check_lease_is_over, lease_is_over_solution
     )
-    with mo.status.spinner("Three hosts, one after another", remove_on_exit=True):
-        lives = {
-            "kill -9": two_lives("kill -9", hosts_config.lease, my_rule),
-            "cut off": two_lives("cut off", hosts_config.lease, my_rule),
-            "slow clock": two_lives(
-                "cut off", hosts_config.lease, my_rule, hosts_config.drift
-            ),
-        }
+    _cases = {
+        "kill -9": ("kill -9", hosts_config.lease, my_rule),
+        "cut off": ("cut off", hosts_config.lease, my_rule),
+        "slow clock": ("cut off", hosts_config.lease, my_rule, hosts_config.drift),
+    }
+    with (
+        mo.status.spinner("Three hosts, side by side", remove_on_exit=True),
+        ThreadPoolExecutor() as _threads,
+    ):
+        _found = _threads.map(lambda case: two_lives(*case), _cases.values())
+        lives = dict(zip(_cases, _found, strict=True))
     return lives, whose_rule
 
 
@@ -723,8 +724,8 @@ def _():
     mo.md("""
     ### A run over two hosts
 
-    `zorplex-rl train --hosts` does this with real roles. Where this page may make namespaces, each
-    host has its own network, process ids and `/tmp`; elsewhere two plain processes stand in.
+    `zorplex-rl train --hosts` does this with real roles. If this page may make namespaces, each
+    host has its own network, process ids and `/tmp`. Otherwise two plain processes stand in for hosts.
     Between real hosts Monarch 0.7 speaks mutual TLS (`tls://`): both sides show a certificate.
     Plain `tcp://`, as here, lets in whoever reaches the port. (torchmonarch 0.7.0, read 2026-11-24.)
     """)
@@ -737,7 +738,7 @@ def _(hosts_config):
     train_flags = [
         *("--hosts", "processes:2" if why_not() else addresses),
         *("--generators", "2"),
-        *("--steps", f"{hosts_config.steps}", "--eval-every", "10", "--eval-tasks", "30"),
+        *("--steps", f"{hosts_config.steps}", "--eval-every", "16", "--eval-tasks", "20"),
         *([] if why_not() else ["--insecure"]),
     ]
     return (train_flags,)
@@ -751,7 +752,7 @@ def _(hosts_config):
         "within seconds, long before the lease is over",
         "when the lease is over",
     )
-    start_run = lesson.start_button("Train on two hosts, and kill one", seconds=45)
+    start_run = lesson.start_button("Train on two hosts, and kill one", seconds=35)
     mo.vstack([ask_notice, start_run])
     return ask_notice, start_run
 
@@ -791,8 +792,8 @@ def _(ask_notice, hosts_config, lost, stage):
         ask_notice,
         right=0 if _notice <= 0.25 else 1 if _notice < LEASE_SECONDS else 2,
         why=f"""
-        Lost after {_notice:.1f} s, on {stage.kind}. What a lost generator says late is dropped, so nobody waits for its lease. A trainer, which must not exist twice,
-        would have started no sooner than {LEASE_SECONDS + MARGIN_SECONDS:g} s after its host was last heard.
+        After {_notice:.1f} s, on {stage.kind}. If a lost generator speaks up later, it is ignored, so nobody has to wait for its lease. A trainer must not
+        exist twice. Its successor would have started no sooner than {LEASE_SECONDS + MARGIN_SECONDS:g} s after its host was last heard.
 
         The replacement was ready {lost.replaced[0] - lost.killed:.1f} s after the kill. {f"The spare had died on the same host, so {lost.replaced[0] - lost.noticed[0]:.1f} s of these went into a new process." if lost.replaced[0] > lost.noticed[0] + 0.5 else "The spare had died on the same host, too, but a new one was ready by then."}
         It sampled {len(lost.worked)} groups. Accuracy was {_before:.0%} at the last
@@ -828,9 +829,9 @@ def _():
 @app.cell(hide_code=True)
 def _():
     lesson.recap(
-        "A trainer's memory is some bytes for each parameter, and some for each token at once.",
-        "Slots turn a generator's memory into speed. ZeRO divides what belongs to parameters.",
-        "The best split is where nobody waits.",
+        "A trainer needs memory for each parameter, and for each token of a micro-batch.",
+        "More slots make a generator faster, and cost memory. ZeRO divides what belongs to parameters.",
+        "In the best split of the GPUs, neither side waits for the other.",
         "A dead host and one that is cut off look alike: a lease ends both.",
     )
     return
@@ -839,7 +840,7 @@ def _():
 @app.cell(hide_code=True)
 def _(config, trained):
     lesson.headline(
-        f"a trainer of {config.shape.parameters / 1e6:.1f} million parameters took {trained.peak / 1e6:.0f} MB; the budget had said {trainer_memory(config.shape, trained.work).total / 1e6:.0f} MB."
+        f"a trainer of {config.name}, {config.shape.parameters / 1e6:.1f} million parameters, took {trained.peak / 1e6:.0f} MB; the budget had said {trainer_memory(config.shape, trained.work).total / 1e6:.0f} MB."
     )
     return
 

@@ -18,6 +18,7 @@ with app.setup(hide_code=True):
     import math
     import random
     from collections import Counter
+    from pathlib import Path
     from types import SimpleNamespace
 
     import marimo as mo
@@ -73,8 +74,9 @@ def _():
 def settings():
     config = SimpleNamespace(
         policy="embedded", device="cpu", seed=0, shots=0, threads=1, max_tokens=96,
-        # The page's own run, if that of notebook 08 is not there.
-        prompts=6, samples=6, steps=8, max_lag=1, learning_rate=4e-4, eval_tasks=30,
+        run=None,  # the folder of a run to replay; None: that of notebook 08
+        # The page's own run, if there is none.
+        prompts=6, samples=6, steps=6, max_lag=1, learning_rate=4e-4, eval_tasks=20,
         # The runs that fall: the study's live setting, and the first of its five seeds.
         study=lab.Conditions(steps=21, schedule_steps=60, learning_rate=3e-4, held_out_tasks=40),
         fallen_seed=30, old=20, wrong_share=0.1, wrong_spread=5.0,
@@ -93,17 +95,19 @@ def _(config):
 
 
 @app.cell(hide_code=True)
-def _():
-    own = None if lesson.unattended() else nb11.folder_of(__file__)
-    _label = "Replay my run of notebook 08" if own else "Make a run, and replay it"
+def _(config):
+    own = config.run or (None if lesson.unattended() else nb11.folder_of(__file__))
+    _label = f"Replay {Path(own).name}" if own else "Make a run, and replay it"
     start_run = lesson.start_button(_label, seconds=30)
     _told = lesson.md("""
     ## The same run again
 
     The package keeps a **journal** of every run: which weights sampled which group, which processes
-    died, and what each step was trained on. With it, one process can execute the run again, without
-    Monarch. If you ran notebook 08, this is *your* run, the one with the killed generator. Otherwise
-    the page makes a short run of its own.
+    died, and which episodes each step was trained on. From it, one process can execute the run again,
+    without Monarch. If you ran notebook 08, this is *your* run, the one with the killed generator. Otherwise
+    the page makes a short run of its own. Any other will do: name its folder as `run` in the settings
+    above. A run of SmolLM2 takes as long again as it took:
+    `zorplex-rl train --preset smollm2 --steps 3 --out runs/mine`.
     """)
     mo.vstack([_told, start_run])
     return own, start_run
@@ -112,19 +116,22 @@ def _():
 @app.cell
 async def _(config, own, start_run):
     lesson.wait_for(start_run)
-    recording = read_recording(own or await nb11.make_run(config))
-    unchanged = replay(recording)
-    return recording, unchanged
+    recording = read_recording(Path(own or await nb11.make_run(config)))
+    card = nb11.card_of(recording)
+    unchanged = replay(recording, lambda step, policy: card.play(policy, step))
+    card.seal()
+    return card, recording, unchanged
 
 
 @app.cell(hide_code=True)
-def _(recording, unchanged):
-    lesson.md(f"""
+def _(card, recording, unchanged):
+    _told = lesson.md(f"""
     {unchanged.same["episodes"]} of {unchanged.compared["episodes"]} episodes came out the same, token for token and
     log-prob for log-prob, in {unchanged.same["steps"]} of {unchanged.compared["steps"]} steps.
     {"So whatever you change now is the only difference." if unchanged.is_equal else f"The first difference: {unchanged.first_difference}; {unchanged.why}."}
     Processes that died in it: {len(recording.events("restart"))}.
     """)
+    mo.vstack([_told, card])
     return
 
 
@@ -133,9 +140,9 @@ def _():
     mo.md("""
     ## One thing changed
 
-    Change one setting. Then both runs are executed on the same random draws, with three seeds. Also
-    try `{"temperature": 0.7}`, `{"max_lag": 8}`, or `{}` with `without_fault = True`. On the command
-    line, for any run: `zorplex-rl replay RUN --learning-rate 1.2e-3`.
+    Change one setting. Then the run is executed as it was and changed, on the same random draws, with
+    three seeds. Also try `{"temperature": 0.7}`, `{"max_lag": 8}`, or `{}` with `without_fault = True`.
+    On the command line, for any run: `zorplex-rl replay RUN --learning-rate 1.2e-3`.
     """)
     return
 
@@ -155,7 +162,7 @@ def _(change):
         "no clear difference",
         "clearly higher",
     )
-    start_change = lesson.start_button("Execute both runs, three seeds", seconds=35)
+    start_change = lesson.start_button("Execute both runs, three seeds", seconds=22)
     mo.vstack([ask_change, start_change])
     return ask_change, start_change
 
@@ -179,9 +186,9 @@ def _(ask_change, compared):
         right=_told.way,
         why=f"""
     {_told.words[:1].upper() + _told.words[1:]}, in three seeds. *Clear* means that the interval does not contain 0. Both runs
-    of a pair have the same draws, so most of the luck cancels. But three seeds are few.
+    of a pair have the same random draws, so most of the luck cancels. But three seeds are few.
 
-    Where do they part? In the first seed {_told.why}. {f"The simulator says {_was:.1f} s as it was and {_now:.1f} s changed." if _was and _now else ""}
+    When do the two runs begin to differ? In the first seed {_told.why}. {f"The simulator says {_was:.1f} s as it was and {_now:.1f} s changed." if _was and _now else ""}
     """,
         shows=[
             lesson.figure(_told.drawn, "Thin: a seed. Thick: their mean. Dots: they part.")
@@ -204,11 +211,11 @@ def _():
     mo.md("""
     ### Exercise 1: the tree
 
-    Two things move the ratio π/μ of a token. *Numerics*: the engine that sampled computes in another
-    way than the trainer. *Staleness*: the weights have changed since. Let π_v be what the trainer
-    computes with the weights that sampled. Then π/μ = (π_v/μ) · (π/π_v), and the first factor is numerics.
+    Two things move the ratio π/μ of a token away from 1. *Numerics*: the sampler and the trainer
+    compute slightly different numbers. *Staleness*: the weights have changed since. Let π_v be what
+    the trainer computes with the weights that sampled. Then π/μ = (π_v/μ) · (π/π_v): numerics times staleness.
 
-    Write the drawing at the top as a function. It gets the held-out `accuracies` of a run, in order,
+    Write the drawing at the top of the page as a function. It gets the held-out `accuracies` of a run, in order,
     and those of its `control`, the same run on fresh data with right records. `numerics` are
     log π_v − log μ of some tokens. `best` is the best accuracy that this run or its control reached.
     A run has failed if its final accuracy is less than half of that. Return `"leave it"`, `"mask"`,
@@ -253,8 +260,8 @@ def _(advice, before, study, whose_rule):
     _fresh = [r.accuracy for r in study.rows if r.key[:3] == ("reinforce", 0, 8e-4)]
     _asked = lesson.md(f"""
     We asked {whose_rule} about all {len(study.rows)} runs of notebook 09's study. For each we looked up
-    how the run with the advised change ended, on the same seed. One piece of advice is one step: after
-    lowering the rate you may still have to clip. Why *lower the rate*? At 8e-4, the plain loss on
+    how the run with the advised change ended, on the same seed. Each piece of advice is only the next
+    step: after lowering the rate you may still have to clip. Why *lower the rate*? At 8e-4, the plain loss on
     *fresh* data ends below the {before:.0%} before training in {sum(found < before for found in _fresh)} of {len(_fresh)} seeds.
     There the lag is not to blame.
     """)
@@ -265,17 +272,17 @@ def _(advice, before, study, whose_rule):
 
 @app.cell(hide_code=True)
 def _(config):
-    start_fall = lesson.start_button("Train five runs", seconds=50)
+    start_fall = lesson.start_button("Train three runs", seconds=25)
     fall_curve = LiveCurve(config.study.steps, title="Right of 40 held-out tasks")
     _told = lesson.md("""
     ## Two leaves of the tree, live
 
-    *Clip*: the plain loss on data 20 versions old. *Mask*: fresh data, but an engine that records a
-    tenth of the log-probs wrongly, a fault that we plant. Both have the same control: the plain loss
-    on fresh data.
+    *Clip*: the plain loss on data that are 20 versions old. *Mask*: fresh data, but the engine records
+    a tenth of the log-probs wrongly, a fault that we plant. Both have the same control, which is
+    recorded: the plain loss on fresh data, with the same seed.
     """)
     ask_leaves = lesson.predict(
-        "A tenth of the records are wrong, and the data are fresh. Does the clipped loss, the cure for old data, cure this, too?",
+        "A tenth of the recorded log-probs are wrong, and the data are fresh. Clipping is the cure for old data. Does it cure this, too?",
         "yes: it ends as high as the control, or nearly",
         "in part: it ends clearly lower",
         "no: it ends below where it began",
@@ -309,8 +316,6 @@ def _(config, fall_curve, start_fall):
     planted = wrong_records(config.wrong_share, config.wrong_spread, noise)
     runs = (
         ("plain, old data", "reinforce", config.old),
-        ("plain, fresh data", "reinforce", 0),
-        ("clipped, old data", "grpo", config.old),
         ("clipped, wrong records", "grpo", 0, planted),
         ("masked, wrong records", "icepop", 0, planted),
     )
@@ -322,51 +327,55 @@ def _(config, fall_curve, start_fall):
         def _watch(learner, metrics, name=_name, alarm=_alarm):
             if alarm.note(metrics):
                 rang.setdefault(name, learner.version)
-            if learner.version % 3 == 0:
+            if learner.version % 6 == 3 and learner.version < config.study.steps:
                 share = lab.held_out_accuracy(learner.policy, world, config.study)
                 fall_curve.add(name, learner.version, share)
 
         _trial = lab.Trial(_loss, _lag, config.fallen_seed)
-        lab.train_with_lag(_trial, config.study, _watch, *_spoil)
+        _end = lab.train_with_lag(_trial, config.study, _watch, *_spoil)
+        fall_curve.add(_name, config.study.steps, _end.accuracy)
     drawn = nb09.points(fall_curve)
-    return drawn, noise, rang, runs
+    return drawn, noise, rang
 
 
 @app.cell
-def _(drawn, exact, noise, rule):
-    old, control, clipped, wrong, masked = ([y for _, y in run] for run in drawn.values())
+def _(control, drawn, exact, noise, rule):
+    old, wrong, masked = ([y for _, y in run] for run in drawn.values())
     advised = rule(old, control, exact), rule(wrong, control, noise)
-    ends = [run[-1] for run in (old, clipped, wrong, masked, control)]
+    ends = [run[-1] for run in (old, wrong, masked, control)]
     return advised, ends
 
 
 @app.cell
-def _(recorded, runs):
-    _confirmed = read_study(
-        recorded / "confirmed_20.jsonl"
-    )  # the same runs with five seeds
-    _thin = {name: (loss, lag, 3e-4) for name, loss, lag, *_ in runs[:3]}
+def _(config, recorded):
+    _confirmed = read_study(recorded / "confirmed_20.jsonl")  # with five seeds
+    _thin = {
+        "plain, old data": ("reinforce", config.old, 3e-4),
+        "plain, fresh data": ("reinforce", 0, 3e-4),
+        "clipped, old data": ("grpo", config.old, 3e-4),
+    }
     five_runs = nb09.recorded(_confirmed, _thin)
     five = {(cell.loss, cell.lag): cell.accuracy for cell in _confirmed.cells()}
-    return five, five_runs
+    _same = ("reinforce", 0, 3e-4, config.fallen_seed)
+    (control,) = (row.accuracies for row in _confirmed.rows if row.key == _same)
+    return control, five, five_runs
 
 
 @app.cell(hide_code=True)
 def _(advised, ask_leaves, before, config, drawn, ends, five, five_runs, whose_rule):
     lesson.reveal(
         ask_leaves,
-        right=2 if ends[2] < before else 0 if ends[2] > ends[4] - 0.1 else 1,
+        right=2 if ends[1] < before else 0 if ends[1] > ends[3] - 0.1 else 1,
         why=f"""
-    With wrong records, clipped ends at {ends[2]:.0%} and masked at {ends[3]:.0%}; the control ends at {ends[4]:.0%}.
-    {whose_rule[:1].upper() + whose_rule[1:]} says *{advised[1]}*. Of the plain loss on old data it says *{advised[0]}*: plain ends
-    at {ends[0]:.0%} there, clipped at {ends[1]:.0%}. That is one seed. In the mean of five recorded
-    seeds, old data end at {five["reinforce", 20]:.0%} with plain, at {five["grpo", 20]:.0%} with clipped, and at
-    {five["dppo", 20]:.0%} with `dppo` (below).
+    With wrong records, clipped ends at {ends[1]:.0%} and masked at {ends[2]:.0%}; the control ends at {ends[3]:.0%}.
+    {whose_rule[:1].upper() + whose_rule[1:]} says *{advised[1]}*. On old data the plain loss ends at {ends[0]:.0%}, and the rule says
+    *{advised[0]}*. Does that help? In the mean of five recorded seeds, old data end at {five["reinforce", 20]:.0%} with plain, at
+    {five["grpo", 20]:.0%} with clipped, and at {five["dppo", 20]:.0%} with `dppo` (below).
     """,
         shows=[
             lesson.figure(
                 lines.runs_chart(drawn, before, five_runs, height=420),
-                f"Thick: this page, seed {config.fallen_seed}. Thin: five recorded seeds of the first three. 40 held-out tasks a point.",
+                f"Thick: this page, seed {config.fallen_seed}. Thin: five recorded seeds of plain and clipped. 40 held-out tasks a point.",
             )
         ],
     )
@@ -384,7 +393,7 @@ def _(rang):
     _told = lesson.md(f"""
     ## An alarm
 
-    Can you know beforehand that a run will fall? Our **alarm** has two parts:
+    Can you know in advance that a run will collapse? Our **alarm** has two parts:
 
     - A *forecast*, from the settings alone. Harm grows like lag × rate³. So we convert each run to the
       lag that would be equally harmful at a rate of {RATE:g}. The plain loss survives up to {BEARABLE["reinforce"]} such versions,
@@ -392,7 +401,7 @@ def _(rang):
       up to {BEARABLE["m2po"]}. Clipping survived all of them.
     - A *diagnostic*: the smoothed effective sample size of the episodes is below {SMALLEST_SAMPLE_SIZE:.2g}.
 
-    In the five runs above it rang {"; ".join(f"in *{name}* at step {step}" for name, step in rang.items()) or "in none"}. Wrong records
+    In the three runs above it rang {"; ".join(f"in *{name}* at step {step}" for name, step in rang.items()) or "in none"}. Wrong records
     lower the sample size whether a mask cures them or not. So the alarm does not tell which fault it is.
     """)
     mo.vstack([_told, ask_alarm])
@@ -433,8 +442,8 @@ def _():
     mo.md("""
     ### Exercise 3: judge the alarm
 
-    An alarm that always rings misses nothing. So count both: the collapses that it foretold, and the
-    healthy runs in which it rang in vain. Write `judge`. Each run is a pair: the step at which the
+    An alarm that always rings misses nothing. So count both: the collapses that it announced in time,
+    and the healthy runs in which it rang for nothing. Write `judge`. Each run is a pair: the step at which the
     alarm first rang, and the step at which the run collapsed, `None` if it never did. A collapse is
     *foretold* if the alarm rang at least `ahead` steps before.
     """)
@@ -494,10 +503,10 @@ def _(ask_alarm, stale, told, whose_count):
         right=0 if _share > 0.85 else 1 if _share > 0.5 else 2,
         why=f"""
     {_foretold} of {_fell} collapses, and {_vain} false alarms in {_well} healthy runs, counted by {whose_count}.
-    It nearly always rings at step 2, when nothing is lost yet. Until a run begins to fall, its numbers
-    look like those of a healthy run (`benchmarks/LOG.md`). Only its *settings* differ, and the forecast
-    knows them. Where a column below has several colours, the seed decides. The thresholds are those
-    of this task: on yours, silence promises little.
+    It nearly always rings at step 2, when nothing is lost yet. Until a run begins to collapse, its
+    diagnostics look like those of a healthy run (`benchmarks/LOG.md`). Only its *settings* differ, and the forecast
+    uses them. Where a column below has several colours, the seed decides. These thresholds fit this
+    task. On yours, a silent alarm promises little.
     """,
         shows=[
             lesson.figure(
@@ -543,7 +552,7 @@ def _(at_4e_4, by_loss, collapsed, kinds):
 @app.cell(hide_code=True)
 def _():
     lesson.folded(
-        "Six ideas that this page does not run",
+        "Five ideas that this page does not run",
         """
     *Numerics under the microscope.* How large is the first factor? In a recorded run (`benchmarks/LOG.md`,
     2026-11-27), the mean of (log ratio)² on equal weights was 1e-13 in float32, 1e-6 in float16 and 7e-5 in
@@ -562,10 +571,6 @@ def _():
     experts. Rollout Routing Replay records the sampler's choice and makes the trainer use it, so that the
     numerics shrink at their cause ([Ma et al. 2025](https://arxiv.org/abs/2510.11370)).
 
-    *Evolution strategies.* Try many randomly changed copies of the weights, and move towards those that
-    were paid more. No gradient, so nothing is on- or off-policy; only seeds and rewards have to travel
-    ([Qiu et al. 2025](https://arxiv.org/abs/2509.24372), who report it for models of billions of weights).
-
     *LoRA.* Train two thin matrices beside each weight matrix, and leave that as it is. A version is then
     small to send. For RL its authors report that even rank 1 did as well as training all weights
     ([Schulman et al. 2025](https://thinkingmachines.ai/blog/lora/)).
@@ -577,7 +582,7 @@ def _():
 @app.cell(hide_code=True)
 def _(compared, told):
     _recap = lesson.recap(
-        "A run that can be replayed bit for bit can be asked what if. Pairs on the same draws need few seeds, but more than one.",
+        "If a run can be replayed bit for bit, you can change one thing in it. Pairs on the same draws need few seeds, but more than one.",
         "A ratio is numerics times staleness. Measure both before you correct either.",
         "Symptom, control, correction: clip for old data, mask for wrong records, lower the rate if fresh data fail, too.",
         "An alarm has misses and false alarms: ask for both counts, on runs that it was not tuned on.",

@@ -49,7 +49,7 @@ def versions_of(recording):
 
 def test_a_synchronous_run_is_the_same_bit_for_bit(sync_run):
     done = []
-    found = replay(read_recording(sync_run.path), done.append)
+    found = replay(read_recording(sync_run.path), lambda step, policy: done.append(step))
     assert found.is_equal, found.first_difference
     assert done == [1, 2, 3, 4]
     episodes = 4 * SMALL.prompts_per_step * SMALL.group_size

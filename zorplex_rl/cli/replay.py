@@ -73,7 +73,7 @@ class Replay:
             if is_changed:
                 pairs = what_if.what_if(recording, config, self.without_fault, self.seeds, on_step)
             else:
-                same = what_if.replay(recording, on_step)
+                same = what_if.replay(recording, lambda step, policy: on_step(step))
         return print_pairs(pairs) if is_changed else print_whether_same(same)
 
 

@@ -27,6 +27,9 @@ from zorplex_rl.services.replica import spawn
 from zorplex_rl.services.runtime import Actor, concurrent_endpoint
 from zorplex_rl.training.transports import Publisher, connect, subscribe
 
+SMOLLM2 = 540
+"""Megabytes of its weights in float32, in whole layers."""
+
 
 def calculator(measured: Mapping[str, float], published: Mapping[str, float], static: bool) -> WhatIf:
     """Return sliders that compute how long a model takes over each link, by its rate in GB/s."""
@@ -37,9 +40,9 @@ def calculator(measured: Mapping[str, float], published: Mapping[str, float], st
         bars = [Bar(name, seconds, in_words(seconds), colours[name]) for name, seconds in took.items()]
         return Answer([Panel(f"One copy of {billions * bytes_each:g} GB", bars, most=max(took.values()))])
 
-    sizes = Knob("billions", "Parameters", [0.001, 0.5, 1, 3, 7, 14, 32, 70, 235, 1000], "{:g} billion")
+    sizes = Knob("billions", "Parameters", [0.001, 0.135, 0.5, 1, 3, 7, 14, 32, 70, 235, 1000], "{:g} billion")
     knobs = [sizes, Knob("bytes_each", "Each of them", [1, 2, 4], "{} bytes")]
-    return WhatIf("Transfer calculator", knobs, answer, {"billions": 7, "bytes_each": 2}, static=static)
+    return WhatIf("Transfer calculator", knobs, answer, {"billions": 0.135, "bytes_each": 4}, static=static)
 
 
 def layers(megabytes: int, per_layer: int = 4) -> nn.ParameterList:
@@ -64,6 +67,10 @@ class Writer(Actor):
     def __init__(self, make_model: Callable[..., nn.Module], *args: Any) -> None:
         torch.set_num_threads(1)
         self.model, self.version = make_model(*args), 0
+
+    @concurrent_endpoint
+    async def grow(self, megabytes: int) -> None:
+        self.model = layers(megabytes)
 
     @concurrent_endpoint
     async def open_ring(self, slots: int = 3) -> Any:
@@ -113,6 +120,10 @@ class Puller(Actor):
         torch.set_num_threads(1)
         self.model = make_model(*args)
         self.subscribers: dict[str, Any] = {}
+
+    @concurrent_endpoint
+    async def grow(self, megabytes: int) -> None:
+        self.model = layers(megabytes)
 
     @concurrent_endpoint
     async def subscribe(self, source: Any, transport: str) -> None:
@@ -243,8 +254,9 @@ async def move(writer: Any, puller: Any, transport: str, path: str, late: float 
 
 async def climb(
     config: Any, rungs: Mapping[str, tuple[str, str]], settings_of: Mapping[str, dict[str, Any]]
-) -> tuple[dict[str, list[Moved]], Moved]:
-    """Move by every rung, again and again. Returns what it took, and a late broadcast."""
+) -> tuple[dict[str, list[Moved]], Moved, tuple[str, int, Moved]]:
+    """Move by every rung, again and again. Returns what it took, a late broadcast, and a model of
+    ``SMOLLM2`` megabytes by the quickest rung that every machine has."""
     import monarch
 
     moves: dict[str, list[Moved]] = {rung: [] for rung in rungs}
@@ -259,7 +271,14 @@ async def climb(
             for rung in [*rungs] * (config.repeats + 1):
                 name, transport = rungs[rung]
                 moves[rung].append(await move(*pairs[name], transport, str(folder / "weights")))
-            late = await move(*pairs["tuned"], "broadcast", "", late=config.late_seconds)
+            writer, puller = pairs["tuned"]
+            late = await move(writer, puller, "broadcast", "", late=config.late_seconds)
+            rung = "shared memory" if "shared memory" in rungs else "TCP"
+            await asyncio.gather(writer.grow.call_one(SMOLLM2).as_asyncio(), puller.grow.call_one(SMOLLM2).as_asyncio())
+            source = replace(await writer.open_ring.call_one(slots=2), owner=writer)
+            await puller.subscribe.call_one(source, rungs[rung][1])
+            for _ in range(3):  # The first ones meet memory that was never touched.
+                whole = await move(writer, puller, rungs[rung][1], "")
     finally:
         monarch.configure(**settings_of["tuned"] | {"rdma_disable_ibverbs": False})
-    return moves, late
+    return moves, late, (rung, SMOLLM2, whole)

@@ -1,7 +1,7 @@
 """Serve notebook 10: processes that are measured, its slider, and the checks.
 
 measured_cases(shape, cases)               real trainers and generators, each in its own process
-roofline()                                 operations and bytes of one core, as a folded text
+on_smollm2()                               what is measured where SmolLM2 is
 allocation(best_split, …)                  seconds of every split of some GPUs, for the slider
 check_…(attempt, solution)                 the checks of the page's exercises
 """
@@ -10,31 +10,43 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
+from zorplex_rl.course import nb05
 from zorplex_rl.course.lesson import exercise
-from zorplex_rl.course.nb10_gpus import H100, MODELS, Side, Split, splits
+from zorplex_rl.course.nb10_gpus import MODELS, Side, Split, splits
 from zorplex_rl.course.widgets.what_if import Answer, Bar, Panel
 from zorplex_rl.policy.load import EMBEDDED_PATH
 from zorplex_rl.sizing.measured import Measured, measure
-from zorplex_rl.sizing.memory import CACHE_STEP, BatchShape, Workload
-from zorplex_rl.sizing.model_shape import ModelShape
+from zorplex_rl.sizing.memory import CACHE_STEP, BatchShape, Workload, available_memory
+from zorplex_rl.sizing.model_shape import ModelShape, shape_of
 
-MOST_BYTES = 2**30
-"""Of the matrix whose reading is measured, however large the last cache is."""
+SMOLLM2_NEEDS = 8e9
+"""Free bytes with which the page measures a trainer of SmolLM2: it takes half of them."""
 
 
-def measured_cases(shape: ModelShape, cases: Sequence[tuple[str, Workload]]) -> list[Measured]:
-    """Measure a model of ``shape`` in each of ``cases``, in its own process."""
+def on_smollm2() -> SimpleNamespace | None:
+    """Return what the page measures of SmolLM2, or None where it or the memory for it is not."""
+    folder = nb05.real_model()
+    if folder is None or available_memory() < SMOLLM2_NEEDS:
+        return None
+    return SimpleNamespace(
+        name="SmolLM2", folder=folder, shape=shape_of(Path(folder)), sampled=(4, 4), few_slots=4, budget=805_000_000,
+        work=Workload(prompt=100, response=32, prompts=1, group_size=4, evaluated=0),
+    )  # fmt: skip
+
+
+def measured_cases(config: SimpleNamespace, cases: Sequence[tuple[str, Workload]]) -> list[Measured]:
+    """Measure the page's model in each of ``cases``, in its own process."""
     with tempfile.TemporaryDirectory() as folder:
-        make_model(shape, Path(folder))
-        return measure(cases, folder)
+        if config.folder is None:
+            make_model(config.shape, Path(folder))
+        return measure(cases, config.folder or folder)
 
 
 def make_model(shape: ModelShape, folder: Path, seed: int = 0) -> None:
@@ -62,59 +74,10 @@ def make_model(shape: ModelShape, folder: Path, seed: int = 0) -> None:
             shutil.copy(file, folder)
 
 
-def last_cache() -> int:
-    """Return the bytes of the largest cache of a core, 0 where the system does not say."""
-    sizes = [path.read_text().strip() for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")]
-    units = {"K": 2**10, "M": 2**20}
-    return max((int(size[:-1]) * units[size[-1]] for size in sizes if size[-1:] in units), default=0)
-
-
-def roofline(rows: Sequence[int] = (1, 4, 16, 64)) -> str:
-    """Measure reading and computing on one core, beyond the last cache. Returns Markdown."""
-    import torch
-
-    def median_seconds(run: Callable[[], object], times: int = 3) -> float:
-        found = []
-        for _ in range(times):
-            began = time.process_time()
-            run()
-            found.append(time.process_time() - began)
-        return sorted(found)[times // 2]
-
-    side = matrix_side(cache := last_cache())
-    matrix, states = torch.ones(side, side), torch.ones(max(rows), side)
-    square = torch.ones(1024, 1024)
-    peak = 2 * 1024**3 / median_seconds(lambda: square @ square, 9)
-    bandwidth = matrix.nbytes / median_seconds(matrix.sum)
-    taken = {count: median_seconds(partial(torch.matmul, states[:count], matrix)) for count in rows}
-    reading, computing = matrix.nbytes / bandwidth, 2 * side**2 / peak
-    balance = reading / computing
-    few = rows[0]
-    many = rows[2]
-    expected = max(reading, many * computing) / max(reading, few * computing)
-    table = "\n".join(
-        f"| {count} | {1e3 * seconds:.0f} | {1e3 * reading:.0f} | {1e3 * count * computing:.0f} |"
-        for count, seconds in taken.items()
-    )
-    return f"""
-Measured on one core: {peak / 1e9:.0f} billion operations a second in a product that fits a cache, and {bandwidth / 1e9:.1f} GB/s in
-reading a matrix of {matrix.nbytes / 1e6:,.0f} MB (the last cache has {cache / 1e6:,.0f} MB). In float32 the two take equally long at
-{balance:.0f} rows. If nothing else counted, {many} rows would take {expected:.1f} times as long as {few}. They took
-{taken[many] / taken[few]:.1f} times as long: between the ends of the table a real product is slower than either limit alone allows.
-The limits say how fast it can be at best.
-
-| rows | measured, ms | reading alone | computing alone |
-|---|---|---|---|
-{table}
-
-An [H100]({H100.source}) has {H100.operations / 1e12:.0f} trillion operations and {H100.bandwidth / 1e12:.2f} TB a second, by its data sheet.
-In 16 bits that is a balance at {H100.operations / H100.bandwidth:.0f} rows. So a generator wants slots, and slots want memory.
-"""
-
-
-def matrix_side(cache: int) -> int:
-    """Return the side of a float32 matrix of four caches: 128 MB to ``MOST_BYTES``."""
-    return int((min(MOST_BYTES, max(4 * cache, 2**27)) / 4) ** 0.5)
+def newest_first(runs: Sequence[dict[str, Any]]) -> list[str]:
+    """Return recorded ``runs`` as Markdown, the newest first; of one day the last."""
+    newest = sorted(runs, key=lambda run: str(run.get("date")))[::-1]
+    return ["\n".join(f"- {what}: {value}" for what, value in run.items()) for run in newest]
 
 
 def job(answer: int, prompt: int = 512, group: int = 16) -> Workload:

@@ -172,6 +172,7 @@ def _training(shape: ModelShape, work: Workload, gpus: int) -> Iterator[Side]:
             yield Side(gpus, data, tensor, seconds, needed, 0, needed <= ROOM)
 
 
+@lru_cache(maxsize=4096)
 def train_seconds(shape: ModelShape, work: Workload, tensor: int = 1) -> float:
     """Return the seconds in which ``tensor`` GPUs train on ``prompts`` · ``group_size`` answers."""
     divided = 4 * shape.parameters / BANDWIDTH * OPTIMIZER_PASSES

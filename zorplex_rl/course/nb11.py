@@ -1,6 +1,7 @@
 """Drive notebook 11, the laboratory: a run to replay, draws for its checks, what the study says.
 
-make_run, said        a run ──► executed as it was and changed ──► the paired difference
+make_run, card_of     a run to replay; what its policy writes after each step
+said                  the run executed as it was and changed ──► the paired difference
 worth, by_lag         recorded runs ──► what advice was worth in them, how each loss ended
 foretold              recorded runs ──► what the forecast said of them, and what came, drawn
 """
@@ -22,10 +23,14 @@ from typing import TYPE_CHECKING, Any
 from zorplex_rl.course import nb08
 from zorplex_rl.course.alarm import BEARABLE, RATE, alike
 from zorplex_rl.course.figures.two_runs import two_runs, why_parted
+from zorplex_rl.course.nb05b import Card
 from zorplex_rl.course.recorded_study import Row, Study
+from zorplex_rl.policy.rollout import rollout
+from zorplex_rl.policy.tool_loop import Sampling, held_out_requests
 from zorplex_rl.run import figure as style
 from zorplex_rl.run.figure import render
-from zorplex_rl.simulation.what_if import PairedRuns
+from zorplex_rl.simulation.what_if import PairedRuns, RecordedRun
+from zorplex_rl.task.rewards import score
 from zorplex_rl.training.controller import Controller
 
 if TYPE_CHECKING:
@@ -51,6 +56,16 @@ async def make_run(config: SimpleNamespace) -> Path:
     with nb08.quietly():
         await nb08.train_and_kill(run, folder, kill)
     return folder.path
+
+
+def card_of(recording: RecordedRun) -> Card:
+    """Return a card of three held-out questions, as the run's policy answers them at first."""
+    environment, sampling = recording.source.make(), Sampling.of(recording.config)
+    requests = held_out_requests([environment.task(index, "held_out") for index in range(3)])
+    shown = rollout(recording.policy, requests, environment.execute, sampling)
+    for episode in shown:
+        episode.score = score(episode)
+    return Card("Three questions to the run's policy", recording.policy, len(recording.batches), sampling, shown)
 
 
 def said(found: PairedRuns) -> SimpleNamespace:

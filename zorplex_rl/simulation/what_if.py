@@ -106,8 +106,8 @@ class Replayed:
         self.first_difference = self.first_difference or difference
 
 
-def replay(recording: RecordedRun, on_step: Progress = lambda step: None) -> Replayed:
-    """Execute the run again, unchanged, and compare all of it with what the run wrote."""
+def replay(recording: RecordedRun, on_step: Callable[[int, Policy], None] = lambda step, policy: None) -> Replayed:
+    """Execute the run again, unchanged, and compare all of it with what it wrote. ``on_step`` gets the policy, too."""
 
     def compare_weights(name: str, file: Path) -> None:
         own = execution.learner.policy.model.state_dict() | execution.learner.state_dict()
@@ -136,7 +136,7 @@ def replay(recording: RecordedRun, on_step: Progress = lambda step: None) -> Rep
         found.note("steps", f"{wrong[0]} of step {done.step}" if wrong else None)
         if done.step in checkpoints:
             compare_weights(f"checkpoint of step {done.step}", checkpoints[done.step] / "trainer" / FILE)
-        on_step(done.step)
+        on_step(done.step, execution.learner.policy)
     if any(row.get("final") and row["step"] == len(batches) for row in evaluations.values()):
         compare_weights("trained policy", recording.folder.policy / "model.safetensors")
     if not found.is_equal:
