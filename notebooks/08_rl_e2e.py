@@ -18,7 +18,6 @@ with app.setup(hide_code=True):
     import os
     import random
     import signal
-    import time
     from functools import partial
     from statistics import fmean, pstdev
     from types import SimpleNamespace
@@ -31,20 +30,15 @@ with app.setup(hide_code=True):
     from zorplex_rl.course.kept_file import EXAMPLES, fill_in, functions_of, keep
     from zorplex_rl.course.lesson import exercise, lesson
     from zorplex_rl.course.widgets import LiveCurve
-    from zorplex_rl.policy.evaluate import evaluate
     from zorplex_rl.policy.load import load_policy
-    from zorplex_rl.policy.rollout import Sampling
     from zorplex_rl.run.timeline import Span, Timeline, now
     from zorplex_rl.services.runtime import run_together, start_monarch, this_host
     from zorplex_rl.simulation.setting import lognormal
-    from zorplex_rl.task.environment import Zorplex, kinds_of
     from zorplex_rl.task.own_task import EnvironmentSource
     from zorplex_rl.training.actors import DatasetActor, RewardActor
     from zorplex_rl.training.generator import GeneratorActor
     from zorplex_rl.training.trainer import TrainerActor
 
-    # Seconds that a new process takes for the same imports.
-    IMPORTS = time.process_time()
     # These outlive the cells that fill them: what a cell has left running is found here when it runs again.
     PROCESSES = []
 
@@ -53,12 +47,12 @@ with app.setup(hide_code=True):
 def _():
     lesson.header(
         __file__,
-        minutes=47,
+        minutes=45,
         hardware="two CPU cores, no network; a GPU is used where there is one",
         goals=[
             "write the rule that bounds the age of data, and the loop of the trainer",
             "find a planted fault from a step's diagnostics",
-            "say how much lag a run needs, and measure what it brings",
+            "say when asynchrony pays, from your own measurements",
             "kill a process in mid-training without losing data",
             "keep it all in one file, `my_async_rl.py`",
         ],
@@ -70,7 +64,7 @@ def _():
 def _():
     lesson.figure(
         loop_drawing(),
-        "The whole loop. On this page every part of it runs in its own process.",
+        "On this page every part of the loop runs in its own process.",
     )
     return
 
@@ -80,12 +74,10 @@ def _():
     mo.md("""
     ## A lap by hand
 
-    Here the parts become one system. First you walk around the loop once, by hand. Then you write
-    the **controller**, the program that does it again and again.
-
-    Each role is an **actor**: an object in its own process. `await actor.method.call_one(x)` calls
+    First you walk around the loop once, by hand. Then you write the **controller**, the program that
+    does it again and again. Each role is an **actor**: an object in its own process. `await actor.method.call_one(x)` calls
     its method there and waits for the answer. The trainer *publishes* its weights. The generator
-    *pulls* them: it copies them into its model. These are the settings of this page:
+    *pulls* them: it copies them into its model.
     """)
     return
 
@@ -93,25 +85,26 @@ def _():
 @app.cell
 def settings():
     _name = mo.cli_args().get("policy") or "embedded"
-    _embedded = _name == "embedded"
+    _small = {"task": "compositional", "shots": 0, "prompts": 8, "max_tokens": 96}
+    # A pre-trained model sees two worked examples before each question.
+    _real = {"task": "simple", "shots": 2, "prompts": 4, "max_tokens": 48}
+    _small["learning_rate"], _real["learning_rate"] = 4e-4, 2e-5
     config = SimpleNamespace(
-        policy=_name,  # or the folder of a model, for example a copy of Qwen2.5-0.5B-Instruct
+        **(_small if _name == "embedded" else _real),  # prompts: groups in a batch
+        policy=_name,  # or smollm2, or the folder of a model
         device="cuda" if torch.cuda.is_available() else "cpu",
         seed=0,
-        shots=0 if _embedded else 2,  # worked examples, as turns of the chat
-        max_tokens=96 if _embedded else 256,
-        prompts=8,  # groups in a training batch
         samples=8,  # episodes in a group
-        steps=12,
-        lags=(0, 1, 4),  # of the runs that are compared
+        real=_real,
+        real_steps=4,
+        steps=10,
+        lags=(0, 1, 4),  # of the runs with slow tools
         tool_seconds=0.1,  # what a tool takes, on average
         max_lag=1,  # of the run in which a process is killed
         killed_steps=12,
         eval_tasks=50,
-        learning_rate=4e-4 if _embedded else 3e-6,
-        held_out=200,  # tasks, before and after
         # One thread is fastest for a small model.
-        threads=1 if _embedded else torch.get_num_threads(),
+        threads=1 if _name == "embedded" else torch.get_num_threads(),
     )
     return (config,)
 
@@ -119,12 +112,8 @@ def settings():
 @app.cell(hide_code=True)
 def _(config):
     torch.set_num_threads(config.threads)
-    policy = load_policy(config.policy, config.device)
-    environment = Zorplex(config.seed, shots=config.shots)
-    # For the labels of the buttons: how long a run takes with this policy on this machine.
-    expected = nb08.run_time(nb08.run_config(config), policy, IMPORTS)
-    lesson.ran_on(policy)
-    return environment, expected, policy
+    lesson.ran_on(load_policy(config.policy, config.device))
+    return
 
 
 @app.function
@@ -170,8 +159,8 @@ async def stop_all():
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    A **group** is the episodes of one task, as in 05b. Its *number* decides its task and its random
-    draws. `sample` does the first half of the loop: from tasks to rewards.
+    A **group** is the episodes of one task. Its *number* decides its task and its random draws. `sample`
+    does the first half of the loop: from tasks to rewards.
     """)
     return
 
@@ -194,11 +183,8 @@ async def sample(actors, numbers):
 
 
 @app.cell(hide_code=True)
-def _(expected):
-    start_by_hand = lesson.start_button(
-        "Start four processes",
-        seconds=expected.starting(3) + expected.sample + 3 * expected.train,
-    )
+def _():
+    start_by_hand = lesson.start_button("Start four processes", seconds=12)
     start_by_hand
     return (start_by_hand,)
 
@@ -207,21 +193,16 @@ def _(expected):
 async def _(config, start_by_hand):
     lesson.wait_for(start_by_hand)
     await stop_all()  # those of an earlier run of this cell
-    _began = time.monotonic()
+    _began = now()
     _actors = await bring_up(nb08.run_config(config), config.device)
-    loading_seconds = time.monotonic() - _began
+    loading_seconds = now() - _began
     finished = await sample(_actors, range(config.prompts))
     await stop_all()
-    return finished, loading_seconds
-
-
-@app.cell(hide_code=True)
-def _(finished, loading_seconds):
     episodes = [episode for _, group in finished for episode in group]
     lesson.md(
         f"Starting and loading took {loading_seconds:.1f} s. One lap produced {len(episodes)} episodes in {len(finished)} groups."
     )
-    return (episodes,)
+    return episodes, finished, loading_seconds
 
 
 @app.cell(hide_code=True)
@@ -234,9 +215,6 @@ def _():
 
     The episodes above went into three training steps. One is sound. In one, the tools' text is *not
     masked*. In one, the generator had missed a pull, so its weights were one version old.
-
-    Let w be the trainer's probability of a token divided by the recorded one. The **effective sample size**
-    of n tokens is (Σw)² / (n Σw²). At 0.6, 1,000 tokens tell you only as much as 600 fresh ones.
     """)
     return
 
@@ -249,29 +227,19 @@ def _(config, episodes, finished):
         for reward in rewards
     ]
     diagnosed = nb08.diagnose(config, episodes, _given)
-    lesson.table(
-        "Diagnostics of three training steps, over all tokens trained on",
-        [
-            {
-                "step": letter,
-                "tokens trained on": found["trained on"],
-                "log-probs differ by up to": f"{found['max_logp_difference']:.6f}",
-                "effective sample size": f"{found['effective_sample_size']:.3f}",
-            }
-            for letter, found in zip("ABC", diagnosed.values(), strict=True)
-        ],
-    )
-    return (diagnosed,)
-
-
-@app.cell(hide_code=True)
-def _(diagnosed):
     ask_fault = lesson.predict(
-        "In which step had the generator missed a pull?",
-        *(f"step {letter}" for letter in "ABC"[: len(diagnosed)]),
+        "In which step had the generator missed a pull?", "step A", "step B", "step C"
     )
-    ask_fault
-    return (ask_fault,)
+    _rows = [
+        {
+            "step": letter,
+            "tokens trained on": found["trained on"],
+            "log-probs differ by up to": f"{found['max_logp_difference']:.6f}",
+        }
+        for letter, found in zip("ABC", diagnosed.values(), strict=True)
+    ]
+    mo.vstack([lesson.table("Diagnostics of three training steps", _rows), ask_fault])
+    return ask_fault, diagnosed
 
 
 @app.cell(hide_code=True)
@@ -295,17 +263,16 @@ def _():
     mo.md("""
     ## The controller
 
-    Now nobody takes turns. While the trainer works on one batch, the generator already writes the next.
-    The controller is two coroutines: `generate` and `train`. Between them sits a queue of finished
-    groups, `ready`. It plays the part of the replay buffer. Both see three counts in `now`: groups
+    Now the generator writes the next batch while the trainer works on this one. The controller is two
+    coroutines, `generate` and `train`. Between them sits a queue of finished groups, `ready`. It plays
+    the part of the replay buffer. Both see three counts in `now`: groups
     `started`, training steps begun (`step`), and the newest version `published`. Steps count from 0.
 
     A group has the **policy version** of the weights that sampled it. Its **lag** is how many versions
-    later it is trained on. `max_lag` is the largest lag that we allow. We throw nothing away: `may_start` decides how many groups may be
-    *started*, so that none gets too old.
+    later it is trained on, `max_lag` the largest that we allow. Nothing is thrown away: `may_start`
+    decides how many groups may be *started*, so that none gets too old.
 
-    Here is the generator's half. It need not wait for one batch before it starts the next. `in_order`
-    queues them in the order in which they were started.
+    Here is the generator's half:
     """)
     return
 
@@ -331,7 +298,7 @@ async def generate(generator, may_start, ready, now, news, steps, per_step, max_
 
 @app.function
 async def in_order(sampled, earlier, ready):
-    """Put a batch into the queue when it is sampled and the one before it is in the queue."""
+    """Queue a batch when it is sampled and the one before it is in the queue."""
     finished = await sampled
     if earlier is not None:
         await earlier
@@ -364,6 +331,9 @@ def may_start(version, step, on_the_way, per_step, max_lag):
 
 @app.cell(hide_code=True)
 def _():
+    rule, whose_rule = exercise.running(
+        lambda: may_start, check_may_start, may_start_solution
+    )
     exercise.feedback(
         lambda: may_start,
         check_may_start,
@@ -374,14 +344,6 @@ def _():
             "How many steps are left for such a group, the one at `version + max_lag` included? How many groups do these steps take?",
             "`version + max_lag - step + 1` steps are left, of `per_step` groups each. Those on the way take their places first. The answer is never negative.",
         ),
-    )
-    return
-
-
-@app.cell(hide_code=True)
-def _():
-    rule, whose_rule = exercise.running(
-        lambda: may_start, check_may_start, may_start_solution
     )
     return rule, whose_rule
 
@@ -417,6 +379,7 @@ async def train(trainer, ready, now, news, steps, per_step, on_step):
 
 @app.cell(hide_code=True)
 def _():
+    loop, whose_loop = exercise.running(lambda: train, check_train, train_solution)
     exercise.feedback(
         lambda: train,
         check_train,
@@ -429,36 +392,19 @@ def _():
             "`batch = [await ready.get() for _ in range(per_step)]`, then `now.step += 1`. A loop over `batch` fills two lists with `+=`. Then `step`, `publish`, `now.published`, `news.set()`, `on_step`, in this order.",
         ),
     )
-    return
-
-
-@app.cell(hide_code=True)
-def _():
-    loop, whose_loop = exercise.running(lambda: train, check_train, train_solution)
     return loop, whose_loop
 
 
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    ## In turns, and side by side
+    ## When does asynchrony pay?
 
-    Real tools take their time: a search, a database, a compiler. While a tool works, the generator's
-    core has nothing to do for that episode. So let our tools be slow, too:
+    At `max_lag` 0, generator and trainer take turns: groups may only be started for the next step, with
+    the newest weights. At `max_lag` 1 they work side by side. But who waits in turns leaves its cores to
+    the other one. So measure, with your controller, first with tools that answer at once.
     """)
     return
-
-
-@app.class_definition
-class SlowToolGenerator(GeneratorActor):
-    """Its tools answer after `tool_latency` seconds on average. Waiting needs no core."""
-
-    def _call_tool(self, task, call):
-        return asyncio.run_coroutine_threadsafe(self._answer(task, call), self._loop)
-
-    async def _answer(self, task, call):
-        await asyncio.sleep(lognormal(random, self.config.tool_latency, 1.5))
-        return self._environment.execute(task, call)
 
 
 @app.function
@@ -475,41 +421,87 @@ async def run_loop(actors, may_start, train, steps, per_step, max_lag, on_step):
         generate(generator, may_start, ready, now, news, steps, per_step, max_lag),
         train(trainer, ready, now, news, steps, per_step, on_step),
     )
+    both = actors.generator, actors.trainer
+    return Timeline([span for actor in both for span in await actor.drain_spans.call_one()])
+
+
+@app.cell(hide_code=True)
+def _(config, whose_loop, whose_rule):
+    busy_runs = {lag: nb08.busy_run(config, lag) for lag in (0, 1)}
+    ask_busy = lesson.predict(
+        f"{nb08.who(busy_runs[0])}: in turns, each process computes with {busy_runs[0].threads} threads. Side by side, each has {busy_runs[1].threads}. Which run needs less time for a step?",
+        "the one in turns",
+        "the one side by side",
+        "neither: they differ by less than 5%",
+    )
+    start_busy = lesson.start_button(f"Train {config.real_steps} steps, twice", seconds=100)
+    _whose = f"All runs use {whose_rule}, and {whose_loop}. If you edit either later, the runs are thrown away."
+    mo.vstack([ask_busy, lesson.md(_whose), start_busy])
+    return ask_busy, busy_runs, start_busy
+
+
+@app.cell
+async def _(busy_runs, config, loop, rule, start_busy):
+    lesson.wait_for(start_busy)
+    busy = {}
+    for _lag, _run in busy_runs.items():
+        await stop_all()
+        _actors = await bring_up(_run, config.device)
+        _given = config.real_steps, _run.prompts_per_step, _lag, lambda *shown: None
+        busy[_lag] = nb08.account(await run_loop(_actors, rule, loop, *_given))
+    await stop_all()
+    return (busy,)
+
+
+@app.cell(hide_code=True)
+def _(ask_busy, busy, busy_runs):
+    _faster = nb08.faster(busy[0].step, busy[1].step)
+    lesson.reveal(
+        ask_busy,
+        right=2 if _faster == "as fast" else int(busy[1].step < busy[0].step),
+        why=f"""
+    Side by side is {_faster}. {nb08.shared(busy)}
+    """,
+        shows=[lesson.table("Seconds of a step", nb08.phases(busy, busy_runs))],
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    Real tools take their time: a search, a database, a compiler. While one works, the generator's core
+    has nothing to do for that episode. So let our tools be slow, too, and the model small:
+    """)
+    return
+
+
+@app.class_definition
+class SlowToolGenerator(GeneratorActor):
+    """Its tools answer after `tool_latency` seconds on average. Waiting needs no core."""
+
+    def _call_tool(self, task, call):
+        return asyncio.run_coroutine_threadsafe(self._answer(task, call), self._loop)
+
+    async def _answer(self, task, call):
+        await asyncio.sleep(lognormal(random, self.config.tool_latency, 1.5))
+        return self._environment.execute(task, call)
 
 
 @app.cell(hide_code=True)
 def _(config):
-    mo.md("""
-    At `max_lag` 0, groups may only be started for the next step, with the newest weights: generator and
-    trainer take turns. At lag 4 there may be four batches under way while the trainer works on a fifth.
-    """)
     ask_time = lesson.predict(
-        f"Tools take {1000 * config.tool_seconds:.0f} ms on average. The same {config.steps} steps, in turns and with `max_lag` {max(config.lags)}, on the same two processes. How many times as fast is the second run?",
+        f"Tools take {1000 * config.tool_seconds:.0f} ms on average. At `max_lag` {max(config.lags)}, {max(config.lags)} batches may be under way while the trainer works on the next. How many times as fast as in turns is that?",
         "not faster, or hardly: less than 1.2 times",
         "1.2 to 2 times",
         "more than 2 times",
     )
-    ask_time
-    return (ask_time,)
-
-
-@app.cell(hide_code=True)
-def _(config, expected, whose_loop, whose_rule):
     start_runs = lesson.start_button(
-        f"Train {config.steps} steps, {len(config.lags)} times",
-        seconds=expected.slow_tools(config),
+        f"Train {config.steps} steps, {len(config.lags)} times", seconds=40
     )
     curve = LiveCurve(config.steps, title="Right answers in each training batch")
-    mo.vstack(
-        [
-            lesson.md(
-                f"All runs use {whose_rule}, and {whose_loop}. If you edit either function later, the runs are thrown away."
-            ),
-            start_runs,
-            curve,
-        ]
-    )
-    return curve, start_runs
+    mo.vstack([ask_time, start_runs, curve])
+    return ask_time, curve, start_runs
 
 
 @app.cell
@@ -528,60 +520,33 @@ async def _(config, curve, loop, rule, start_runs):
             curve.add(nb08.name_of(lag), step, metrics["accuracy"])
 
         await load(_actors)  # begin again at version 0
-        await run_loop(_actors, rule, loop, config.steps, config.prompts, _lag, _on_step)
-        _weights = nb08.new_path("weights")
-        await _actors.trainer.export.call_one(str(_weights))
-        _spans = [
-            span
-            for actor in (_actors.generator, _actors.trainer)
-            for span in await actor.drain_spans.call_one()  # what it did, and when
-        ]
-        runs[_lag] = SimpleNamespace(timeline=Timeline(_spans), weights=_weights)
+        _given = config.steps, config.prompts, _lag, _on_step
+        runs[_lag] = await run_loop(_actors, rule, loop, *_given)
     await stop_all()
     return (runs,)
 
 
-@app.cell
-def _(config, environment, policy, runs):
-    _tasks = environment.tasks(kinds_of("compositional"), config.held_out, "held_out")
-    _sampling = Sampling(max_tokens=config.max_tokens)
-
-    def _share(who):
-        return evaluate(who, "held out", _tasks, environment.execute, _sampling, seed=1)[
-            0
-        ].accuracy
-
-    before = _share(policy)
-    after = {
-        lag: _share(load_policy(str(run.weights), config.device))
-        for lag, run in runs.items()
-    }
-    return after, before
-
-
 @app.cell(hide_code=True)
-def _(after, ask_time, before, config, runs):
-    accounts = {lag: nb08.account(run.timeline, config.steps) for lag, run in runs.items()}
-    _turns, _most = accounts[min(accounts)], accounts[max(accounts)]
+def _(ask_time, runs):
+    slow = {lag: nb08.account(timeline) for lag, timeline in runs.items()}
+    _turns, _most = slow[min(slow)], slow[max(slow)]
     _times = _turns.step / _most.step
     lesson.reveal(
         ask_time,
         right=0 if _times < 1.2 else 1 if _times < 2 else 2,
         why=f"""
-    {_times:.1f} times: a step takes {_turns.step:.2f} s in turns and {_most.step:.2f} s at lag {max(accounts)}.
+    {_times:.1f} times: a step takes {_turns.step:.2f} s in turns and {_most.step:.2f} s at lag {max(slow)}.
     In turns, a batch is under way for {_turns.between:.2f} s, and the generator computes for {_turns.generate:.2f} s of that. The rest is waiting for tools, most of it for the slowest episode.
-
-    {nb08.paid(accounts, after)} Before training, {before:.0%} of them were right. Notebook 09 is about what old data do.
+    Lag costs age: at `max_lag` {max(slow)} the oldest group was {_most.oldest} versions old.
     """,
         shows=[
             lesson.figure(
                 nb08.side_by_side(runs, 4 * _turns.step),
-                f"The same {4 * _turns.step:.1f} s of each run, from its middle. At the right: how much of them each was busy.",
+                f"The same {4 * _turns.step:.1f} s of each run, from its middle. At the right: how busy each was.",
             ),
-            lesson.table("The runs", nb08.rows_of(accounts, after, config.held_out)),
         ],
     )
-    return (accounts,)
+    return (slow,)
 
 
 @app.cell(hide_code=True)
@@ -592,14 +557,14 @@ def _():
     A batch is under way for `sampling` seconds, and a training step takes `training` seconds. With
     `max_lag` L, a batch may be started as soon as the step L + 1 before its own is done. So L + 1 steps
     take at least `sampling + training` seconds. Write `lag_needed`: the smallest lag at which the
-    trainer need not wait. It is at least 1: in turns the trainer always waits. `math` is imported.
+    trainer need not wait. `math` is imported.
     """)
     return
 
 
 @app.function
 def lag_needed(sampling, training):
-    """Return a whole number; lag_needed(2.0, 0.5) is 4."""
+    """Return a whole number, at least 1; lag_needed(2.0, 0.5) is 4."""
     ...
 
 
@@ -620,19 +585,12 @@ def _():
 
 
 @app.cell(hide_code=True)
-def _(accounts):
+def _(busy, slow):
     _needed, _whose = exercise.running(
         lambda: lag_needed, check_lag_needed, lag_needed_solution
     )
-    _turns, _most = accounts[min(accounts)], accounts[max(accounts)]
-    _lag = int(_needed(_turns.between, _turns.train))
-    mo.vstack(
-        [
-            lesson.md(
-                f"{_lag} by {_whose}, for the phases of the run in turns: {_turns.between:.2f} s and {_turns.train:.2f} s. The rule knows nothing of cores. Beside the generator, on the same {os.cpu_count()} cores, a training step took {_most.train:.2f} s at lag {max(accounts)}. Compare:"
-            ),
-            lesson.table("Seconds of a step", nb08.foretold_steps(accounts)),
-        ]
+    lesson.md(
+        f"{int(_needed(slow[0].between, slow[0].train))} by {_whose}, for our slow tools. The rule knows nothing of cores. {nb08.pays(busy, slow)}"
     )
     return
 
@@ -642,9 +600,9 @@ def _():
     mo.md("""
     ## A process is killed
 
-    Your controller ends when a process dies. The package's goes on: its generators are a service, a pool
-    that replaces what dies (notebook 06). Here one of two generators gets `kill -9` in mid-training. A
-    third one, a spare, is loaded and waits.
+    Your controller ends when a process dies. The package's goes on: its generators are a service, which
+    replaces what dies (notebook 06). Here one of two generators gets `kill -9` in mid-training. A third
+    one, a spare, is loaded and waits.
     """)
     return
 
@@ -663,7 +621,7 @@ async def kill_in_the_act(controller):
 
 
 @app.cell(hide_code=True)
-def _(config, expected):
+def _(config):
     ask_killed = lesson.predict(
         f"A generator dies while its groups are half sampled. The run has {config.killed_steps * config.prompts} groups to train on. On how many does it train?",
         "all but those that died with it",
@@ -672,9 +630,7 @@ def _(config, expected):
     )
     start_killed = lesson.start_button(
         f"Train {config.killed_steps} steps and kill a generator",
-        seconds=expected.run(
-            nb08.run_config(config, steps=config.killed_steps, generators=2, spares=1)
-        ),
+        seconds=25,
     )
     mo.vstack([ask_killed, start_killed])
     return ask_killed, start_killed
@@ -703,9 +659,8 @@ def _(ask_killed, books, config, loading_seconds, run_log):
         ask_killed,
         right=0 if books["groups trained on"] < _all else 2 if each_once else 1,
         why=f"""
-    {f"{books['groups trained on']} of {_all}, each once." if each_once else "Not all of them exactly once."} {books["groups started"]} were started, and {books[nb08.LOST]} died with the generator. A group is its *number*: task and
-    random draws follow from it. So the lost numbers were given out again. The spare was in place {_mended:.2f} s after the kill, because it was
-    loaded. Starting and loading took {loading_seconds:.1f} s at the top of this page.
+    {f"{books['groups trained on']} of {_all}, each once." if each_once else "Not all of them exactly once."} {books["groups started"]} were started, and {books[nb08.LOST]} died with the generator. The lost numbers were given out again: task and
+    random draws follow from the number. The spare was in place {_mended:.2f} s after the kill, because it was loaded. At the top of this page, that took {loading_seconds:.1f} s.
     """,
         shows=[
             lesson.figure(
@@ -723,8 +678,8 @@ def _():
     ## One file that you keep
 
     `my_async_rl.py` is this page in 230 lines, with your `may_start` and your `train`. Its two processes
-    share the weights in memory, behind a lock. Its tools answer at once, so it samples one batch at a
-    time. `sample_episode` and `policy_gradient` come from your `my_rl.py`, if you wrote it in notebook 05b.
+    share the weights in memory, behind a lock. `sample_episode` and `policy_gradient` come from your
+    `my_rl.py`, if you wrote it in notebook 05b.
     """)
     return
 
@@ -735,15 +690,10 @@ def _(loop, rule):
     my_async_rl = fill_in(
         EXAMPLES / "my_async_rl.py", _kept | {"may_start": rule, "train": loop}
     )
-    lesson.folded("`my_async_rl.py`", f"```python\n{my_async_rl}\n```")
-    return (my_async_rl,)
-
-
-@app.cell(hide_code=True)
-def _():
     write = lesson.start_button("Write my_async_rl.py", seconds=float("nan"))
-    write
-    return (write,)
+    _folded = lesson.folded("`my_async_rl.py`", f"```python\n{my_async_rl}\n```")
+    mo.vstack([_folded, write])
+    return my_async_rl, write
 
 
 @app.cell(hide_code=True)
@@ -759,7 +709,7 @@ def _(my_async_rl, write):
 
 @app.cell(hide_code=True)
 def _():
-    lesson.predicted(3)
+    lesson.predicted(4)
     return
 
 
@@ -768,16 +718,16 @@ def _():
     lesson.recap(
         "An asynchronous controller is two coroutines with a queue between them, and a rule that says what may be started.",
         "Compare log-probs at lag 0 first: if they differ by more than rounding, generator and trainer disagree about the policy.",
-        "Waiting needs no core. While one batch waits for its tools, others can be sampled: lag buys that.",
+        "Waiting needs no core: while one batch waits for its tools, others are sampled. Where every core computes, lag has nothing to fill.",
         "Number the work. Then what a dead process had can be given out again: it costs time, and no data.",
     )
     return
 
 
 @app.cell(hide_code=True)
-def _(accounts, after, before):
+def _(busy, busy_runs, slow):
     lesson.headline(
-        f"{nb08.gain(accounts)} Right answers went from {before:.0%} to {after[min(accounts)]:.0%} in turns, and to {after[max(accounts)]:.0%} at `max_lag` {max(accounts)}."
+        f"{nb08.who(busy_runs[0])}, side by side: {nb08.faster(busy[0].step, busy[1].step)}. The small policy with slow tools, at `max_lag` {max(slow)}: {nb08.faster(slow[0].step, slow[max(slow)].step)}."
     )
     return
 
