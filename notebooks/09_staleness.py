@@ -216,10 +216,11 @@ def _(config):
         learning_rate=config.learning_rate,
     )
     environment = Zorplex(config.seed)
-    few = replace(conditions, held_out_tasks=config.eval_tasks)
-    before = held_out_accuracy(policy, environment, few)
+    before = held_out_accuracy(
+        policy, environment, replace(conditions, held_out_tasks=config.eval_tasks)
+    )
     lesson.ran_on(policy)
-    return before, conditions, environment, few, policy
+    return before, conditions, environment, policy
 
 
 @app.function
@@ -720,7 +721,6 @@ def _(
     conditions,
     config,
     environment,
-    few,
     kept_at,
     masked_loss,
     start_wrong,
@@ -740,7 +740,7 @@ def _(
         trained = train_on_old_data(
             loss, 0, conditions, config.seed, config.steps, _measure, wrong_records
         )
-        return held_out_accuracy(trained, environment, few)
+        return held_out_accuracy(trained, environment, conditions)
 
     wrong = {"clipped": _ends_at(clipped_loss), "masked": _ends_at(masked_loss)}
     _fresh, _old = (torch.cat(kept_at[age]).tolist() for age in (0, max(config.ages)))
@@ -749,10 +749,10 @@ def _(
 
 
 @app.cell(hide_code=True)
-def _(chosen_for, whose_choice, wrong):
+def _(chosen_for, conditions, whose_choice, wrong):
     lesson.md(f"""
     We ask {whose_choice}. For the run on old data it says *{chosen_for["old data"]}*, for the one with
-    wrong records *{chosen_for["wrong records"]}*. With wrong records, clipped ends at
+    wrong records *{chosen_for["wrong records"]}*. Of {conditions.held_out_tasks} held-out tasks, clipped with wrong records ends at
     {wrong["clipped"]:.0%} and masked at {wrong["masked"]:.0%}. Where
     a recorded probability is e⁵ too small, the ratio is 148, and clipping pushes a bad token 148
     times as hard.
