@@ -27,7 +27,8 @@ def run_of(*steps: tuple[float, float, int]) -> Timeline:
 
 def test_an_account_has_the_seconds_of_a_step_and_of_its_phases_and_the_oldest_lag():
     found = nb08.account(run_of((1.0, 2.0, 0), (3.0, 4.0, 0), (5.0, 6.0, 2)))
-    assert vars(found) == {"between": 1.0, "step": 2.0, "train": 1.0, "generate": 1.0, "oldest": 1}
+    phases = {"between": 1.0, "step": 2.0, "train": 1.0, "generate": 1.0}
+    assert vars(found) == phases | {"ended": [2.0, 4.0, 6.0], "oldest": 1}
 
 
 def test_runs_are_drawn_on_one_axis_and_told_in_rows():
@@ -56,6 +57,13 @@ def test_the_sentence_follows_what_was_measured(busy, slow, said):
         return {of: SimpleNamespace(step=step) for of, step in ((0, turns), (lag, beside))}
 
     assert said in nb08.pays(runs(*busy, 1), runs(*slow, 4))
+
+
+def test_by_the_clock_the_run_in_turns_is_read_off_where_the_other_one_was_over():
+    runs = {0: SimpleNamespace(ended=[2.0 * step for step in range(1, 7)]), 4: SimpleNamespace(ended=[5.0, 9.0])}
+    curves = {"in turns": [(step, 0.1 * step) for step in range(1, 7)], "max_lag 4": [(1, 0.4), (2, 0.6)]}
+    said = nb08.by_the_clock(runs, curves)
+    assert "after 9 s, 50% of its last" in said and "had taken 4 of 6 steps by then, and was at 30%" in said
 
 
 @pytest.mark.parametrize("is_there", [True, False])

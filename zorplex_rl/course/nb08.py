@@ -3,9 +3,9 @@
 run_config  busy_run      the page's settings ──► the package's Config; the same for a run that waits for nobody
 create                    the folder of a run; notebook 11 replays the one that is kept
 diagnose                  the diagnostics of three training steps, two of them with a fault
-account                   the spans of a run ──► seconds of its phases, lags
+account                   the spans of a run ──► seconds of its phases, its oldest group
 side_by_side  phases      runs on one axis; what a step's seconds are made of
-who  faster  shared  pays     which policy it was, and what was measured, in words
+who  faster  shared  by_the_clock  pays      which policy it was, and what was measured, in words
 train_and_kill  a run of the package, in which a generator is killed
 books_of  around_the_kill       what became of every group, and the moments around the kill
 """
@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from types import SimpleNamespace
 from typing import Any
 
@@ -98,7 +98,7 @@ def diagnose(config: SimpleNamespace, episodes: Sequence[Episode], advantages: S
     learner = fresh()
     sound = step(episodes, learner)
     unmasked = [replace(episode, sampled=[True] * len(episode.sampled)) for episode in episodes]
-    return {"a missed pull": step(episodes, learner), "sound": sound, "not masked": step(unmasked, fresh())}
+    return {"sound": sound, "a missed pull": step(episodes, learner), "not masked": step(unmasked, fresh())}
 
 
 def account(timeline: Timeline) -> SimpleNamespace:
@@ -110,6 +110,7 @@ def account(timeline: Timeline) -> SimpleNamespace:
         step=median(later.end - sooner.end for sooner, later in pairwise(trained)),
         train=median(span.end - span.start for span in trained),
         generate=sampling / len(trained),
+        ended=[span.end - timeline.start for span in trained],
         oldest=max(span.args["step"] - version for span in trained for _, version, *_ in span.args["groups"]),
     )
 
@@ -164,6 +165,19 @@ def shared(busy: Mapping[int, SimpleNamespace]) -> str:
     return f"{slower}. A step side by side takes as long as the longer of the two, here {longer}."
 
 
+def by_the_clock(slow: Mapping[int, SimpleNamespace], curves: Mapping[str, Sequence[Sequence[float]]]) -> str:
+    """Say how far both runs were when the one with most lag was over: right answers in ``curves``, the
+    mean of three batches."""
+    lag = max(slow)
+    over = slow[lag].ended[-1]
+    taken = max(3, sum(end <= over for end in slow[0].ended))
+    shares = [fmean(share for _, share in curves[name_of(of)][:to][-3:]) for of, to in ((lag, None), (0, taken))]
+    return (
+        f"When that run was over, after {over:.0f} s, {shares[0]:.0%} of its last three batches were right. "
+        f"The run in turns had taken {taken} of {len(slow[0].ended)} steps by then, and was at {shares[1]:.0%}."
+    )
+
+
 def pays(busy: Mapping[int, SimpleNamespace], slow: Mapping[int, SimpleNamespace]) -> str:
     """Say when asynchrony paid, by both measurements."""
     if slow[0].step < 1.05 * slow[max(slow)].step:
@@ -216,8 +230,8 @@ def books_of(log: RunLog, books: dict[str, int]) -> dict[str, Any]:
     }
 
 
-def around_the_kill(timeline: Timeline) -> tuple[str, float, float]:
-    """Draw the seconds around the kill. Returns it, and when it was noticed and mended."""
+def around_the_kill(timeline: Timeline) -> tuple[str, float]:
+    """Draw the seconds around the kill. Returns it, and after how many seconds it was mended."""
     kill, restart = (next(span for span in timeline.spans if span.kind == kind) for kind in ("kill", "restart"))
     around = timeline.between(kill.start - 1.0, restart.end + 4.0)
     mark = (around.end - around.start) / 150  # a kill takes no time: its mark is widened
@@ -227,4 +241,4 @@ def around_the_kill(timeline: Timeline) -> tuple[str, float, float]:
         if span.actor.startswith(("generator", "trainer"))
     ]
     drawn = timeline_chart(Timeline(sorted(shown, key=lambda span: span.actor)))
-    return drawn, restart.start - kill.start, restart.end - kill.start
+    return drawn, restart.end - kill.start
