@@ -386,7 +386,7 @@ def _():
         lambda: train,
         check_train,
         train_solution,
-        level="core",
+        level="stretch",
         minutes=10,
         lines=10,
         hints=(

@@ -65,7 +65,7 @@ def _():
 
     At the end of a run some number has risen. What has the policy learned? Here you train one as in
     notebook 05b, in a single process, and then ask in three ways. `play` samples and scores one episode for
-    each task, and `compare` makes advantages of a group's rewards. Both are 05's.
+    each task, and `compare` makes advantages of a group's rewards. Both do what yours did there.
     """)
     return
 
@@ -303,7 +303,7 @@ def _(ask_kinds, config, kinds):
         ask_kinds,
         right=_better,
         why=f"""
-    {("None", "One", "Two", "All three")[_better]} of them got better by more than two standard errors. An answer has the same form in every kind of task.
+    {("None", "One", "Two", "All three")[_better]} of them got better by more than two standard errors.{" An answer has the same form in every kind of task." if _better else ""}
     """,
         shows=[
             lesson.table(

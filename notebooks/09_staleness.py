@@ -197,7 +197,7 @@ def settings():
         lag=8,
         steps=15,  # trained here; the learning rate falls as in the recorded 60 steps
         schedule_steps=60,
-        eval_every=3,
+        eval_every=5,
         eval_tasks=40,  # of each point of a curve
         ages=(0, 1, 4, 8),  # at which the ratios of one batch are looked at, in versions
         wrong_share=0.05,  # of tokens whose log-prob the second run records wrongly
@@ -372,7 +372,7 @@ def _(ask_plain, before, card, config, ended, kept_at):
         right=2 if _old < before else 1 if _old < _fresh - 0.1 else 0,
         why=f"""
     Before training {before:.0%} of the tasks were right; after {config.steps} steps {_fresh:.0%} with
-    fresh data and {_old:.0%} with old ones. Nothing else differs. The card shows the run on old data.
+    fresh data and {_old:.0%} with old ones. Nothing else differs. The card shows the run on old data, word by word.
 
     Most tokens have hardly moved, a few very much. At lag {max(config.ages)}, the effective sample
     size of the tokens is {_last[0]:.0%}; that of the *episodes*, whose ratio is the product over all

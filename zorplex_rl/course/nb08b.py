@@ -84,7 +84,8 @@ class PaidCard(Card):
         self, bonus: float, policy: Policy, steps: int, sampling: Sampling, answered: Sequence[Episode]
     ) -> None:
         self.bonus = bonus
-        shown = [self.paid(episode) for episode in varied(answered, 4)]
+        # One of each outcome; what is cut off is long.
+        shown = [self.paid(e) for e in varied(answered, 5) if e.scored.outcome != "truncated"]
         super().__init__("What the policy writes while its reward rises", policy, steps, sampling, shown, lines=5)
 
     def paid(self, episode: Episode) -> Episode:
