@@ -450,7 +450,7 @@ def _():
     mo.md("""
     ## A reward that gets hacked
 
-    In notebook 05 a lenient verifier paid for a number that the tool wrote. Here is a reward with a
+    In notebook 05 a lenient checker paid for a number that the tool wrote. Here is a reward with a
     good intention: the policy should use its tools, so every call earns a bonus. That is a *shaped*
     reward.
     """)

@@ -171,9 +171,7 @@ def test_runs_from_its_first_cell_to_its_last(monkeypatch, tmp_path):
     assert all(found.oldest <= lag for runs in (values["slow"], values["busy"]) for lag, found in runs.items())
     assert values["each_once"] and values["books"]["unaccounted for"] == 0
     assert len(values["native_errors"]) <= 20
-    faults = values["diagnosed"]
-    assert faults["sound"]["max_logp_difference"] < 1e-4 < faults["a missed pull"]["max_logp_difference"]
-    assert faults["not masked"]["trained on"] > faults["sound"]["trained on"]
+    assert values["lap"]["max_logp_difference"] < 1e-4
     assert values["my_async_rl"] == (ROOT / "examples" / "my_async_rl.py").read_text()
     assert not (ROOT / "my_async_rl.py").exists(), "an export writes nothing"
     assert not notebook.PROCESSES
