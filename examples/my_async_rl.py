@@ -178,7 +178,7 @@ async def generate(generator, may_start, ready, now, news, steps, per_step, max_
     version, started, batch = 0, 0, None
     async with asyncio.TaskGroup() as under_way:
         while started < steps * per_step:
-            news.clear()  # before the looks below, so that no news is missed
+            news.clear()  # before we look, so that no news is missed
             if version < now.published:
                 version = await generator.pull()
             count = may_start(version, started, per_step, max_lag)
@@ -187,7 +187,7 @@ async def generate(generator, may_start, ready, now, news, steps, per_step, max_
                 continue
             first = started
             started = min(first + min(count, per_step), steps * per_step)
-            sampled = generator.sample(range(first, started))
+            sampled = generator.sample(range(first, started))  # begins when it is awaited
             batch = under_way.create_task(in_order(sampled, batch, ready))
 
 

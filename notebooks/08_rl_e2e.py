@@ -115,7 +115,7 @@ def _(config):
     return
 
 
-@app.function
+@app.function(hide_code=True)
 def start(actor_class, *arguments):
     """Start an actor in a process of its own."""
     start_monarch()
@@ -147,7 +147,7 @@ async def load(actors):
     await actors.generator.pull.call_one()
 
 
-@app.function
+@app.function(hide_code=True)
 async def stop_all():
     """Stop what is running, and forget it."""
     running = list(PROCESSES)
@@ -219,12 +219,12 @@ def _():
     ## The controller
 
     Now the generator writes the next batch while the trainer works on this one. The controller is two
-    coroutines, `generate` and `train`. Between them sits a queue of finished groups, `ready`. It plays
-    the part of the replay buffer.
+    coroutines, `generate` and `train`. Between them sits a queue of finished groups, `ready`: our
+    replay buffer.
 
-    A group has the **policy version** of the weights that sampled it. Its **lag** is how many versions
-    later it is trained on, `max_lag` the largest that we allow. Nothing is thrown away: `may_start`
-    decides how many groups may be *started*, so that none gets too old.
+    A group carries the version of the weights that sampled it, its **policy version**. Its **lag** is how
+    many versions further the trainer is when it trains on it, and `max_lag` the largest lag that we allow.
+    Nothing is thrown away: `may_start` decides how many groups may be *started*, so that none gets too old.
 
     Here is the generator's half. A pull changes the weights between two tokens: episodes under way go on
     with the new ones, and keep the version of their first token. `in_order` gives each step its own groups.
@@ -238,7 +238,7 @@ async def generate(generator, may_start, ready, now, news, steps, per_step, max_
     version, started, batch = 0, 0, None
     async with asyncio.TaskGroup() as under_way:
         while started < steps * per_step:
-            news.clear()  # before the looks below, so that no news is missed
+            news.clear()  # before we look, so that no news is missed
             if version < now.published:
                 version = await generator.pull()
             count = may_start(version, started, per_step, max_lag)
@@ -247,7 +247,7 @@ async def generate(generator, may_start, ready, now, news, steps, per_step, max_
                 continue
             first = started
             started = min(first + min(count, per_step), steps * per_step)
-            sampled = generator.sample(range(first, started))
+            sampled = generator.sample(range(first, started))  # begins when it is awaited
             batch = under_way.create_task(in_order(sampled, batch, ready))
 
 
@@ -267,8 +267,8 @@ def _():
     ### Exercise 1: admission
 
     Groups are numbered in the order in which they are started, from 0. Step s takes the next `per_step` of
-    them, so group n is trained on in step n // `per_step`. Step s trains version s, and makes version
-    s + 1. So weights `version` may sample groups up to those of step `version + max_lag`.
+    them, so group n is trained on in step n // `per_step`. Step s starts from version s of the weights,
+    and makes version s + 1. So weights `version` may sample groups up to those of step `version + max_lag`.
 
     Write `may_start`: if `started` groups have been started so far, how many more may be, with weights
     `version`? Return 0 if none may.
@@ -281,6 +281,7 @@ def may_start(version, started, per_step, max_lag):
     """Return how many groups may be started now.
 
     may_start(0, 0, 8, 1) is 16: steps 0 and 1 may have version 0, and take 8 groups each.
+    may_start(2, 28, 8, 1) is 4: steps 0 to 3 take 32 groups, and 28 of them have been started.
     """
     ...
 
@@ -492,7 +493,7 @@ def _(ask_time, curve, runs):
         right=0 if _times < 1.2 else 1 if _times < 2 else 2,
         why=f"""
     {_times:.1f} times: a step takes {_turns.step:.2f} s in turns and {_most.step:.2f} s at lag {max(slow)}.
-    In turns, a batch is under way for {_turns.between:.2f} s, and the generator computes for {_turns.generate:.2f} s of that. The rest is waiting for tools, most of it for the slowest episode.
+    In turns, a batch is under way for {_turns.between:.2f} s, and the generator computes for {_turns.generate:.2f} s of that.{" The rest is waiting for tools, most of it for the slowest episode." if _turns.generate < 0.9 * _turns.between else ""}
     Lag costs age: at `max_lag` {max(slow)} the oldest group was {_most.oldest} versions old. {nb08.by_the_clock(slow, dict(curve.series))}
     """,
         shows=[
@@ -560,7 +561,7 @@ def _(busy, slow):
         [
             lesson.table("Seconds of a step, from the phases of the run in turns", _rows),
             lesson.md(
-                f"The rule knows nothing of cores that are shared. {nb08.pays(busy, slow)}"
+                f"The rule does not know that the processes share this machine's cores. {nb08.pays(busy, slow)}"
             ),
         ]
     )
@@ -649,9 +650,9 @@ def _():
     mo.md("""
     ## One file that you keep
 
-    `my_async_rl.py` is this page in 230 lines, with your `may_start` and your `train`. Its two processes
-    share the weights in memory, behind a lock. `sample_episode` and `policy_gradient` come from your
-    `my_rl.py`, if you wrote it in notebook 05b.
+    `my_async_rl.py` needs no package of this course: 230 lines, with your `may_start` and your `train`, and
+    two processes that share the weights in memory, behind a lock. `sample_episode` and `policy_gradient`
+    come from your `my_rl.py`, if you wrote it in notebook 05b.
     """)
     return
 

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean
 from types import SimpleNamespace
 from typing import Any
 
@@ -88,15 +88,17 @@ def agreed(metrics: Mapping[str, float]) -> str:
 
 
 def account(timeline: Timeline) -> SimpleNamespace:
-    """Return the seconds of a step and of its phases, medians, and the oldest lag, from the spans of a run."""
+    """Return the seconds of a step and of its phases, means from the end of the first step to that of
+    the last, when each step ended, and the lag of the oldest group."""
     trained = sorted((span for span in timeline.spans if span.kind == "train"), key=lambda span: span.end)
-    sampling = sum(span.end - span.start for span in timeline.spans if span.kind == "generate")
+    first, *ended = (span.end for span in trained)
+    sampled = [span for span in timeline.between(first, ended[-1]).spans if span.kind == "generate"]
     return SimpleNamespace(
-        between=median(later.start - sooner.end for sooner, later in pairwise(trained)),
-        step=median(later.end - sooner.end for sooner, later in pairwise(trained)),
-        train=median(span.end - span.start for span in trained),
-        generate=sampling / len(trained),
-        ended=[span.end - timeline.start for span in trained],
+        between=fmean(later.start - sooner.end for sooner, later in pairwise(trained)),
+        step=(ended[-1] - first) / len(ended),
+        train=fmean(span.end - span.start for span in trained[1:]),
+        generate=sum(span.end - span.start for span in sampled) / len(ended),
+        ended=[end - timeline.start for end in (first, *ended)],
         oldest=max(span.args["step"] - version for span in trained for _, version, *_ in span.args["groups"]),
     )
 
