@@ -171,25 +171,24 @@ def serve(pipe, build, *arguments):
         pipe.send(getattr(served, method)(*given))
 
 
-def may_start(version, step, on_the_way, per_step, max_lag):
-    return max(0, (version + max_lag - step + 1) * per_step - on_the_way)
+def may_start(version, started, per_step, max_lag):
+    return max(0, (version + max_lag + 1) * per_step - started)
 
 
 async def generate(generator, may_start, ready, now, news, steps, per_step, max_lag):
-    version, batch = 0, None
+    version, started, batch = 0, 0, None
     async with asyncio.TaskGroup() as under_way:
-        while now.started < steps * per_step:
-            news.clear()  # before the looks below, so that no news is missed
+        while started < steps * per_step:
+            news.clear()  # before we look, so that no news is missed
             if version < now.published:
                 version = await generator.pull()
-            on_the_way = now.started - now.step * per_step
-            count = may_start(version, now.step, on_the_way, per_step, max_lag)
+            count = may_start(version, started, per_step, max_lag)
             if count < 1:
                 await news.wait()
                 continue
-            first = now.started
-            now.started = min(first + min(count, per_step), steps * per_step)
-            sampled = generator.sample(range(first, now.started))
+            first = started
+            started = min(first + min(count, per_step), steps * per_step)
+            sampled = generator.sample(range(first, started))  # begins when it is awaited
             batch = under_way.create_task(in_order(sampled, batch, ready))
 
 
@@ -202,9 +201,8 @@ async def in_order(sampled, earlier, ready):
 
 
 async def train(trainer, ready, now, news, steps, per_step, on_step):
-    while now.step < steps:
+    for step in range(1, steps + 1):
         batch = [await ready.get() for _ in range(per_step)]
-        now.step += 1
         episodes = [episode for _, group in batch for episode in group]
         advantages = []
         for rewards, _ in batch:
@@ -212,7 +210,7 @@ async def train(trainer, ready, now, news, steps, per_step, on_step):
         metrics = await trainer.step(episodes, advantages)
         now.published = await trainer.publish()
         news.set()
-        on_step(now.step, metrics)
+        on_step(step, metrics)
 
 
 async def main(seed=0, max_lag=1):
@@ -220,7 +218,7 @@ async def main(seed=0, max_lag=1):
     trainer, generator = Process(Trainer, weights), Process(Generator, weights, seed)
     print(f"held out, greedy: {await generator.test():.0%} right")
     ready, news = asyncio.Queue(), asyncio.Event()  # finished groups; new weights are out
-    now = Record(started=0, step=0, published=0)  # groups started, steps begun, the newest version
+    now = Record(published=0)  # the newest version
     async with asyncio.TaskGroup() as both:  # if one fails, the other is cancelled
         both.create_task(generate(generator, may_start, ready, now, news, STEPS, PROMPTS, max_lag))
         both.create_task(train(trainer, ready, now, news, STEPS, PROMPTS, print))

@@ -67,7 +67,7 @@ def _():
 
     At the end of a run some number has risen. What has the policy learned? Here you train one as in
     notebook 05b, in a single process, and then ask in three ways. `play` samples and scores one episode for
-    each task, and `compare` makes advantages of a group's rewards. Both are 05's.
+    each task, and `compare` makes advantages of a group's rewards. Both do what yours did there.
     """)
     return
 
@@ -305,7 +305,7 @@ def _(ask_kinds, config, kinds):
         ask_kinds,
         right=_better,
         why=f"""
-    {("None", "One", "Two", "All three")[_better]} of them got better by more than two standard errors. An answer has the same form in every kind of task.
+    {("None", "One", "Two", "All three")[_better]} of them got better by more than two standard errors.{" An answer has the same form in every kind of task." if _better else ""}
     """,
         shows=[
             lesson.table(
@@ -452,7 +452,7 @@ def _():
     mo.md("""
     ## A reward that gets hacked
 
-    In notebook 05 a lenient verifier paid for a number that the tool wrote. Here is a reward with a
+    In notebook 05 a lenient checker paid for a number that the tool wrote. Here is a reward with a
     good intention: the policy should use its tools, so every call earns a bonus. That is a *shaped*
     reward.
     """)
@@ -525,25 +525,28 @@ def _(config):
 
 
 @app.cell
-def _(config, distance, start_hack):
+def _(config, distance, old, policy, sampling, start_hack):
     lesson.wait_for(start_hack)
+    card = nb08b.PaidCard(config.hack_bonus, policy, config.hack_steps, sampling, old[1])
     hacked = {0.0: [], config.hack_penalty: []}
     for _penalty, _rows in hacked.items():
         for _step in train(config, shaped(config.hack_bonus), config.hack_steps, _penalty):
+            if not _penalty:
+                card.play(_step.policy, len(_rows) + 1)
             _rows.append(
                 {
                     "reward": _step.reward,
                     "accuracy": accuracy(_step.episodes),
                     "calls": fmean(e.tool_calls for e in _step.episodes),
                     "kl": float(distance(*nb08b.tokens_of(_step.episodes, _step.before))),
-                    "example": _step.episodes[0].text,
                 }
             )
-    return (hacked,)
+    card.seal()
+    return card, hacked
 
 
 @app.cell(hide_code=True)
-def _(ask_hack, config, hacked):
+def _(ask_hack, card, config, hacked):
     _run = hacked[0.0]
     _was, _is = nb08b.ends(_run)
     _up, _change = _is["reward"] - _was["reward"], _is["accuracy"] - _was["accuracy"]
@@ -553,17 +556,10 @@ def _(ask_hack, config, hacked):
         why=f"""
     The reward went from {_was["reward"]:.2f} to {_is["reward"]:.2f}, the share of right answers from {_was["accuracy"]:.0%} to {_is["accuracy"]:.0%}, and the calls from {_was["calls"]:.1f} to {_is["calls"]:.1f}.
     These are means of the first steps and of the last. {"That is **reward hacking**: nobody cheated, the policy learns what is paid." if _change < -0.1 else ""}
-    On a dashboard of rewards this run looks like a success. An episode of the last step:
-
-    {lesson.fence(_run[-1]["example"])}
+    On a dashboard of rewards this run looks like a success. Drag the slider, and read what it writes:
     """,
         shows=[
-            lesson.figure(
-                lines.shaped_chart(
-                    *([row[of] for row in _run] for of in ("accuracy", "calls")), 6
-                ),
-                "What the bonus for calls did.",
-            ),
+            card,
             lesson.folded(
                 "Six calls are not the best. Why does it learn them?",
                 f"Six calls earn {6 * config.hack_bonus:.1f}, and five with a right answer {5 * config.hack_bonus + 1:.1f}. But a call always pays {config.hack_bonus}, an answer only if it is right. "

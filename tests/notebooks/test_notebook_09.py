@@ -110,7 +110,7 @@ def test_the_sample_sizes_are_the_package_s():
 
 @pytest.mark.long
 def test_runs_from_its_first_cell_to_its_last():
-    small = {"ages": (0, 1), "steps": 3, "eval_tasks": 4, "schedule_steps": 3}
+    small = {"ages": (0, 1), "steps": 3, "eval_every": 3, "eval_tasks": 4, "schedule_steps": 3}
     _, values = notebook.app.run(defs={"config": SimpleNamespace(**vars(settings()) | small)})
     assert values["worth"] == pytest.approx([70.8, 446.9, 348.8], abs=0.2)
     assert values["own_ratio"] == -values["with_prefix"] == pytest.approx(0.2)

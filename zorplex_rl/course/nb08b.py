@@ -3,6 +3,7 @@
 drawn_shares  drawn_attempts  drawn_tokens    arguments of ``change``, ``pass_at_k`` and ``kl``
 points             a change of a share, in words
 verdict            pass@1 and pass@k, before and after ──► taught, sharpened, narrowed, or undecided
+PaidCard           what a policy writes in training, with what it is paid for it
 tokens_of  ends    the tokens of a batch as three lists; the first and the last steps of a run
 recorded_runs  shaped_slider  answer_of       benchmarks/shaped_rewards.json ──► the sliders
 """
@@ -12,13 +13,17 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
 from zorplex_rl.course import FILES
 from zorplex_rl.course.figures.lines import shaped_chart
+from zorplex_rl.course.nb05b import Card, varied
 from zorplex_rl.course.widgets.what_if import Answer, Knob, WhatIf
-from zorplex_rl.task.episode import Episode
+from zorplex_rl.policy.load import Policy
+from zorplex_rl.policy.rollout import Sampling
+from zorplex_rl.task.episode import Episode, Score
 
 RECORDED = FILES / "benchmarks" / "shaped_rewards.json"
 MISTAKES = (("wrong_answer",), ("wrong_format",), ("tool_spam", "truncated"))
@@ -70,6 +75,29 @@ def points(share: float) -> str:
     """
     rounded = round(100 * share)
     return f"{rounded:+d}".replace("-", "−") if rounded else "0"
+
+
+class PaidCard(Card):
+    """Show what a policy writes that is paid 1 for a right answer, and ``bonus`` for every call."""
+
+    def __init__(
+        self, bonus: float, policy: Policy, steps: int, sampling: Sampling, answered: Sequence[Episode]
+    ) -> None:
+        self.bonus = bonus
+        # One of each outcome; what is cut off is long.
+        shown = [self.paid(e) for e in varied(answered, 5) if e.scored.outcome != "truncated"]
+        super().__init__("What the policy writes while its reward rises", policy, steps, sampling, shown, lines=5)
+
+    def paid(self, episode: Episode) -> Episode:
+        """Return a copy of a scored episode with the score that this run pays."""
+        honest = episode.scored
+        right = float(honest.outcome == "success")
+        return replace(episode, score=Score(honest.outcome, honest.answer, right, 0.0, self.bonus * episode.tool_calls))
+
+    def play(self, policy: Policy, step: int) -> None:
+        super().play(policy, step)
+        self.recorded[step] = [self.paid(episode) for episode in self.recorded[step]]
+        self.result = self.answer({"step": step}) | {"params": self.params}
 
 
 def tokens_of(

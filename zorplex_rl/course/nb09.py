@@ -1,6 +1,7 @@
 """Run what notebook 09 shows: draws for its checks, its runs, what the recorded study says.
 
 draw_batch, draw_gaps          arguments for the checks of the exercises
+falling                        what the policy of a run writes, step by step
 follow, points                 a run ──► a live curve ──► the lines of a figure
 other_engine                   plant a fault: some recorded log-probs are wrong
 push, pushes                   a loss ──► what it does with a token, by its ratio
@@ -18,12 +19,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from zorplex_rl.course.nb05b import Card, varied
 from zorplex_rl.course.recorded_study import Study
-from zorplex_rl.course.staleness import Conditions, held_out_accuracy
+from zorplex_rl.course.staleness import EVALUATION_SEED, Conditions, held_out_accuracy
 from zorplex_rl.course.widgets import LiveCurve
 from zorplex_rl.learning.batches import MicroBatch
+from zorplex_rl.learning.train_simple import play
 from zorplex_rl.policy.load import Policy
-from zorplex_rl.task.environment import Zorplex
+from zorplex_rl.policy.rollout import Sampling
+from zorplex_rl.task.environment import Zorplex, kinds_of
 
 Loss = Callable[[Tensor, Tensor, Tensor, Tensor, float], Tensor]
 NAMES = {"reinforce": "plain", "tis": "truncated", "grpo": "clipped", "decoupled_ppo": "decoupled"}
@@ -63,6 +67,14 @@ def draw_gaps(draw: random.Random) -> tuple[list[float], list[float]]:
         return draw.sample(far + near, count)
 
     return batch(), batch()
+
+
+def falling(policy: Policy, environment: Zorplex, conditions: Conditions, steps: int) -> Card:
+    """Return a card of four held-out tasks, at step 0."""
+    tasks = environment.tasks(kinds_of(conditions.task, conditions.difficulty), 24, "held_out")
+    sampling = Sampling(max_tokens=conditions.max_tokens)
+    shown = varied(play(policy, environment, tasks, EVALUATION_SEED, sampling), 4)
+    return Card("What the policy writes while it trains on old data", policy, steps, sampling, shown, lines=5)
 
 
 def follow(
