@@ -75,8 +75,9 @@ def _(answered, config, policy, sampling):
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    Solid boxes are tokens of the model, dashed ones come from a tool. At the right stands the
-    reward, and what it is made of. Drag the slider through the training that this page does.
+    This is the card of notebook 05: solid boxes are tokens of the model, dashed ones come from a tool.
+    At the right stands the reward, and what it is made of. Here it shows the training that your own
+    functions do, further down.
     """)
     return
 
@@ -97,8 +98,8 @@ def _():
 
     In notebook 05 every mistake had a price. Now the model learns from the price alone.
 
-    Supervised learning copies a right text that somebody has written. Often nobody can, but a
-    program can check one. In reinforcement learning (RL) the model, called a
+    Supervised learning copies a right text that somebody has written. Often nobody has written one, but
+    a program can check one. In reinforcement learning (RL) the model, called a
     {lesson.term("policy")}, writes the answer itself, and a {lesson.term("reward")} says how good
     it was. Below, both learn the answers to ten questions. Two lines differ.
     """)
@@ -192,13 +193,7 @@ def _():
     from zorplex_rl.policy.load import load_policy
     from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
 
-    return (
-        RolloutRequest,
-        Sampling,
-        load_policy,
-        rollout,
-        summarise,
-    )
+    return RolloutRequest, Sampling, load_policy, rollout, summarise
 
 
 @app.cell
@@ -332,10 +327,10 @@ def _(environment, policy, sampler, sampling, whose_sampler):
 @app.cell(hide_code=True)
 def _():
     ask_injected = lesson.predict(
-        "How well does the policy foresee the tool's tokens, compared with its own?",
-        "as well as its own",
-        "worse than its own",
-        "better than its own",
+        "How much probability does the policy give to the tool's tokens, compared with its own?",
+        "as much",
+        "less",
+        "more",
     )
     ask_injected
     return (ask_injected,)
@@ -349,9 +344,9 @@ def _(ask_injected, by_engine, policy):
         ask_injected,
         right=0 if abs(_own - _tool) < 0.05 else 1 if _tool < _own else 2,
         why=f"""
-    Its own had a mean probability of {_own:.0%}, the tool's {_tool:.0%}. Trained on these, it
+    Its own had a mean probability of {_own:.0%}, the tool's {_tool:.0%}. Trained on the tool's tokens, it
     would learn to *invent* results after good episodes, and to avoid true ones after bad ones. A
-    {lesson.term("loss mask")} keeps them from the trainer.
+    {lesson.term("loss mask")} keeps them out of the loss.
     """,
     )
     return (foreseen,)
@@ -721,7 +716,7 @@ def _():
     mo.md("""
     ## Your file
 
-    `sample_episode` and `policy_gradient`, with the rest around them, are a program of one file.
+    Your `sample_episode` and `policy_gradient`, with what stands around them here, are a whole program.
     """)
     return
 
