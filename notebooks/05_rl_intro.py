@@ -190,7 +190,7 @@ def _():
         | a word problem | made-up words
         Could it be memorised? | yes, the web is full of them | no, the numbers are drawn now
         Can a program check it? | if it finds a number in prose | yes: `[ANSWER]` and an integer
-        Can we set how hard it is? | no | yes: words, look-ups, redirects
+        Can we set how hard it is? | hardly, with problems from a file | yes: words, look-ups, redirects
         """),
     )
     return
@@ -251,8 +251,8 @@ def _():
     lesson.md(f"""
     ## The benchmark
 
-    It asks each policy held-out questions of every kind, and scores the {lesson.term("episode", "episodes")}. Their words
-    never occur in training.
+    It asks each policy questions of every kind, and scores the {lesson.term("episode", "episodes")}. The questions are
+    held out: their words are kept from all training.
     """)
     return
 
@@ -325,17 +325,19 @@ def _(name):
 
 @app.cell
 def _(benchmark, brief, config, real, smol, policy, summarise):
-    by_shots = {}
+    by_shots, anywhere = {}, {}
     for shots in (0, 1, 2, 4) if smol else (0, 2):
         found = real
         if shots != config.shots or not real:
             found = benchmark(policy, ("simple",), config.real_samples, shots, brief)
         by_shots[shots] = summarise(f"{shots} examples", found["simple"])
-    return (by_shots,)
+        somewhere = [paid_for(episode) is not None for episode in found["simple"]]
+        anywhere[shots] = fmean(somewhere)
+    return anywhere, by_shots
 
 
 @app.cell(hide_code=True)
-def _(ask_shots, by_shots, computed_on, smol):
+def _(anywhere, ask_shots, by_shots, computed_on, smol):
     _in_form = {
         n: r.outcomes["success"] + r.outcomes["wrong_answer"] for n, r in by_shots.items()
     }
@@ -345,20 +347,20 @@ def _(ask_shots, by_shots, computed_on, smol):
         right=0 if 3 * _in_form[0] < 1 else 1 if 3 * _in_form[0] <= 2 else 2,
         why=f"""
     Without an example {_in_form[0]:.0%} answer in the format, with {_most} examples {_in_form[_most]:.0%}.
-    {"The weights are the same: the capability is there, the form is not." if smol else computed_on}
-    {"RL needs a model that already gets some answers right, so SmolLM2 is trained with two examples before each question." if smol else ""}
+    The right number stands somewhere in {anywhere[0]:.0%} and {anywhere[_most]:.0%} of the texts, the tool's lines included.
+    {"RL needs a model that already gets some answers right, so SmolLM2 is trained with two examples before each question." if smol else computed_on}
     """,
     )
     return
 
 
 @app.cell(hide_code=True)
-def _(by_shots, reports):
+def _(by_shots, config, name, reports):
     from zorplex_rl.course.figures.bars import outcome_chart
 
     lesson.figure(
         outcome_chart([reports[0], *by_shots.values()]),
-        "How answers to `simple` end: the small policy, then the model by its number of worked examples.",
+        f"How answers to `simple` end: the small policy, then {name} by its number of worked examples ({config.real_samples} answers each).",
     )
     return (outcome_chart,)
 
@@ -368,7 +370,7 @@ def _():
     mo.md("""
     ## A gallery of failures
 
-    "Wrong" is not one thing, and each kind of failure has its own cure.
+    "Wrong" is not one thing. First sort the failures, then give each of them a price.
 
     ### Exercise 1: sort them
     """)
@@ -386,6 +388,7 @@ def outcome(answer, expected, finish):
     "wrong_format"   no answer, it just ended its text
 
     `answer` and `expected` are integers; `answer` is None if there is none.
+    `finish` is "eos", "answer", "turns" or "tokens".
 
     >>> outcome(7, 7, "answer"), outcome(None, 7, "turns")
     ('success', 'tool_spam')
@@ -441,7 +444,7 @@ def _():
     gets a term:
 
     - *right value, wrong form*: +0.2 for any answer in the form, so it learns to write `[ANSWER]`
-    - *wrong answer*: +1 for the right value in the form, so it learns to copy what the tool said
+    - *wrong answer*: +1 for the right value in the form, so it learns to copy and to add
     - *tool spam*: −0.1 for each needless call, so it learns to ask once
     - *truncated*: no answer, nothing paid, so it learns to come to an end
     """)
@@ -481,8 +484,8 @@ def _():
     ### What a lenient checker pays for
 
     Ours is strict: it reads what stands behind `[ANSWER]`. A lenient one pays whenever the right number
-    appears anywhere, even if only the tool wrote it. Trained on that, a policy learns to call and to
-    stop: {lesson.term("reward hacking")}.
+    appears anywhere, even by chance, or if only the tool wrote it. Trained on that, a policy learns to
+    call and to stop: {lesson.term("reward hacking")}.
     """)
     return
 
@@ -515,7 +518,7 @@ def _(paid_shares):
     _answer, _own, _tool = (f"{share:.0%}" for share in paid_shares.values())
     _more = sum(paid_shares.values()) / (paid_shares["answer"] or 1e-9) - 1
     lesson.table(
-        f"Where the small policy's episodes hold the right number: a lenient checker pays for {_more:.0%} more",
+        f"Where the small policy's episodes hold the right number: a lenient checker pays {_more:.0%} more often",
         nb05.rows(f"""
         it stands | episodes | strict | lenient
         behind `[ANSWER]` | {_answer} | pays | pays
@@ -637,7 +640,7 @@ def _(ask_idle, batch, idle_share, last):
 def _(batch, plan, whose_plan):
     lesson.figure(
         nb05.batch_chart(batch, plan),
-        f"{len(batch)} of these episodes on eight slots, by {whose_plan}. In red: the straggler, for which all wait.",
+        f"{len(batch)} of these episodes on eight slots, as if each took as long alone, by {whose_plan}. In red: the straggler.",
     )
     return
 
@@ -761,7 +764,7 @@ def _():
         | in turns: on-policy | side by side: off-policy
         data | of the current model | up to `max_lag` versions old
         loss | the plain one | with a correction factor (09)
-        waiting | everybody, for the slowest | hardly anybody (08)
+        waiting | everybody, for the slowest | less: 08 measures how much
         repeating a run | bit for bit | only by replay (11)
         risk | idle machines | learning that collapses (09)
         """),

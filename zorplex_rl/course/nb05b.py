@@ -262,7 +262,8 @@ def train_the_real_one(
     threads = torch.get_num_threads()
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     marks = [[answer(policy, tasks, sampling) for tasks in exams]]
-    card = Card("Three questions to SmolLM2", policy, steps, sampling, marks[0][0][:3])
+    title = "Three questions to SmolLM2. An arrow in a solid box: the model has invented the result"
+    card = Card(title, policy, steps, sampling, marks[0][0][:3])
 
     def on_step(step: int, episodes: Sequence[Episode]) -> None:
         curve.add("sampled", step, accuracy(episodes))
