@@ -284,7 +284,7 @@ def _(benchmark, config, sampling, small):
 def _(Sampling, answered, benchmark, config, smol):
     from zorplex_rl.policy.evaluate import summarise
 
-    brief = Sampling(temperature=1.0, max_tokens=48, max_turns=4, slots=64)
+    brief = Sampling(temperature=1.0, max_tokens=64, max_turns=4, slots=64)
     real = {}
     if smol:
         real = benchmark(smol, TASK_SPECS, config.real_samples, config.shots, brief)

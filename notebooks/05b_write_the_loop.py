@@ -47,7 +47,7 @@ def _():
     lesson.header(
         __file__,
         minutes=50,
-        hardware="two CPU cores, no network, no GPU",
+        hardware="two CPU cores, no GPU; a network only to fetch SmolLM2",
         goals=[
             "say why a reward can replace the right answer",
             "write the loop in which a model uses a tool: generate, call, inject",
@@ -158,8 +158,8 @@ def _(with_labels, with_rewards):
             lesson.md(
                 f"To be right nine times in ten takes {with_labels} steps with labels, and "
                 f"{median(with_rewards)} with rewards (median of three seeds). "
-                "A reward judges only the answer that was tried: RL needs a model that already "
-                "gets some answers right.\n\n"
+                "A reward judges only the answer that was tried, and says nothing until a right one "
+                "is: RL needs a model that already gets some answers right.\n\n"
                 "Why does it raise the mean reward? Because ∇p = p ∇log p:"
             ),
             lesson.math(
@@ -397,8 +397,8 @@ def _():
         hints=(
             "The trainer learns from more tokens than the policy sampled. Who wrote the others? "
             "And where are the tokens that end a text?",
-            "`episode.text` is for people. What was written down while the policy sampled need "
-            "not be made again.",
+            "`episode.text` is for people: many ids spell the same text, so encoding it need not give "
+            "back those that were drawn. They were written down while the policy sampled.",
         ),
     )
     return
@@ -466,7 +466,7 @@ def _():
             ### From an episode to its tokens
 
             An episode e is many tokens, the t-th of which is eₜ. The policy π draws some, each with a
-            probability that depends on all before it. The tool writes the others, by a rule of its own:
+            probability that depends on all before it, the question included. The tool writes the others, by a rule of its own:
             """),
             lesson.math(
                 r"\log p(e) = \sum_{t \,\in\, \text{drawn}} \log \pi_\theta(e_t \mid e_{\lt t}) "
@@ -575,7 +575,7 @@ def _():
     - {lesson.term("GRPO")} replaces that model by the group
       ([DeepSeekMath](https://arxiv.org/abs/2402.03300), section 4). The step here has its
       advantage, with the
-      plain policy gradient. GRPO also clips, takes the mean over each answer's own tokens, and adds
+      plain policy gradient. In the paper GRPO also clips, takes the mean over each answer's own tokens, and adds
       a penalty for leaving the start (KL).
     """,
     )

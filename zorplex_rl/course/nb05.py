@@ -4,9 +4,8 @@ fetch_button  pretrained    SmolLM2: a button that gets it, and the policy, if i
 word_problem                a question that stands in no table, and what a policy writes to it
 injection                   an episode that grows token by token, for a slider
 four_kinds                  a task of each kind, side by side
-rows                        the rows of a table, from text
-accuracy_chart  rows_of     the benchmark: accuracies with intervals, and a table
-gallery_of                  an episode of each ending, and how often each comes
+rows  rows_of               the rows of a table: from text, and of the benchmark
+accuracy_chart  gallery_of  its accuracies with intervals; an episode of each ending, and how often each comes
 density_chart  batch_chart  the times of episodes: their density by kind, and a batch on its slots
 straggler_by_lag            what the simulator finds for one straggler
 """

@@ -262,8 +262,7 @@ def train_the_real_one(
     threads = torch.get_num_threads()
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     marks = [[answer(policy, tasks, sampling) for tasks in exams]]
-    title = "Three questions to SmolLM2. An arrow in a solid box: the model has invented the result"
-    card = Card(title, policy, steps, sampling, marks[0][0][:3])
+    card = Card("SmolLM2: an arrow in a solid box is an invented result", policy, steps, sampling, marks[0][0][:3])
 
     def on_step(step: int, episodes: Sequence[Episode]) -> None:
         curve.add("sampled", step, accuracy(episodes))
@@ -282,9 +281,9 @@ def learned(marks: list[list[list[Episode]]]) -> tuple[int | list[int], str, lis
         return [], "SmolLM2 is not on this machine.", []
     before, after = ([summarise(episodes[0].task.kind, episodes) for episodes in exam] for exam in marks)
     pairs = list(zip(before, after, strict=True))
-    found = [index for index, (was, now) in enumerate(pairs) if now.accuracy - was.accuracy > 0.15]
+    found = [index for index, (was, now) in enumerate(pairs) if now.interval[0] > was.accuracy]
     why = "; ".join(f"`{was.name}`: {was.accuracy:.0%} before, {now.accuracy:.0%} after" for was, now in pairs) + ". "
     if found == [0]:
-        why += "It learned to call and to copy. It cannot add, and RL only makes likelier what a model already does."
+        why += "It learned to look up. That did not carry over to sums, at least not as far as so few answers tell."
     caption = f"SmolLM2 after training, {len(marks[0][0])} sampled answers to held-out tasks of each kind"
     return 2 if len(found) == 2 else found, why, [table(caption, rows_of(after))]
