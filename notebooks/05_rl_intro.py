@@ -18,10 +18,12 @@ with app.setup(hide_code=True):
     import random
     import re
     from statistics import fmean
+    from textwrap import wrap
     from types import SimpleNamespace
 
     import marimo as mo
 
+    from zorplex_rl.config import LearnerConfig
     from zorplex_rl.course.figures.loop_drawing import loop_drawing
     from zorplex_rl.course.lesson import exercise, lesson
     from zorplex_rl.course.lesson.later import later
@@ -32,26 +34,27 @@ with app.setup(hide_code=True):
     from zorplex_rl.simulation.setting import Setting
     from zorplex_rl.task.environment import Zorplex
     from zorplex_rl.task.episode import OUTCOMES
-    from zorplex_rl.task.parser import find_answer
-    from zorplex_rl.task.rewards import score
+    from zorplex_rl.task.rewards import final_answer, score
     from zorplex_rl.task.specs import HELD_OUT_WORDS, TASK_SPECS
 
     # The page shows its top before these are there: torch takes seconds.
     torch = later("torch")
     nb05 = later("zorplex_rl.course.nb05")
+    nb05b = later("zorplex_rl.course.nb05b")
     learning = later("zorplex_rl.learning.learner")
+    simple = later("zorplex_rl.learning.train_simple")
 
 
 @app.cell(hide_code=True)
 def _():
     lesson.header(
         __file__,
-        minutes=48,
+        minutes=49,
         hardware="two CPU cores, no GPU; a network only to fetch SmolLM2",
         goals=[
             "say when RL needs a distributed system, and when one process is enough",
             "say why we ask for made-up words and not for word problems",
-            "run a benchmark and read it: the capability is there, the form is not",
+            "run a benchmark, and read its intervals and outcomes",
             "sort failures, and price each of them by a reward",
             "say why a batch waits for its slowest episode, and what asynchrony costs instead",
         ],
@@ -60,24 +63,58 @@ def _():
 
 
 @app.cell(hide_code=True)
-def _():
-    mo.md("""
-    ## When does RL need a distributed system?
+def _(config, environment, sampling, small):
+    _exam = environment.tasks(("compositional",), 40, "held_out")
+    card = nb05b.Card(
+        "Four questions, and what a small model writes while it is trained",
+        small,
+        config.steps,
+        sampling,
+        nb05b.varied(simple.play(small, environment, _exam, config.seed, sampling), 4),
+        lines=5,
+    )
+    card
+    return (card,)
 
-    In reinforcement learning a model writes answers, a program judges them, and the model is trained on
-    them. *Generating* is limited by memory: each token reads all weights once. *Tools and checks* are
-    other programs, to wait for. *Training* is limited by arithmetic. As long as one machine does all
-    three and nobody waits for long, one process is enough. Beyond that, this drawing becomes a system.
+
+@app.cell(hide_code=True)
+def _():
+    lesson.md(f"""
+    Each word has a secret number, and only a tool knows it. Solid boxes are tokens of the model, dashed
+    ones come from the tool. At the right stands the {lesson.term("reward")}, and what it is made of. At step 0 you see
+    three ways to fail, and a success. Drag the slider, and watch what 20 training steps change.
+
+    How do we measure failures, what do we pay for, and when is one process too few? That is this page.
     """)
     return
 
 
 @app.cell(hide_code=True)
 def _():
-    lesson.figure(
-        loop_drawing(),
-        "The loop of this course.",
+    lesson.md(f"""
+    ## When does RL need a distributed system?
+
+    In reinforcement learning a model, called a {lesson.term("policy")}, writes answers. A program judges them, and the model
+    is trained on the judgements. Models that reason and models that use tools are made this way.
+
+    *Generating* is limited by memory bandwidth: each step of decoding reads all weights, and does little
+    arithmetic with them. *Tools and checks* are other programs, to wait for. *Training* is limited by
+    arithmetic. As long as one machine does all three and nobody waits for long, one process is enough.
+    Beyond that, the drawing below becomes a system.
+    """)
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    _drawing = lesson.figure(
+        loop_drawing(), "The buffer keeps finished episodes that are not too old."
     )
+    _models = mo.md("""
+    Two models answer here. The *small policy* comes with the course, and was made for this task, with
+    bad habits on purpose. *SmolLM2* is a real language model of 135 million parameters.
+    """)
+    mo.vstack([_drawing, _models])
     return
 
 
@@ -95,30 +132,40 @@ def settings():
         samples=100,  # tasks of each kind for the small policy
         real_samples=12,  # and for SmolLM2, which is 150 times as large
         shots=2,  # worked examples that SmolLM2 sees before each question
+        steps=20,  # of training the small policy
     )
     return (config,)
 
 
 @app.cell
-def _(fetch):
+def _(config):
     from zorplex_rl.policy.load import load_policy
     from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
 
-    small = load_policy("embedded")
+    small = load_policy("embedded")  # it comes with this course
+    environment = Zorplex(config.seed)
+    # A tool call ends a turn; slots are episodes that are written side by side.
+    sampling = Sampling(temperature=1.0, max_tokens=96, max_turns=6, slots=64)
+    return RolloutRequest, Sampling, environment, load_policy, rollout, sampling, small
+
+
+@app.cell
+def _(fetch, small):
     smol, computed_on = nb05.pretrained(fetch)
     torch.set_num_threads(2 if smol else 1)
-    speaker = smol or small
-    return RolloutRequest, Sampling, computed_on, load_policy, rollout, small, smol, speaker
+    policy, name = (smol, "SmolLM2") if smol else (small, "the small policy")
+    return computed_on, name, policy, smol
 
 
 @app.cell(hide_code=True)
-def _(speaker):
-    lesson.ran_on(speaker)
+def _(policy):
+    lesson.ran_on(policy)
     return
 
 
 @app.cell(hide_code=True)
-def _(computed_on, speaker):
+def _(computed_on, name, policy):
+    _text = nb05.word_problem(policy)
     lesson.md(f"""
     {computed_on}
 
@@ -126,12 +173,13 @@ def _(computed_on, speaker):
 
     {nb05.WORD_PROBLEM.question}
 
-    The model writes:
+    This is what {name} writes:
 
-    {lesson.fence(nb05.word_problem(speaker))}
+    {lesson.fence(_text)}
 
-    The right answer is **{nb05.WORD_PROBLEM.answer}**. Did it calculate, or remember a problem like this one? And how
-    would a program find its answer in that text? We need a task without these two doubts.
+    The right answer is **{nb05.WORD_PROBLEM.answer}**; the last number of that text is {(re.findall("[0-9]+", _text) or ["missing"])[-1]}. A right
+    answer may be remembered, from a problem like this one on the web. And how should a program find an
+    answer in prose: is it really the last number? We need a task without these two doubts.
     """)
     return
 
@@ -140,23 +188,12 @@ def _(computed_on, speaker):
 def _():
     lesson.table(
         "Why a made-up task is better for training, and for measuring",
-        [
-            {
-                "": "Could it be memorised?",
-                "a word problem": "yes, the web is full of them",
-                "made-up words": "no, the numbers are drawn now",
-            },
-            {
-                "": "Can a program check it?",
-                "a word problem": "only if it finds a number in prose",
-                "made-up words": "yes: `[ANSWER]` and an integer",
-            },
-            {
-                "": "Can we set how hard it is?",
-                "a word problem": "no",
-                "made-up words": "yes: words, look-ups, redirects",
-            },
-        ],
+        nb05.rows("""
+        | a word problem | made-up words
+        Could it be memorised? | yes, the web is full of them | no, the numbers are drawn now
+        Can a program check it? | if it finds a number in prose | yes: `[ANSWER]` and an integer
+        Can we set how hard it is? | hardly, with problems from a file | yes: words, look-ups, redirects
+        """),
     )
     return
 
@@ -166,26 +203,25 @@ def _():
     mo.md("""
     ## Words with a secret number
 
-    Each word has a secret number, different in every task. The model cannot know it; it can only ask
-    a tool. Here is one task with its table, which only the tool sees.
+    Each number is new in every task. The model cannot know it; it can only ask a tool. Here is one task
+    with its table, which only the tool sees.
     """)
     return
 
 
 @app.cell
-def _(config):
-    environment = Zorplex(config.seed)
+def _(environment):
     (task,) = environment.tasks(("compositional",), 1)
-    print(task.question, task.table)
-    return environment, task
+    print(task.question, *wrap(f"{task.table}", 72), sep="\n")
+    return
 
 
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    An answer with tool calls grows in three ways, again and again. *Generate*: the model draws a
-    token. *Call*: the text holds a complete call, so the tool runs. *Inject*: append the result to the
-    text, as tokens, and keep generating. In notebook 05b you write this loop. Drag the slider.
+    An answer with tool calls grows in three ways. *Generate*: the model draws a token. *Call*: the text
+    holds a complete call, so the tool runs. *Inject*: append the result to the text, as tokens, and keep
+    generating. Drag the slider.
     """)
     return
 
@@ -204,10 +240,10 @@ def _(answered, small):
 
 
 @app.cell(hide_code=True)
-def _(environment, small):
+def _(environment):
     lesson.figure(
-        nb05.four_kinds(small, environment),
-        "The four kinds: what the model sees, and in bold a perfect answer. Results stand behind arrows.",
+        nb05.four_kinds(environment),
+        "The four kinds: the instruction, the question, and in bold a perfect answer. Results stand behind arrows.",
     )
     return
 
@@ -217,8 +253,8 @@ def _():
     lesson.md(f"""
     ## The benchmark
 
-    It asks each {lesson.term("policy", "policy")} held-out questions of every kind, and scores the
-    {lesson.term("episode", "episodes")}. Their words never occur in training.
+    It asks each policy questions of every kind, and scores the {lesson.term("episode", "episodes")}. The questions are
+    held out: their words are kept from all training.
     """)
     return
 
@@ -241,30 +277,28 @@ def _(RolloutRequest, config, rollout):
 
 
 @app.cell
-def _(Sampling, benchmark, config, small, smol):
+def _(benchmark, config, sampling, small):
+    answered = benchmark(small, TASK_SPECS, config.samples, 0, sampling)
+    return (answered,)
+
+
+@app.cell
+def _(Sampling, answered, benchmark, config, smol):
     from zorplex_rl.policy.evaluate import summarise
 
-    sampling = Sampling(temperature=1.0, max_tokens=96, max_turns=6, slots=64)
-    brief = Sampling(temperature=1.0, max_tokens=48, max_turns=4, slots=64)
-    answered = benchmark(small, TASK_SPECS, config.samples, 0, sampling)
-    reports = [summarise(f"small {kind}", episodes) for kind, episodes in answered.items()]
+    brief = Sampling(temperature=1.0, max_tokens=64, max_turns=4, slots=64)
     real = {}
     if smol:
         real = benchmark(smol, TASK_SPECS, config.real_samples, config.shots, brief)
-        reports += [
-            summarise(f"SmolLM2 {kind}", episodes) for kind, episodes in real.items()
-        ]
-    return answered, brief, real, reports, sampling, summarise
+    reports = [summarise(f"small {kind}", episodes) for kind, episodes in answered.items()]
+    reports += [summarise(f"SmolLM2 {kind}", episodes) for kind, episodes in real.items()]
+    return brief, real, reports, summarise
 
 
 @app.cell(hide_code=True)
 def _(reports):
-    mo.vstack(
-        [
-            lesson.table("The benchmark, sampled at temperature 1", nb05.rows_of(reports)),
-            lesson.figure(nb05.accuracy_chart(reports)),
-        ]
-    )
+    _table = lesson.table("The benchmark, sampled at temperature 1", nb05.rows_of(reports))
+    mo.vstack([_table, lesson.figure(nb05.accuracy_chart(reports))])
     return
 
 
@@ -272,17 +306,17 @@ def _(reports):
 def _(reports):
     _widest = max(reports, key=lambda report: report.interval[1] - report.interval[0])
     lesson.md(f"""
-    Read the intervals first. `{_widest.name}` has {_widest.episodes} answers, and its true accuracy may be
-    anywhere from {_widest.interval[0]:.0%} to {_widest.interval[1]:.0%}. A model that is wrong about a word is wrong each time.
-    So questions about the same word count as one trial, and there are only {len(HELD_OUT_WORDS)} words. The small policy was made for this task, with bad habits on purpose. A real model comes with other habits.
+    Read the intervals first: the true accuracy of `{_widest.name}` may be anywhere from {_widest.interval[0]:.0%} to {_widest.interval[1]:.0%}.
+    Mistakes about the same word tend to repeat. So all questions about one word count as one trial, and
+    there are only {len(HELD_OUT_WORDS)} held-out words.
     """)
     return
 
 
 @app.cell(hide_code=True)
-def _():
+def _(name):
     ask_shots = lesson.predict(
-        "How many questions of `simple` does the model answer in the required format if it sees no worked example?",
+        f"How many questions of kind `simple` does {name} answer in the required format if it sees no worked example?",
         "fewer than a third",
         "a third to two thirds",
         "more than two thirds",
@@ -292,23 +326,20 @@ def _():
 
 
 @app.cell
-def _(benchmark, brief, config, real, smol, small, speaker, summarise):
-    counts = (0, 1, 2, 4) if smol else (0, 2)
-    by_shots = {}
-    for shots in counts:
-        known = real.get("simple") if shots == config.shots else None
-        episodes = (
-            known
-            or benchmark(speaker, ("simple",), config.real_samples, shots, brief)["simple"]
-        )
-        by_shots[shots] = summarise(f"{shots} examples", episodes)
-    return (by_shots,)
+def _(benchmark, brief, config, real, smol, policy, summarise):
+    by_shots, anywhere = {}, {}
+    for shots in (0, 1, 2, 4) if smol else (0, 2):
+        found = real
+        if shots != config.shots or not real:
+            found = benchmark(policy, ("simple",), config.real_samples, shots, brief)
+        by_shots[shots] = summarise(f"{shots} examples", found["simple"])
+        somewhere = [paid_for(episode) is not None for episode in found["simple"]]
+        anywhere[shots] = fmean(somewhere)
+    return anywhere, by_shots
 
 
 @app.cell(hide_code=True)
-def _(ask_shots, by_shots, computed_on, smol):
-    from zorplex_rl.course.figures.bars import outcome_chart
-
+def _(anywhere, ask_shots, by_shots, computed_on, smol):
     _in_form = {
         n: r.outcomes["success"] + r.outcomes["wrong_answer"] for n, r in by_shots.items()
     }
@@ -318,15 +349,20 @@ def _(ask_shots, by_shots, computed_on, smol):
         right=0 if 3 * _in_form[0] < 1 else 1 if 3 * _in_form[0] <= 2 else 2,
         why=f"""
     Without an example {_in_form[0]:.0%} answer in the format, with {_most} examples {_in_form[_most]:.0%}.
-    {"The weights are the same: the capability is there, the form is not." if smol else computed_on}
-    {"RL needs a model that already gets some answers right, so SmolLM2 is trained with two examples before each question." if smol else ""}
+    The right number stands somewhere in {anywhere[0]:.0%} and {anywhere[_most]:.0%} of the texts, the tool's lines included.
+    {"RL needs a model that already gets some answers right, so SmolLM2 is trained with two examples before each question." if smol else computed_on}
     """,
-        shows=[
-            lesson.figure(
-                outcome_chart(list(by_shots.values())),
-                "`simple`, by the number of worked examples.",
-            )
-        ],
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _(by_shots, config, name, reports):
+    from zorplex_rl.course.figures.bars import outcome_chart
+
+    lesson.figure(
+        outcome_chart([reports[0], *by_shots.values()]),
+        f"How answers to `simple` end: the small policy, then {name} by its number of worked examples ({config.real_samples} answers each).",
     )
     return (outcome_chart,)
 
@@ -336,7 +372,7 @@ def _():
     mo.md("""
     ## A gallery of failures
 
-    "Wrong" is not one thing, and each kind of failure has its own cure.
+    "Wrong" is not one thing. First sort the failures, then give each of them a price.
 
     ### Exercise 1: sort them
     """)
@@ -347,13 +383,14 @@ def _():
 def outcome(answer, expected, finish):
     """Say how an episode ended: the first of these that holds.
 
-    "success"        there is an answer, and it is the expected one
-    "wrong_answer"   there is an answer, and it is another one
-    "tool_spam"      no answer, and `finish` is "turns": still calling tools at the limit
-    "truncated"      no answer, and `finish` is "tokens": cut off
-    "wrong_format"   no answer: it ended its text without one in the required format
+    "success"        an answer, the expected one
+    "wrong_answer"   an answer, another one
+    "tool_spam"      no answer, `finish` is "turns": still calling
+    "truncated"      no answer, `finish` is "tokens": cut off
+    "wrong_format"   no answer, it just ended its text
 
     `answer` and `expected` are integers; `answer` is None if there is none.
+    `finish` is "eos", "answer", "turns" or "tokens".
 
     >>> outcome(7, 7, "answer"), outcome(None, 7, "turns")
     ('success', 'tool_spam')
@@ -382,49 +419,21 @@ def _():
 @app.cell
 def _(answered, real):
     sort, whose_sort = exercise.running(lambda: outcome, check_outcome, outcome_solution)
-    gallery = {"small": {}, "SmolLM2": {}}
+    gallery = {"small": [], "SmolLM2": []}
     for _policy, _results in (("small", answered), ("SmolLM2", real)):
         for _episode in [episode for found in _results.values() for episode in found]:
-            _answers = [find_answer(text) for text in _episode.sampled_text]
-            _last = next(
-                (answer for answer in reversed(_answers) if answer is not None), None
-            )
-            ending = sort(_last, _episode.task.answer, _episode.finish)
-            gallery[_policy].setdefault(ending, []).append(_episode)
+            _answer = final_answer(_episode.sampled_text)
+            ending = sort(_answer, _episode.task.answer, _episode.finish)
+            gallery[_policy].append((ending, _episode))
     return gallery, whose_sort
 
 
 @app.cell(hide_code=True)
 def _(gallery, small, smol, whose_sort):
-    from zorplex_rl.course.figures.tokens import episode_card
-
-    _shown = {
-        name: [episodes[0] for ending, episodes in found.items() if ending != "success"]
-        for name, found in gallery.items()
-    }
     lesson.figure(
-        episode_card(small, _shown["small"])
-        + (episode_card(smol, _shown["SmolLM2"]) if smol else ""),
-        f"Failures of the small policy{', then of SmolLM2' if smol else ''}: one of each sort, by {whose_sort}. "
-        "Solid: the model's tokens. Dashed: the tool's. At the right: the reward.",
+        nb05.gallery_of(gallery, (small, smol)),
+        f"One episode of each sort, a success last, and how often each sort comes. By {whose_sort}.",
     )
-    return
-
-
-@app.cell(hide_code=True)
-def _(gallery, outcome_chart):
-    _totals = {name: sum(map(len, found.values())) for name, found in gallery.items()}
-    _bars = [
-        SimpleNamespace(
-            name=f"{name}, {_totals[name]}",
-            outcomes={
-                ending: len(found.get(ending, ())) / _totals[name] for ending in OUTCOMES
-            },
-        )
-        for name, found in gallery.items()
-        if found
-    ]
-    lesson.figure(outcome_chart(_bars), "How often each of them happens.")
     return
 
 
@@ -433,9 +442,13 @@ def _():
     lesson.md(f"""
     ### Exercise 2: price them
 
-    A {lesson.term("reward")} turns failures into numbers, and training follows the numbers. So every failure gets a
-    term. The right value is worth 1. Any answer in the format is worth 0.2, so that there is something
-    to find on the way. Every needless call costs 0.1.
+    A {lesson.term("reward")} turns failures into numbers, and training follows the numbers. It is a sum, and every failure
+    gets a term:
+
+    - *right value, wrong form*: +0.2 for any answer in the form, so it learns to write `[ANSWER]`
+    - *wrong answer*: +1 for the right value in the form, so it learns to copy and to add
+    - *tool spam*: −0.1 for each needless call, so it learns to ask once
+    - *truncated*: no answer, nothing paid, so it learns to come to an end
     """)
     return
 
@@ -457,8 +470,8 @@ def _():
         check_reward,
         reward_solution,
         level="warm-up",
-        minutes=4,
-        lines=2,
+        minutes=3,
+        lines=1,
         hints=(
             "Which two outcomes have an answer in the format?",
             'A comparison counts as 0 or 1: `(outcome == "success") + 0.2 * (outcome in (…)) − …`.',
@@ -469,45 +482,14 @@ def _():
 
 @app.cell(hide_code=True)
 def _():
-    lesson.table(
-        "From failures to terms",
-        [
-            {
-                "failure": "right value, wrong form",
-                "term": "+0.2 for the form",
-                "it learns to": "write `[ANSWER]`",
-            },
-            {
-                "failure": "wrong answer",
-                "term": "+1 for the right value only",
-                "it learns to": "copy what the tool said",
-            },
-            {
-                "failure": "tool spam",
-                "term": "−0.1 for each needless call",
-                "it learns to": "ask once",
-            },
-            {
-                "failure": "truncated",
-                "term": "nothing is paid",
-                "it learns to": "come to an end",
-            },
-        ],
-    )
+    lesson.md(f"""
+    ### What a lenient checker pays for
+
+    Ours is strict: it reads what stands behind `[ANSWER]`. A lenient one pays whenever the right number
+    appears anywhere, even by chance, or if only the tool wrote it. Trained on that, a policy learns to
+    call and to stop: {lesson.term("reward hacking")}.
+    """)
     return
-
-
-@app.cell(hide_code=True)
-def _():
-    ask_lenient = lesson.predict(
-        "A lenient checker pays whenever the right number appears anywhere in the text. How many more "
-        "episodes of the small policy does it pay for?",
-        "up to 25% more",
-        "25% to 75% more",
-        "more than that",
-    )
-    ask_lenient
-    return (ask_lenient,)
 
 
 @app.function
@@ -523,25 +505,30 @@ def paid_for(episode):
     return None
 
 
-@app.cell(hide_code=True)
-def _(answered, ask_lenient):
-    _paid = [paid_for(episode) for episodes in answered.values() for episode in episodes]
+@app.cell
+def _(answered):
+    paid = [paid_for(episode) for episodes in answered.values() for episode in episodes]
     paid_shares = {
-        what: _paid.count(what) / len(_paid)
+        what: paid.count(what) / len(paid)
         for what in ("answer", "own words", "tool's words")
     }
-    _more = sum(paid_shares.values()) / (paid_shares["answer"] or 1e-9)
-    lesson.reveal(
-        ask_lenient,
-        right=0 if _more <= 1.25 else 1 if _more <= 1.75 else 2,
-        why=f"""
-    {_more - 1:.0%} more. In {paid_shares["own words"]:.0%} of all episodes the policy wrote the number, but
-    not as its answer. In {paid_shares["tool's words"]:.0%} only the tool wrote it: there the checker pays for
-    calling alone. A policy that is trained on that learns to call and to stop. That is
-    {lesson.term("reward hacking")}.
-    """,
-    )
     return (paid_shares,)
+
+
+@app.cell(hide_code=True)
+def _(paid_shares):
+    _answer, _own, _tool = (f"{share:.0%}" for share in paid_shares.values())
+    _more = sum(paid_shares.values()) / (paid_shares["answer"] or 1e-9) - 1
+    lesson.table(
+        f"Where the small policy's episodes hold the right number: a lenient checker pays {_more:.0%} more often",
+        nb05.rows(f"""
+        it stands | episodes | strict | lenient
+        behind `[ANSWER]` | {_answer} | pays | pays
+        in its own words: right value, wrong form | {_own} | – | pays
+        in the tool's words alone | {_tool} | – | pays
+        """),
+    )
+    return
 
 
 @app.cell(hide_code=True)
@@ -549,21 +536,10 @@ def _():
     mo.md("""
     ## Latencies
 
-    Now look at the clock. One episode stops after a line, another goes on until it is cut off.
+    One episode stops after a line, another goes on until it is cut off. They are written side by side,
+    so each also waits for the others' tokens. Longer answers and slow tools spread the times further.
     """)
     return
-
-
-@app.cell(hide_code=True)
-def _():
-    ask_slowest = lesson.predict(
-        "How many times as long as the fastest does the slowest of all episodes take?",
-        "up to 3 times",
-        "3 to 10 times",
-        "more than 10 times",
-    )
-    ask_slowest
-    return (ask_slowest,)
 
 
 @app.cell
@@ -577,17 +553,11 @@ def _(answered, real):
 
 
 @app.cell(hide_code=True)
-def _(ask_slowest, slowest_over_fastest, timed, times):
-    lesson.reveal(
-        ask_slowest,
-        right=0 if slowest_over_fastest <= 3 else 1 if slowest_over_fastest <= 10 else 2,
-        why=f"""
-    {max(times):.2f} s over {min(times):.2f} s: {slowest_over_fastest:.1f} times. Answers of thousands of
-    tokens, and tools that take seconds, spread them further.
-    """,
-        shows=[
-            lesson.figure(nb05.density_chart(timed), "How dense the times lie, by kind.")
-        ],
+def _(slowest_over_fastest, timed, times):
+    lesson.figure(
+        nb05.density_chart(timed),
+        f"How dense the times lie, by kind. The fastest episode took {min(times):.2f} s, the slowest {max(times):.2f} s: "
+        f"{slowest_over_fastest:.1f} times as long.",
     )
     return
 
@@ -597,10 +567,22 @@ def _():
     mo.md("""
     ### Exercise 3: the straggler
 
-    A generator has slots, each of which writes one episode at a time. In a synchronous step, the trainer
-    starts when the last episode of the batch is done.
+    A generator has slots, each of which writes one episode at a time. In a synchronous step the trainer
+    starts when the last one is done.
     """)
     return
+
+
+@app.cell(hide_code=True)
+def _():
+    ask_idle = lesson.predict(
+        "24 of these episodes go to eight slots. How much of the slots' time goes into waiting for the last?",
+        "less than 15%",
+        "15% to 35%",
+        "more than 35%",
+    )
+    ask_idle
+    return (ask_idle,)
 
 
 @app.function
@@ -638,18 +620,29 @@ def _(times):
         lambda: schedule, check_schedule, schedule_solution
     )
     batch = random.Random(0).sample(times, min(24, len(times)))
-    plan = plan_of(batch, 8)
+    plan = plan_of(list(batch), 8)
     last = max(start + took for (_, start), took in zip(plan, batch, strict=True))
     idle_share = 1 - sum(batch) / (8 * last)
     return batch, idle_share, last, plan, whose_plan
 
 
 @app.cell(hide_code=True)
-def _(batch, idle_share, last, plan, whose_plan):
+def _(ask_idle, batch, idle_share, last):
+    lesson.reveal(
+        ask_idle,
+        right=0 if idle_share < 0.15 else 1 if idle_share <= 0.35 else 2,
+        why=f"""
+    {idle_share:.0%}. The batch takes {last:.2f} s. Shared out evenly, the same work would take {sum(batch) / 8:.2f} s.
+    """,
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _(batch, plan, whose_plan):
     lesson.figure(
         nb05.batch_chart(batch, plan),
-        f"{len(batch)} of these episodes on eight slots, by {whose_plan}. The batch takes {last:.2f} s, and "
-        f"{idle_share:.0%} of the slots' time is spent waiting for the last episode, in red.",
+        f"{len(batch)} of these episodes on eight slots, as if each took as long alone, by {whose_plan}. In red: the straggler.",
     )
     return
 
@@ -659,7 +652,8 @@ def _():
     lesson.md(f"""
     ## The asynchronous answer
 
-    This is the synchronous loop. Each line waits for the one before it.
+    This is the synchronous loop. Each line waits for the one before it. Several answers to one question
+    are a {lesson.term("group")}; an answer's {lesson.term("advantage")} says how much better than its group it was. In 05b you write it.
 
     ```python
     for step in range(steps):
@@ -674,32 +668,37 @@ def _():
 
     Stop taking turns: put a buffer between both sides, and write the next batch while the trainer
     works. A step then takes as long as the slower of the two, not as long as
-    both, and a straggler delays only its own group. The price is older data,
-    {lesson.term("off-policy")}; `max_lag` bounds by how many versions.
+    both, and generators do not wait for a straggler. The price: the trainer learns from answers of older
+    weights. Such data are called {lesson.term("off-policy")}; `max_lag` bounds by how many versions they are late.
 
-    These are the phases of one step on this machine, with 64 episodes of the small policy:
+    Here the package runs the loop, with a clock around each phase. This run fills the card at the top.
     """)
     return
 
 
 @app.cell
-def _(RolloutRequest, environment, load_policy, rollout, sampling):
-    generator, trainer = load_policy("embedded"), learning.Learner(load_policy("embedded"))
+def _(card, config, environment, load_policy, sampling):
+    generator = load_policy("embedded")
+    rate = LearnerConfig(learning_rate=3e-4, warmup_steps=0)
+    trainer = learning.Learner(load_policy("embedded"), rate)
     clock, latencies = SpanRecorder("this process"), []
-    for _step in range(3):
+    for _step in range(config.steps):
         _tasks = environment.tasks(("compositional",), 8, start=8 * _step)
-        _requests = [
-            RolloutRequest(t, s, g) for g, t in enumerate(_tasks) for s in range(8)
-        ]
+        _copies = [task for task in _tasks for _ in range(4)]
         with clock.span("generate"):
-            _batch = rollout(generator, _requests, environment.execute, sampling)
-        for _episode in _batch:
-            _episode.score = score(_episode)
+            _batch = simple.play(generator, environment, _copies, 1000 * _step, sampling)
+        for _number, _episode in enumerate(_batch):
+            _episode.group = _number // 4
+        _rewards = [episode.score.reward for episode in _batch]
+        _groups = [_rewards[first : first + 4] for first in range(0, len(_batch), 4)]
+        _advantages = [a for group in _groups for a in simple.compare(group)]
         with clock.span("train"):
-            trainer.step(_batch, [1.0, -1.0] * 32)
+            trainer.step(_batch, _advantages)
         with clock.span("pull"):
             generator.model.load_state_dict(trainer.policy.model.state_dict())
         latencies.append(group_latencies(_batch))
+        card.play(generator, _step + 1)
+    card.seal()
     spans = clock.drain()
     seconds = {
         kind: fmean(span.end - span.start for span in spans if span.kind == kind)
@@ -712,15 +711,24 @@ def _(RolloutRequest, environment, load_policy, rollout, sampling):
 def _(seconds):
     _share = {kind: f"{took / sum(seconds.values()):.1%}" for kind, took in seconds.items()}
     lesson.md(f"""
-    Generating takes {_share["generate"]}, training {_share["train"]}, loading the new weights
-    {_share["pull"]}; this split is an artefact of our code and of short answers. In large models generating is most of it:
+    Of a step with 32 episodes, generating takes {_share["generate"]}, training {_share["train"]}, loading the new weights
+    {_share["pull"]}. This split is an artefact of our code and of short answers. With large models generating usually dominates:
     [SortedRL](https://arxiv.org/abs/2603.23414) (March 2026) reports up to 70% for answers of 16,000 tokens.
-    Find out with the sliders:
 
-    1. *no variance*: with how many generators is the speed-up largest?
-    2. *one straggler*: beyond which lag do you gain less than 2 %?
+    The simulator below draws both ways on one axis; *this machine* has these numbers.
     """)
     return
+
+
+@app.cell(hide_code=True)
+def _():
+    ask_lag = lesson.predict(
+        "Choose the scenario *one straggler*: one group takes eight times as long as the others. From which "
+        "`max_lag` on do you gain less than 2 %?",
+        *("0", "1", "2", "4"),
+    )
+    ask_lag
+    return (ask_lag,)
 
 
 @app.cell
@@ -733,15 +741,20 @@ def _(latencies, seconds):
         training_seconds=seconds["train"],
         sync_seconds=seconds["pull"],
     )
-    TimelineSimulator(
-        this_machine, static="execute" in mo.cli_args(), scenario="this machine"
-    )
+    TimelineSimulator(this_machine, static="execute" in mo.cli_args())
     return (this_machine,)
 
 
 @app.cell(hide_code=True)
-def _():
-    mo.vstack([lesson.folded(*found) for found in nb05.settled()])
+def _(ask_lag):
+    _lags = nb05.straggler_by_lag()
+    _enough = [took <= 1.02 * min(_lags.values()) for took in _lags.values()].index(True)
+    _told = ", ".join(f"{took:.1f} s at {lag}" for lag, took in _lags.items())
+    lesson.reveal(
+        ask_lag,
+        right=_enough,
+        why=f"{_told}. Other batches are on their way while one waits.",
+    )
     return
 
 
@@ -749,33 +762,14 @@ def _():
 def _():
     lesson.table(
         "What asynchrony buys, and what it costs",
-        [
-            {
-                "": "data",
-                "in turns: on-policy": "of the current model",
-                "side by side: off-policy": "up to `max_lag` versions old",
-            },
-            {
-                "": "loss",
-                "in turns: on-policy": "the plain one",
-                "side by side: off-policy": "with a correction factor (09)",
-            },
-            {
-                "": "waiting",
-                "in turns: on-policy": "everybody, for the slowest",
-                "side by side: off-policy": "hardly anybody (08)",
-            },
-            {
-                "": "repeating a run",
-                "in turns: on-policy": "bit for bit",
-                "side by side: off-policy": "only by replay (11)",
-            },
-            {
-                "": "risk",
-                "in turns: on-policy": "idle machines",
-                "side by side: off-policy": "learning that collapses (09)",
-            },
-        ],
+        nb05.rows("""
+        | in turns: on-policy | side by side: off-policy
+        data | of the current model | up to `max_lag` versions old
+        loss | the plain one | with a correction factor (09)
+        waiting | everybody, for the slowest | less: 08 measures how much
+        repeating a run | bit for bit | only by replay (11)
+        risk | idle machines | learning that collapses (09)
+        """),
     )
     return
 
@@ -783,16 +777,17 @@ def _():
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    It buys more than an answer to stragglers. Generators and trainers *scale apart*: twice as many of
-    one, none more of the other (06). They run on *other hardware*, memory for the one, arithmetic for
-    the other (10). And *faults stay where they are*: a generator that dies takes its own episodes
-    with it, not the trainer (03).
+    It buys more than an answer to stragglers:
+
+    - Generators and trainers *scale apart*: more of one, not of the other (notebook 06).
+    - They run on *other hardware*: fast memory for one, arithmetic for the other (notebook 10).
+    - *Faults stay where they are*: a dead generator takes only its own episodes with it (notebook 03).
 
     ## Why these are actors
 
     Each box of the drawing has a state of its own: weights, a queue, a table. It speaks to the others
-    only by messages, does one thing at a time, and may die alone. A process with a state and a mailbox
-    is called an actor; notebook 01 shows one. In 05b you write what they will do.
+    only by messages, does one thing at a time, and may die alone. That is an actor. Notebook 01 shows
+    one, 06 a pool of them, 07 how weights reach them, and 08 runs the whole drawing.
     """)
     return
 
@@ -807,12 +802,11 @@ def _():
 def _(idle_share, reports):
     _small = reports[1]
     lesson.recap(
-        "A made-up task cannot be memorised, a program checks it, and we set how hard it is.",
+        "A made-up task cannot be memorised, and a program checks it.",
         f"The small policy is right in {_small.accuracy:.0%} of sums, "
         f"and {_small.outcomes['wrong_format']:.0%} end without the required format.",
-        "Each failure has a term of the reward; a lenient checker pays for the wrong thing.",
         f"In a batch of 24 on eight slots, {idle_share:.0%} of the time is spent waiting.",
-        "In turns a step is a sum; side by side it is a maximum, on older data.",
+        "In turns a step takes as long as all phases together; side by side, as the slowest.",
     )
     return
 
@@ -853,8 +847,11 @@ def check_reward(reward):
 
 @app.function(hide_code=True)
 def reward_solution(outcome, needless_calls):
-    in_the_format = outcome in ("success", "wrong_answer")
-    return (outcome == "success") + 0.2 * in_the_format - 0.1 * needless_calls
+    return (
+        (outcome == "success")
+        + 0.2 * (outcome in ("success", "wrong_answer"))
+        - 0.1 * needless_calls
+    )
 
 
 @app.function(hide_code=True)

@@ -18,6 +18,7 @@ with app.setup(hide_code=True):
     import random
     from pathlib import Path
     from statistics import fmean, median, pstdev
+    from textwrap import wrap
     from types import SimpleNamespace
 
     import marimo as mo
@@ -48,7 +49,7 @@ def _():
     lesson.header(
         __file__,
         minutes=50,
-        hardware="two CPU cores, no network, no GPU",
+        hardware="two CPU cores, no GPU; a network only to fetch SmolLM2",
         goals=[
             "say why a reward can replace the right answer",
             "write the loop in which a model uses a tool: generate, call, inject",
@@ -77,8 +78,8 @@ def _(answered, config, policy, sampling):
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    Solid boxes are tokens of the model, dashed ones come from a tool. At the right stands the
-    reward, and what it is made of. Drag the slider through the training that this page does.
+    The card of notebook 05: solid boxes are tokens of the model, dashed ones come from a tool. Once your
+    own functions have trained the policy, further down, the slider shows what each step changed.
     """)
     return
 
@@ -86,8 +87,8 @@ def _():
 @app.cell(hide_code=True)
 def _():
     lesson.figure(
-        loop_drawing(),
-        "The loop of this course, here in one process.",
+        loop_drawing("dataset", "generator", "tools", "reward", "trainer"),
+        "The loop of this course. What is lit runs on this page, in one process.",
     )
     return
 
@@ -99,10 +100,10 @@ def _():
 
     In notebook 05 every mistake had a price. Now the model learns from the price alone.
 
-    Supervised learning copies a right text that somebody has written. Often nobody can, but a
-    program can check one. In reinforcement learning (RL) the model, called a
+    Supervised learning copies a right text that somebody has written. Often nobody has written one, but
+    a program can check one. In reinforcement learning (RL) the model, called a
     {lesson.term("policy")}, writes the answer itself, and a {lesson.term("reward")} says how good
-    it was. Below, both learn the answers to ten questions. Two lines differ.
+    it was. Below, both learn the answers to ten questions. The lines with a comment differ.
     """)
     return
 
@@ -112,7 +113,7 @@ def supervised_loop(policy, optimizer, questions, right_answer):
     for question in questions:
         logp = policy(question).log_softmax(-1)
         answer = right_answer[question]  # somebody wrote it
-        loss = -logp[answer]
+        loss = -logp[answer]  # as likely as possible
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -123,7 +124,7 @@ def rl_loop(policy, optimizer, questions, reward):
     for question in questions:
         logp = policy(question).log_softmax(-1)
         answer = logp.exp().multinomial(1).item()  # the policy writes it
-        loss = -reward(question, answer) * logp[answer]
+        loss = -reward(question, answer) * logp[answer]  # if it was good
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -159,8 +160,8 @@ def _(with_labels, with_rewards):
             lesson.md(
                 f"To be right nine times in ten takes {with_labels} steps with labels, and "
                 f"{median(with_rewards)} with rewards (median of three seeds). "
-                "A reward judges only the answer that was tried: RL needs a model that already "
-                "gets some answers right.\n\n"
+                "A reward judges only the answer that was tried, and says nothing until a right one "
+                "is: RL needs a model that already gets some answers right.\n\n"
                 "Why does it raise the mean reward? Because ∇p = p ∇log p:"
             ),
             lesson.math(
@@ -168,7 +169,8 @@ def _(with_labels, with_rewards):
                 r"\mathbb{E}_{a \sim p} \left[ R(a) \, \nabla \log p(a) \right]"
             ),
             lesson.md(
-                "Each step samples one answer from the current model. Such data are called "
+                "The last is what `loss.backward()` adds up, one sampled answer at a time. "
+                "Each step samples from the current model. Such data are called "
                 f"{lesson.term('on-policy')}. Answers from an older model need a correction factor: "
                 "notebook 09."
             ),
@@ -182,8 +184,7 @@ def _():
     mo.md("""
     ## A task that can only be looked up
 
-    It is the task of notebook 05: each word has a secret number, only a tool tells it, and an answer is
-    `[ANSWER]` and one integer.
+    The task of notebook 05: only a tool tells a word's number, and an answer is `[ANSWER]` and an integer.
     """)
     return
 
@@ -194,13 +195,7 @@ def _():
     from zorplex_rl.policy.load import load_policy
     from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
 
-    return (
-        RolloutRequest,
-        Sampling,
-        load_policy,
-        rollout,
-        summarise,
-    )
+    return RolloutRequest, Sampling, load_policy, rollout, summarise
 
 
 @app.cell
@@ -228,7 +223,8 @@ def _(Sampling, config, load_policy):
     # says how many the package's engine decodes side by side.
     sampling = Sampling(temperature=1.0, max_tokens=96, max_turns=96, slots=64)
     (task,) = environment.tasks(("compositional",), 1)
-    print(policy.tokenizer.decode(encode_prompt(policy.tokenizer, task)), dict(task.table))
+    print(policy.tokenizer.decode(encode_prompt(policy.tokenizer, task)))
+    print(*wrap(f"{task.table}", 72), sep="\n")
     return environment, policy, sampling, task
 
 
@@ -241,7 +237,7 @@ def _(policy):
 @app.cell(hide_code=True)
 def _():
     lesson.md(f"""
-    The policy sees the text. Only the tool sees the table.
+    The policy sees the text, and only the tool the table.
 
     ### Exercise 1: generate, call, inject
 
@@ -258,19 +254,19 @@ def sample_episode(policy, task, execute, sampling, seed):
 
     Make one `rng = random.Random(seed)` for the episode, and call `rng.choices` once a
     token, at the temperature.
-    Stop at an end-of-text token, one of `policy.eos_ids` (keep it). Also stop once a line
-    *ends* with an answer; a line that is not finished may still get more digits. Never return
+    Stop at an end-of-text token, one of `policy.eos_ids` (keep it). Also stop once a
+    *finished* line holds an answer: in an unfinished one more digits may follow. Never return
     more than `max_tokens`, results included: cut off what does not fit of a result.
     Look for a call in what was written since the last result. Inject " -> ", the result
     and a line break.
 
-        policy.model(ids).logits                 ids [1, T] in, logits [1, T, V] out
-        encode_prompt(policy.tokenizer, task)    the ids of what the policy sees
-        encode_text(policy.tokenizer, text)      the ids of any text
+        policy.model(ids).logits           [1, T] to [1, T, V]
+        encode_prompt(policy.tokenizer, task)       prompt ids
+        encode_text(policy.tokenizer, text)   ids of any text
         policy.tokenizer.decode(ids, skip_special_tokens=True)
-        find_call(text)                          the first complete call in it, or None
-        find_answer(text)                        the answer that it gives, or None
-        execute(task, call)                      a call's result, a text
+        find_call(text)        the first complete one, or None
+        find_answer(text)       the answer that it gives, or None
+        execute(task, call)              a call's result, a text
 
     >>> ids, sampled = sample_episode(policy, task, environment.execute, sampling, 0)
     """
@@ -334,10 +330,10 @@ def _(environment, policy, sampler, sampling, whose_sampler):
 @app.cell(hide_code=True)
 def _():
     ask_injected = lesson.predict(
-        "How well does the policy foresee the tool's tokens, compared with its own?",
-        "as well as its own",
-        "worse than its own",
-        "better than its own",
+        "How much probability does the policy give to the tool's tokens, compared with its own?",
+        "as much",
+        "less",
+        "more",
     )
     ask_injected
     return (ask_injected,)
@@ -351,9 +347,9 @@ def _(ask_injected, by_engine, policy):
         ask_injected,
         right=0 if abs(_own - _tool) < 0.05 else 1 if _tool < _own else 2,
         why=f"""
-    Its own had a mean probability of {_own:.0%}, the tool's {_tool:.0%}. Trained on these, it
+    Its own had a mean probability of {_own:.0%}, the tool's {_tool:.0%}. Trained on the tool's tokens, it
     would learn to *invent* results after good episodes, and to avoid true ones after bad ones. A
-    {lesson.term("loss mask")} keeps them from the trainer.
+    {lesson.term("loss mask")} keeps them out of the loss.
     """,
     )
     return (foreseen,)
@@ -403,8 +399,8 @@ def _():
         hints=(
             "The trainer learns from more tokens than the policy sampled. Who wrote the others? "
             "And where are the tokens that end a text?",
-            "`episode.text` is for people. What was written down while the policy sampled need "
-            "not be made again.",
+            "`episode.text` is for people: many ids spell the same text, so encoding it need not give "
+            "back those that were drawn. They were written down while the policy sampled.",
         ),
     )
     return
@@ -436,7 +432,9 @@ def _(was):
     the right value, +0.2 for any answer in the format, and −0.1 for every needless call.
 
     Several episodes of one task are a {lesson.term("group")}. The {lesson.term("advantage")}
-    says how much better an episode did than its group, in standard deviations.
+    says how much better an episode did than its group. Subtracting the mean pushes up what is better
+    than usual, and down what is worse. Dividing by the standard deviation lets every group push about
+    equally hard.
     """)
     return
 
@@ -451,14 +449,11 @@ def advantages_of(rewards):
 @app.cell(hide_code=True)
 def _():
     lesson.folded(
-        "Why may the mean be subtracted, and why divide?",
-        "A constant b adds b Σ∇p to the mean gradient, and that is 0: probabilities always add "
-        "up to 1. The reward alone would push up every answer that earns a "
+        "Why may the mean be subtracted, and what does the division cost?",
+        "A constant b adds b Σ∇p, the sum over all answers, to the mean gradient. That is 0: "
+        "probabilities always add up to 1. The reward alone would push up every answer that earns a "
         "little, and other steps would have to undo it. A constant near the mean leaves less to "
-        "undo, so a step's gradient usually scatters less; a bad constant "
-        "makes it scatter more. The group's mean is no constant: an episode is part of it, "
-        "so without the division the mean gradient is too small by the factor (n − 1)/n. "
-        "Dividing by the deviation lets every group push about equally hard. That overweights "
+        "undo, so a step's gradient usually scatters less. The division overweights "
         "groups that are nearly all right or all wrong, and "
         "[Dr. GRPO](https://arxiv.org/abs/2503.20783) (Liu et al., 2025) leaves it out.",
     )
@@ -472,8 +467,8 @@ def _():
             lesson.md("""
             ### From an episode to its tokens
 
-            An episode e is many tokens. The policy π draws some, each with a probability that
-            depends on all before it, `e<t`. The tool writes the others, by a rule of its own. So:
+            An episode e is many tokens, the t-th of which is eₜ. The policy π draws some, each with a
+            probability that depends on all before it, the question included. The tool writes the others, by a rule of its own:
             """),
             lesson.math(
                 r"\log p(e) = \sum_{t \,\in\, \text{drawn}} \log \pi_\theta(e_t \mid e_{\lt t}) "
@@ -491,7 +486,7 @@ def _():
             ),
             lesson.md(
                 "To divide by the number of drawn tokens is a choice, the token mean: a long "
-                "episode counts for more. Try one push, at the place where an answer begins. "
+                "episode counts for more.\n\nTry one push, at the place where an answer begins. "
                 "Its size is invented, so that you can see it; a real step moves less."
             ),
         ]
@@ -577,13 +572,12 @@ def _():
         f"""
     - {lesson.term("PPO")} takes several steps on one batch, so that the batch is soon off-policy.
       It weights each token by the ratio of its new to its old
-      probability, and [clips](https://arxiv.org/abs/1707.06347). Clipping is one-sided: beyond a
-      range a token gets no more push *in the direction of its
-      advantage*, but a push back always counts. A second model, the critic, estimates values.
+      probability, and [clips](https://arxiv.org/abs/1707.06347) that ratio; notebook 09 shows both.
+      A second model, the critic, estimates values.
     - {lesson.term("GRPO")} replaces that model by the group
       ([DeepSeekMath](https://arxiv.org/abs/2402.03300), section 4). The step here has its
       advantage, with the
-      plain policy gradient. GRPO also clips, takes the mean over each answer's own tokens, and adds
+      plain policy gradient. In the paper GRPO also clips, takes the mean over each answer's own tokens, and adds
       a penalty for leaving the start (KL).
     """,
     )
@@ -705,8 +699,8 @@ def _(answer_tasks, ask_gain, held_out, history, learner, summarise, was):
         why=f"""
     From {was.accuracy:.0%} to {now.accuracy:.0%}, on words that training never draws. Episodes
     without the form fell from
-    {was.outcomes["wrong_format"]:.0%} to {now.outcomes["wrong_format"]:.0%}:
-    {"most of the gain is formatting: the model already knew the answer" if 200 * _form > gain else "less than half of the gain is formatting"}.
+    {was.outcomes["wrong_format"]:.0%} to {now.outcomes["wrong_format"]:.0%}, which is
+    {"most of the gain. Here RL taught a habit, more than arithmetic" if 200 * _form > gain else "less than half of the gain"}.
     """,
         shows=[
             lesson.figure(
@@ -723,7 +717,7 @@ def _():
     mo.md("""
     ## Your file
 
-    `sample_episode` and `policy_gradient`, with the rest around them, are a program of one file.
+    Your `sample_episode` and `policy_gradient`, with a little around them, are a whole program.
     """)
     return
 
@@ -765,9 +759,8 @@ def _(real):
     SmolLM2 has 135 million parameters. Two worked examples stand before each question, because then it
     gets some answers right.
 
-    Only the model, the task and the learning rate differ from your loop. The package's sampler and
-    learner do what your functions do, faster: they run the common beginning of all texts once.
-    Watch the arrows: where one stands in a solid box, the model has invented the result.
+    The loop is yours; task, sizes and learning rate differ. The package's sampler and learner do what
+    your functions do, faster: they run the common beginning of all texts once.
 
     {"" if real else "**SmolLM2 is not on this machine**, so nothing below was computed. Notebook 05 has a button that fetches it (93 MB)."}
     """)

@@ -3,38 +3,42 @@
 fetch_button  pretrained    SmolLM2: a button that gets it, and the policy, if it is there
 word_problem                a question that stands in no table, and what a policy writes to it
 injection                   an episode that grows token by token, for a slider
-four_kinds                  the prompts of the four kinds, side by side
-accuracy_chart  rows_of     the benchmark: accuracies with intervals, and a table
+four_kinds                  a task of each kind, side by side
+rows  rows_of               the rows of a table: from text, and of the benchmark
+accuracy_chart  gallery_of  its accuracies with intervals; an episode of each ending, and how often each comes
 density_chart  batch_chart  the times of episodes: their density by kind, and a batch on its slots
-settled                     the questions about the simulator, answered by it
+straggler_by_lag            what the simulator finds for one straggler
 """
 
 from __future__ import annotations
 
 import html
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from textwrap import wrap
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import marimo as mo
 import numpy as np
 
+from zorplex_rl.course.figures.bars import outcome_chart
 from zorplex_rl.course.figures.loop_drawing import ROLES
 from zorplex_rl.course.figures.tokens import episode_card
 from zorplex_rl.course.lesson import lesson
-from zorplex_rl.course.widgets.timeline_simulator import GRID, ON_THE_GRID, ONE_STRAGGLER
+from zorplex_rl.course.widgets.timeline_simulator import GRID, ONE_STRAGGLER
 from zorplex_rl.course.widgets.what_if import Answer
 from zorplex_rl.errors import PolicyError
 from zorplex_rl.policy import smollm2
 from zorplex_rl.policy.evaluate import Report
 from zorplex_rl.policy.load import Policy, load_policy
 from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
-from zorplex_rl.policy.tool_loop import encode_prompt
 from zorplex_rl.run import figure as style
 from zorplex_rl.run.figure import render
 from zorplex_rl.simulation.simulate import compare as simulate
 from zorplex_rl.task.environment import Environment, Zorplex
-from zorplex_rl.task.episode import Episode, Task
+from zorplex_rl.task.episode import OUTCOMES, Episode, Task
 from zorplex_rl.task.specs import TASK_SPECS
 
 if TYPE_CHECKING:
@@ -80,32 +84,39 @@ def word_problem(policy: Policy) -> str:
     no_tools = Environment()
     request, greedy = RolloutRequest(WORD_PROBLEM), Sampling(temperature=0.0, max_tokens=96)
     (episode,) = rollout(policy, [request], no_tools.execute, greedy, environment=no_tools)
-    return episode.text.strip()
+    return "\n".join(line for part in episode.text.strip().splitlines() for line in wrap(part, 76))
 
 
 def injection(policy: Policy, episode: Episode, tokens: int) -> Answer:
     """Return the first ``tokens`` of an episode as boxes, and who writes the next one."""
     cut = replace(episode, token_ids=episode.token_ids[:tokens], sampled=episode.sampled[:tokens])
-    following = episode.sampled[tokens : tokens + 1]
-    said = "It ended its text, or a line with an answer: the episode is over."
-    if following == [True]:
-        said = "Next: the model reads all of these tokens, and draws one more."
-    elif following:
-        said = "Next: the text holds a complete call, so the tool's result is appended. The model reads it, and did not draw it."
+    said = {
+        (): "It ended its text, or a line with an answer: the episode is over.",
+        (True,): "Next: the model reads all of these tokens, and draws one more.",
+        (
+            False,
+        ): "Next: the text holds a complete call, so the tool's result is appended. The model reads it, and did not draw it.",
+    }[tuple(episode.sampled[tokens : tokens + 1])]
     return Answer(figure=episode_card(policy, [cut], reward=False, lines=4), said=said)
 
 
-def four_kinds(policy: Policy, environment: Zorplex) -> str:
-    """Return the prompt of a held-out task of each kind, and a perfect answer to it, side by side."""
+def four_kinds(environment: Zorplex) -> str:
+    """Return instruction and question of a held-out task of each kind, and a perfect answer to it, side by side."""
     cards = ""
     for kind in TASK_SPECS:
         spec = environment.spec(kind)
         # `recursive` tasks may need a single call: take one that needs most.
         task = max((spec.task(number, "held_out") for number in range(20)), key=lambda task: task.min_tool_calls)
-        prompt = policy.tokenizer.decode(encode_prompt(policy.tokenizer, task))
-        parts = f"<p><b>{kind}</b></p><pre>{html.escape(prompt.strip())}</pre><pre><b>{html.escape(spec.solve(task))}</b></pre>"
+        asked = html.escape(f"{task.system}\n\n{task.question}")
+        parts = f"<p><b>{kind}</b></p><pre>{asked}</pre><pre><b>{html.escape(spec.solve(task))}</b></pre>"
         cards += f"<div>{parts}</div>"
     return f'<div class="lesson-side-by-side">{cards}</div>'
+
+
+def rows(text: str) -> list[dict[str, str]]:
+    """Return the rows of a table: the first line of ``text`` names the columns, with | between them."""
+    names, *lines = ([cell.strip() for cell in line.split("|")] for line in text.strip().splitlines())
+    return [dict(zip(names, line, strict=True)) for line in lines]
 
 
 def rows_of(reports: Sequence[Report]) -> list[dict[str, str]]:
@@ -140,6 +151,18 @@ def accuracy_chart(reports: Sequence[Report]) -> str:
 
     said = "; ".join(f"{r.name} {r.accuracy:.0%}, {r.interval[0]:.0%} to {r.interval[1]:.0%}" for r in reports)
     return render(draw, 70 + 30 * len(reports), "Right answers by kind", said)
+
+
+def gallery_of(sorted_by: Mapping[str, Sequence[tuple[str, Episode]]], policies: Sequence[Policy | None]) -> str:
+    """Draw the first episode of each ending, a success last, of each policy, and how often each ending comes."""
+    cards, bars = "", list[Any]()
+    for policy, (name, found) in zip(policies, sorted_by.items(), strict=True):
+        if policy is not None:
+            first, count = dict(reversed(found)), Counter(ending for ending, _ in found)
+            cards += episode_card(policy, [first[ending] for ending in (*OUTCOMES[1:], OUTCOMES[0]) if ending in first])
+            shares = {ending: count[ending] / len(found) for ending in OUTCOMES}
+            bars.append(SimpleNamespace(name=f"{name}, {len(found)} episodes", outcomes=shares))
+    return cards + outcome_chart(bars)
 
 
 def density_chart(seconds: Mapping[str, Sequence[float]]) -> str:
@@ -183,16 +206,6 @@ def batch_chart(seconds: Sequence[float], plan: Sequence[tuple[int, float]]) -> 
     return render(draw, 70 + 26 * slots, "A batch waits for its slowest episode", said)
 
 
-def settled() -> list[tuple[str, str]]:
-    """Return the questions about the simulator: a summary line and the answer of each."""
-    ups = {n: simulate(replace(ON_THE_GRID["no variance"], generators=n)).speed_up for n in GRID["generators"]}
-    lags = {n: simulate(replace(ONE_STRAGGLER, max_lag=n)).asynchronous.seconds for n in GRID["max_lag"]}
-
-    def listed(found: Mapping[int, float], unit: str) -> str:
-        return ", ".join(f"{value}: {number:.2f}{unit}" for value, number in found.items())
-
-    enough = next(value for value, took in lags.items() if took <= 1.02 * min(lags.values()))
-    most = f"With {max(ups, key=lambda n: ups[n])} (speed-up by number: {listed(ups, ' ×')}). There a batch takes about as "
-    most += "long as a training step, and both are busy."
-    least = f"From {enough} on (time by lag: {listed(lags, ' s')}). Then enough other batches are on their way while one waits."
-    return [("1. The largest speed-up", most), ("2. The lag that hides a straggler", least)]
+def straggler_by_lag() -> dict[int, float]:
+    """Return the simulated seconds of a run with one straggler, by its ``max_lag``."""
+    return {n: simulate(replace(ONE_STRAGGLER, max_lag=n)).asynchronous.seconds for n in GRID["max_lag"]}

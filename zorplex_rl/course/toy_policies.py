@@ -2,7 +2,7 @@
 
 check_sampler   sixty drawn policies, tasks, tools, limits, temperatures and seeds: the same tokens as the course's?
 check_loss      fifteen drawn models and batches: the same number, and the same gradient?
-drawn_row       a policy and an episode, for what hands an episode to the trainer
+check_row       the same tokens, and the same mask, handed to the trainer?
 """
 
 from __future__ import annotations
@@ -187,16 +187,12 @@ def _drawn_episode(rng: random.Random, vocabulary: int) -> SimpleNamespace:
 def check_row(attempt: Callable[..., Any], solution: Callable[..., Any], times: int = 20) -> None:
     """Compare what two functions hand to the trainer. The sentence does not say what is right."""
     for number in range(times):
-        policy, episode = drawn_row(random.Random(number))
+        rng = random.Random(number)
+        # The policy spells the text of the episode otherwise.
+        text, drawn = "".join(rng.choices("ab7 ", k=rng.randint(2, 6))), _drawn_episode(rng, 90)
+        policy, episode = ScriptedPolicy("x"), SimpleNamespace(**vars(drawn) | {"text": text})
         called = exercise.case(quote(f"training_row(policy, {vars(episode)})"))
         found = attempt(policy, copy.deepcopy(episode))
         assert exercise.same(found, solution(policy, episode)), (
             f"{called} gives {quote(exercise._short(found))}: the trainer learns from other tokens than the policy sampled"
         )
-
-
-def drawn_row(rng: random.Random) -> tuple[Any, Any]:
-    """Return a policy that spells the text of an episode otherwise, and that episode."""
-    text = "".join(rng.choice("ab7 ") for _ in range(rng.randint(2, 6)))
-    drawn = _drawn_episode(rng, 90)
-    return ScriptedPolicy("x"), SimpleNamespace(text=text, token_ids=drawn.token_ids, sampled=drawn.sampled)

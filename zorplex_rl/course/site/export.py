@@ -26,6 +26,8 @@ def export(notebook: Path, timeout: float = 1200.0) -> str:
         process = subprocess.Popen(
             command,
             cwd=notebook.parent,
+            # Two notebooks at a time: threads that wait by spinning would take the other's cores.
+            env={"OMP_WAIT_POLICY": "PASSIVE"} | os.environ,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
