@@ -37,9 +37,9 @@ class LearnerConfig:
     loss: LossName = "grpo"
     """What is done about stale data; learning/losses.py has the formulas. grpo is the first choice."""
     credit: Literal["episode", "prefix"] = "episode"
-    """Who earns an episode's advantage: all its tokens, or each what came after its prefix."""
+    """Which tokens earn the advantage: all, or each what came after its prefix."""
     learning_rate: float = bounded(2e-4, 0, 1)
-    """Learning rate of AdamW after the warm-up; it falls linearly to a tenth at the last step."""
+    """Learning rate of AdamW after the warm-up; falls to a tenth."""
     warmup_steps: int = bounded(5, 0)
     """Steps in which the learning rate rises linearly to its full height."""
     clip_low: float | None = bounded(None, 0, 1)
@@ -49,7 +49,7 @@ class LearnerConfig:
     truncation: float | None = bounded(None, 0)
     """Largest importance weight of a token; None is the loss's own."""
     kl_coefficient: float = bounded(0.0, 0)
-    """Weight of the KL penalty towards the starting policy; above 0 starts a reference process."""
+    """Weight of the KL penalty towards the starting policy, in a process."""
     updates_per_batch: int = bounded(1, 1)
     """Optimizer updates for each batch."""
     token_budget: int = bounded(8192, 1)
@@ -85,7 +85,7 @@ class Config:
     policy: str = "embedded"
     """Policy to start from: embedded, smollm2, the folder of a model, or a hub id."""
     template_arguments: str = ""
-    """What the policy's chat template is given besides: NAME=VALUE,…, like enable_thinking=false."""
+    """Set in the chat template: NAME=VALUE,…, like enable_thinking=false."""
     max_lag: int = bounded(1, 0)
     """How many versions old a group's weights may be when it is trained on. 0 takes turns."""
     steps: int = bounded(120, 1)

@@ -46,12 +46,8 @@ class Eval:
     """Difficulty of the compositional tasks."""
     shots: int = Config.shots
     """Worked examples of the task, as turns of the chat before each question."""
-    template_arguments: str = Config.template_arguments
-    """What the chat template is given besides, as in train."""
     max_tokens: int = Config.max_tokens
     """Longest response in tokens."""
-    max_turns: int = Config.max_turns
-    """Most stretches of sampled text in an episode."""
     seed: int = 0
     """Seed of the tasks, their tables and the sampling."""
     device: Device = "auto"
@@ -74,7 +70,7 @@ class Eval:
         # The settings that a run has as well are bounded alike; temperature 0 is one of an evaluation.
         config = Config(
             task=self.task, task_data=self.task_data, difficulty=self.difficulty, shots=self.shots, temperature=self.temperature or 1,
-            max_tokens=self.max_tokens, max_turns=self.max_turns, eval_tasks=self.tasks, seed=self.seed, device=self.device,
+            max_tokens=self.max_tokens, eval_tasks=self.tasks, seed=self.seed, device=self.device,
             policy=self.policy, dtype=self.dtype, max_lag=0,
         )  # fmt: skip
         config.check()
@@ -82,8 +78,8 @@ class Eval:
         environments = {kind: replace(source, kinds=(kind,)).make() for kind in source.kinds}
         config, device = settled(config), assign_devices(self.device, ["policy"])["policy"]
         prepare(device, config.threads)
-        policy = load_policy(self.policy, device, config.dtype, self.template_arguments)
-        sampling = Sampling(self.temperature, self.max_tokens, self.max_turns)
+        policy = load_policy(self.policy, device, config.dtype)
+        sampling = Sampling(self.temperature, self.max_tokens)
         console, reports = Console(highlight=False), []
         for name, environment in environments.items():
             with console.status(f"{name} …"):

@@ -13,7 +13,6 @@ def preset_config(name: PresetName) -> Config:
         # Eight steps at this rate move a weight by less than bfloat16 can tell.
         return Config(
             policy=name, task="simple", shots=2, max_lag=0, steps=8, prompts_per_step=4, max_tokens=48, eval_tasks=32,
-            dtype="float32",
-        ).changed(learning_rate=2e-5, warmup_steps=0)  # fmt: skip
+        ).changed(learning_rate=2e-5, warmup_steps=0, dtype="float32")  # fmt: skip
     # The best that benchmarks/time_to_accuracy.py found on its hard tasks.
     return Config(steps=64).changed(credit="prefix", learning_rate=5e-4)

@@ -22,8 +22,7 @@ most rows, and a tool's whole result to the few that have just got one:
     slot 1   ]   ␣-> ␣ 4 2 ⏎        tokens attend to a copy of their rows, results of equal length
     slot 2   ]   ␣-> ␣ 1 7 ⏎        together.
 
-Models of other families than ``model.py`` run through their own ``forward``, more slowly: prompts
-one after the other, and one token for each row at a time.
+Models of other families run through their own ``forward``, more slowly, a prompt or a token at once.
 """
 
 from __future__ import annotations
@@ -289,7 +288,10 @@ class Decoder:
             states = self._model.base_model(step.ids, step.positions, attend).last_hidden_state
             return project(self._model, states[step.last] if step.results else states)
         if self._slots is not cache:
-            self._slots, self._view = cache, as_transformers_cache(cache)
+            from transformers.cache_utils import Cache
+
+            layers = [_slot_layer()(cache, layer) for layer in range(len(cache.kv))]
+            self._slots, self._view = cache, Cache(layers=layers)
         ids, positions = step.ids[:, None], step.positions[:, None]
         places = {"attention_mask": step.mask, "position_ids": positions} | _fills(self._model, self._view)
         return self._model(input_ids=ids, **places).logits[:, -1]
@@ -326,17 +328,11 @@ def _prefill_by_forward(model: PreTrainedModel, prompt: Sequence[int]) -> tuple[
     return kv, found.logits[0, -1].float()
 
 
-def as_transformers_cache(slots: SlotCache) -> Cache:
-    """Return transformers' view of ``slots``: each row's new key and value go to its own position."""
-    from transformers.cache_utils import Cache
-
-    return Cache(layers=[_slot_layer()(slots, layer) for layer in range(len(slots.kv))])
-
-
 @cache
 def _slot_layer() -> type[CacheLayerMixin]:
-    """Return the class of a layer of that view, made once: its base is transformers', and
-    a class is in a cycle, which would keep ``slots`` until Python's collector came by."""
+    """Return the class of a layer of transformers' view of the slots: each row's new key and value go
+    to its own position. It is made once: its base is transformers', and a class is in a cycle, which
+    would keep ``slots`` until Python's collector came by."""
     from transformers.cache_utils import CacheLayerMixin
 
     class SlotLayer(CacheLayerMixin):

@@ -45,6 +45,7 @@ from zorplex_rl.training.trainer_group import trainer_of
 
 Result = TypeVar("Result")
 PROBE_SECONDS = 10.0  # torch can hold up all else in a replica that computes
+LAST_PROBE_SECONDS = 60.0  # what cannot be replaced may also be slow: without it the run is over
 # Options of a service whose requests only wait: a replica can have thousands.
 MANY: dict[str, Any] = {"max_in_flight": 4096, "max_queue": 65536, "wait_timeout": 120.0}
 SECONDS_BETWEEN_SPANS = 1.0
@@ -365,7 +366,7 @@ class Controller:
 
 def service_of_one(role: str, actor_class: type, *args: Any) -> Service:
     """Return a role's only service. Its requests may wait: a generator's for work."""
-    options = ServiceOptions(probe_timeout=PROBE_SECONDS, irreplaceable=True, **MANY)
+    options = ServiceOptions(probe_timeout=LAST_PROBE_SECONDS, irreplaceable=True, **MANY)
     return Service(role, replicas_of(actor_class, *args), options)
 
 
