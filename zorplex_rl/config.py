@@ -103,7 +103,7 @@ class Config:
     slots: int = bounded(64, 1)
     """Episodes a generator decodes at once."""
     tool_latency: float = bounded(0.0, 0, 3600)
-    """Mean seconds of a simulated tool call (log-normal); above 0 tools run in a process of their own."""
+    """Mean seconds of a simulated tool call; above 0 tools run in a process."""
     on_update: OnUpdate = "wait"
     """Whether episodes under way end before new weights come, or go on with them."""
     transport: TransportName = "auto"
