@@ -112,7 +112,7 @@ class Reader:
         same = int((ids[0, :length] == self.text[0, :length]).cumprod(0).sum())
         if same < known:
             self.cache.crop(same - known)
-        new = self.model(ids[:, same:], None, None, self.cache).logits
+        new = self.model(ids[:, same:], None, None, self.cache).logits  # reads the cache, and adds to it
         self.text, self.logits = ids, torch.cat([self.logits[:, :same], new], 1) if same else new
         return Record(logits=self.logits)
 

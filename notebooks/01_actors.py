@@ -815,16 +815,9 @@ def _(call, clone_bytes, many, method, row_bytes):
     return
 
 
-@app.cell(hide_code=True)
-def _():
-    mo.md("""
-    Whoever starts processes must stop them, deadlocked players included.
-    """)
-    return
-
-
 @app.cell
 async def _(after_failure, answered, call, counts_alone, half, rally_seconds, shopped):
+    # Whoever starts processes must stop them, deadlocked players included.
     # The cell uses all results above, so that it runs last.
     _last = after_failure, answered, call, counts_alone, half, rally_seconds, shopped
     await keep_open.leave("01")

@@ -855,13 +855,7 @@ def _():
     mo.md("""
     The cure is to treat a log as data. `Recorder` above keeps every line with its time and rank, in
     the process. The controller asks for the lines when it wants them, and counts only equal ones.
-    """)
-    return
 
-
-@app.cell(hide_code=True)
-def _():
-    mo.md("""
     ### Exercise 3: one log from many
 
     Write `merge_logs`. The lines below are then merged by *your* function.
