@@ -95,7 +95,7 @@ def settings():
         seed=0,
         samples=8,  # episodes in a group
         real=_real,
-        real_steps=4,
+        real_steps=5,
         steps=10,
         lags=(0, 1, 4),  # of the runs with slow tools
         tool_seconds=0.1,  # what a tool takes, on average
@@ -404,7 +404,9 @@ async def _(busy_runs, config, loop, rule, start_busy):
         await stop_all()
         _actors = await bring_up(_run, config.device)
         _given = config.real_steps, _run.prompts_per_step, _lag, lambda *shown: None
-        busy[_lag] = nb08.account(await run_loop(_actors, rule, loop, *_given))
+        _timeline = await run_loop(_actors, rule, loop, *_given)
+        # Neither filling nor draining counts.
+        busy[_lag] = nb08.account(nb08.steady(_timeline, _lag))
     await stop_all()
     return (busy,)
 
