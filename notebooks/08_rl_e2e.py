@@ -496,6 +496,7 @@ def _(ask_time, curve, runs):
         why=f"""
     {_times:.1f} times: a step takes {_turns.step:.2f} s in turns and {_most.step:.2f} s at lag {max(slow)}.
     In turns, a batch is under way for {_turns.between:.2f} s, and the generator computes for {_turns.generate:.2f} s of that.{" The rest is waiting for tools, most of it for the slowest episode." if _turns.generate < 0.9 * _turns.between else ""}
+
     Lag costs age: at `max_lag` {max(slow)} the oldest group was {_most.oldest} versions old. {nb08.by_the_clock(slow, dict(curve.series))}
     """,
         shows=[
