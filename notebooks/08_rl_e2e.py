@@ -97,7 +97,7 @@ def settings():
         seed=0,
         samples=8,  # episodes in a group
         real=_real,
-        real_steps=4,
+        real_steps=5,
         steps=10,
         lags=(0, 1, 4),  # of the runs with slow tools
         tool_seconds=0.1,  # what a tool takes, on average
@@ -406,7 +406,9 @@ async def _(busy_runs, config, loop, rule, start_busy):
         await stop_all()
         _actors = await bring_up(_run, config.device)
         _given = config.real_steps, _run.prompts_per_step, _lag, lambda *shown: None
-        busy[_lag] = nb08.account(await run_loop(_actors, rule, loop, *_given))
+        _timeline = await run_loop(_actors, rule, loop, *_given)
+        # Neither filling nor draining counts.
+        busy[_lag] = nb08.account(nb08.steady(_timeline, _lag))
     await stop_all()
     return (busy,)
 
@@ -496,6 +498,7 @@ def _(ask_time, curve, runs):
         why=f"""
     {_times:.1f} times: a step takes {_turns.step:.2f} s in turns and {_most.step:.2f} s at lag {max(slow)}.
     In turns, a batch is under way for {_turns.between:.2f} s, and the generator computes for {_turns.generate:.2f} s of that.{" The rest is waiting for tools, most of it for the slowest episode." if _turns.generate < 0.9 * _turns.between else ""}
+
     Lag costs age: at `max_lag` {max(slow)} the oldest group was {_most.oldest} versions old. {nb08.by_the_clock(slow, dict(curve.series))}
     """,
         shows=[

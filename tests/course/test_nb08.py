@@ -31,6 +31,13 @@ def test_an_account_has_the_seconds_of_a_step_and_of_its_phases_and_the_oldest_l
     assert vars(found) == phases | {"ended": [2.0, 4.0, 6.0], "oldest": 1}
 
 
+def test_the_middle_of_a_run_has_as_many_batches_as_steps():
+    beside = [Span("generator_0", "generate", start, start + 2.0) for start in (0.0, 2.0, 4.0)]
+    steps = [Span("trainer", "train", 2.0 + 2 * n, 4.0 + 2 * n, {"step": n, "groups": [(n, 0)]}) for n in range(3)]
+    found = nb08.account(nb08.steady(Timeline([*beside, *steps]), 1))
+    assert (found.step, found.train, found.generate) == (2.0, 2.0, 2.0)
+
+
 def test_runs_are_drawn_on_one_axis_and_told_in_rows():
     run, settings = run_of((1.0, 2.0, 0), (3.0, 4.0, 1), (5.0, 6.0, 2)), Config(threads=2)
     (row,) = nb08.phases({0: nb08.account(run)}, {0: settings})

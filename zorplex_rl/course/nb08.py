@@ -3,7 +3,7 @@
 run_config  busy_run      the page's settings ──► the package's Config; the same for a run that waits for nobody
 create                    the folder of a run; notebook 11 replays the one that is kept
 agreed                    what a step's diagnostics say of generator and trainer
-account                   the spans of a run ──► seconds of its phases, its oldest group
+steady  account           a run ──► its middle; seconds of its phases, its oldest group
 side_by_side  phases      runs on one axis; what a step's seconds are made of
 who  faster  shared  by_the_clock  pays      which policy it was, and what was measured, in words
 train_and_kill  a run of the package, in which a generator is killed
@@ -18,7 +18,6 @@ import tempfile
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 from types import SimpleNamespace
@@ -87,18 +86,26 @@ def agreed(metrics: Mapping[str, float]) -> str:
     return "rounding" if metrics["max_logp_difference"] < 1e-3 else "more than rounding, so look into it"
 
 
+def steady(timeline: Timeline, lag: int) -> Timeline:
+    """Return a run with ``max_lag`` 0 or 1 without its first step, and without those at the end beside
+    which nothing is left to sample: so many batches are sampled in it as steps are taken."""
+    ended = sorted(span.end for span in timeline.spans if span.kind == "train")
+    return timeline.between(ended[0], ended[-1 - lag])
+
+
 def account(timeline: Timeline) -> SimpleNamespace:
-    """Return the seconds of a step and of its phases, means from the end of the first step to that of
-    the last, when each step ended, and the lag of the oldest group."""
+    """Return the mean seconds of a step and of its phases, when each step ended, and the lag of the
+    oldest group."""
     trained = sorted((span for span in timeline.spans if span.kind == "train"), key=lambda span: span.end)
-    first, *ended = (span.end for span in trained)
-    sampled = [span for span in timeline.between(first, ended[-1]).spans if span.kind == "generate"]
+    ended = [span.end - timeline.start for span in trained]
+    train = fmean(span.end - span.start for span in trained)
+    sampling = sum(span.end - span.start for span in timeline.spans if span.kind == "generate")
     return SimpleNamespace(
-        between=fmean(later.start - sooner.end for sooner, later in pairwise(trained)),
-        step=(ended[-1] - first) / len(ended),
-        train=fmean(span.end - span.start for span in trained[1:]),
-        generate=sum(span.end - span.start for span in sampled) / len(ended),
-        ended=[end - timeline.start for end in (first, *ended)],
+        step=ended[-1] / len(ended),
+        between=ended[-1] / len(ended) - train,
+        train=train,
+        generate=sampling / len(ended),
+        ended=ended,
         oldest=max(span.args["step"] - version for span in trained for _, version, *_ in span.args["groups"]),
     )
 
