@@ -175,9 +175,10 @@ def _(computed_on, name, policy):
 
     {lesson.fence(_text)}
 
-    The right answer is **{nb05.WORD_PROBLEM.answer}**; the last number of that text is {(re.findall("[0-9]+", _text) or ["missing"])[-1]}. A right
-    answer may be remembered, from a problem like this one on the web. And how should a program find an
-    answer in prose: is it really the last number? We need a task without these two doubts.
+    The right answer is **{nb05.WORD_PROBLEM.answer}**; the last number of that text is {(re.findall("[0-9]+", _text) or ["missing"])[-1]}.
+    {"Nobody asked for `####`: it stands before the answers in a public set of such problems, GSM8K. The model has seen them." if "####" in _text else ""}
+    So a right answer may be a remembered one. And how should a program find the answer in prose: is it
+    really the last number? We need a task without these two doubts.
     """)
     return
 
