@@ -349,6 +349,7 @@ def _(anywhere, ask_shots, by_shots, computed_on, smol):
         why=f"""
     Without an example {_in_form[0]:.0%} answer in the format, with {_most} examples {_in_form[_most]:.0%}.
     The right number stands somewhere in {anywhere[0]:.0%} and {anywhere[_most]:.0%} of the texts, the tool's lines included.
+    {"So the examples show the task, not only the form." if 2 * anywhere[0] < anywhere[_most] else "The weights are the same: the capability was there, the form was not."}
     {"RL needs a model that already gets some answers right, so SmolLM2 is trained with two examples before each question." if smol else computed_on}
     """,
     )
