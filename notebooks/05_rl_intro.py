@@ -177,9 +177,10 @@ def _(computed_on, name, policy):
 
     {lesson.fence(_text)}
 
-    The right answer is **{nb05.WORD_PROBLEM.answer}**; the last number of that text is {(re.findall("[0-9]+", _text) or ["missing"])[-1]}. A right
-    answer may be remembered, from a problem like this one on the web. And how should a program find an
-    answer in prose: is it really the last number? We need a task without these two doubts.
+    The right answer is **{nb05.WORD_PROBLEM.answer}**; the last number of that text is {(re.findall("[0-9]+", _text) or ["missing"])[-1]}.
+    {"Nobody asked for `####`: it stands before the answers in a public set of such problems, GSM8K. The model has seen them." if "####" in _text else ""}
+    So a right answer may be a remembered one. And how should a program find the answer in prose: is it
+    really the last number? We need a task without these two doubts.
     """)
     return
 
@@ -350,6 +351,7 @@ def _(anywhere, ask_shots, by_shots, computed_on, smol):
         why=f"""
     Without an example {_in_form[0]:.0%} answer in the format, with {_most} examples {_in_form[_most]:.0%}.
     The right number stands somewhere in {anywhere[0]:.0%} and {anywhere[_most]:.0%} of the texts, the tool's lines included.
+    {"So the examples show the task, not only the form." if 2 * anywhere[0] < anywhere[_most] else "The weights are the same: the capability was there, the form was not."}
     {"RL needs a model that already gets some answers right, so SmolLM2 is trained with two examples before each question." if smol else computed_on}
     """,
     )

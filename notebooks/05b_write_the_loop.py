@@ -78,8 +78,8 @@ def _(answered, config, policy, sampling):
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    The card of notebook 05: solid boxes are tokens of the model, dashed ones come from a tool. Once your
-    own functions have trained the policy, further down, the slider shows what each step changed.
+    This is the card of notebook 05. Once your own functions have trained the policy, further down, the
+    slider shows what each step changed.
     """)
     return
 
@@ -241,9 +241,8 @@ def _():
 
     ### Exercise 1: generate, call, inject
 
-    An {lesson.term("episode")} goes from the question to the end of the answer. *Generate*: run
-    the model on all tokens so far, draw the next one. *Call*: when the text holds a complete
-    call, run the tool. *Inject*: append the result to the text, as tokens, and keep generating.
+    An {lesson.term("episode")} goes from the question to the end of the answer. *Generate* a token,
+    *call* the tool when the text holds a complete call, *inject* its result as tokens, and go on.
     """)
     return
 
@@ -428,8 +427,8 @@ def _(was):
     ## One step of training
 
     Of {was.episodes} tasks with words that training never draws, {was.accuracy:.0%} are right, and
-    {was.outcomes["wrong_format"]:.0%} end without an answer in the required format. The reward is: +1 for
-    the right value, +0.2 for any answer in the format, and −0.1 for every needless call.
+    {was.outcomes["wrong_format"]:.0%} end without an answer in the required format. The reward is
+    that of notebook 05.
 
     Several episodes of one task are a {lesson.term("group")}. The {lesson.term("advantage")}
     says how much better an episode did than its group. Subtracting the mean pushes up what is better

@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 
 WORD_PROBLEM = Task(
     kind="word problem",
-    question="A box holds 12 pencils. Tom buys 7 boxes and gives 15 pencils to his class. How many pencils are left?",
-    answer=12 * 7 - 15,
+    question="Tom has 7 pencils. He buys 5 more and gives 4 to Ann. How many pencils does Tom have?",
+    answer=7 + 5 - 4,
     min_tool_calls=0,
     system="You are a helpful assistant. Solve the problem step by step, in a few words.",
 )
