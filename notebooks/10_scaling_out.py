@@ -269,6 +269,7 @@ def _(
         Measured: {trained.peak / 1e6:,.0f} MB. By {whose_budget}: {_sum / 1e6:,.0f} MB, of which the weights alone are {4 * config.shape.parameters / 1e6:,.0f}. The sum leaves one thing
         out: a block that Python has freed, the C library may keep. The package's `memory.py` counts
         {_sized.parts.get("kept by the allocator", 0) / 1e6:,.0f} MB of such blocks. It says {_sized.total / 1e6:,.0f} MB, highest in the phase *{_sized.highest}*.
+        Start marimo with `MALLOC_MMAP_THRESHOLD_=65536`, and the C library gives them back. How close is the sum then?
         """,
         shows=[
             lesson.figure(
