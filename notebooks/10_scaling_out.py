@@ -89,7 +89,7 @@ def _():
     **ZeRO** divides parts over the `ranks` of data parallelism; each rank has tokens of its own.
     Stage 0 divides nothing; stage 3 is **FSDP** (notebook 04). The logits are three float32
     tensors of `responses × response × vocabulary` numbers. A step computes its episodes in
-    **micro-batches**, one after another. Only the largest one counts.
+    micro-batches, one after another. Only the largest one counts.
     """)
     return
 
