@@ -1,4 +1,4 @@
-"""Sample one episode of one task, and print it. The notebooks use this first."""
+"""Sample one episode of one task, and print it."""
 
 from typing import TYPE_CHECKING
 

@@ -7,8 +7,8 @@
                                           parked (only if the tool is slow)
 
 An active row has a slot of the cache. A ``step`` fills free slots, first with rows whose result has
-come; draws a token for each row with logits, which ``tool_loop.py`` reads; and runs the model on
-what is new in each row, the token and perhaps a result, which gives the row its next logits.
+come; writes the token that was drawn for each row, which ``tool_loop.py`` reads; runs the model on
+what is new in each row, the token and perhaps a result; and draws each row's next token.
 
 Each row has its own random numbers, so other rows change an episode only by the rounding of a
 matrix product. Sampling is plain: softmax at the temperature, no top-k, no top-p.
