@@ -79,7 +79,7 @@ def run(options: Options, side: str, seed: int) -> list[tuple[float, float]]:
             command = (
                 "-m", "zorplex_rl", "train", "--policy", options.policy, "--task", "simple", "--shots", SHOTS, "--seed", seed,
                 "--prompts-per-step", PROMPTS, "--group-size", GROUP_SIZE, "--max-lag", 0, "--threads", THREADS, "--spares", 0,
-                "--learning-rate", options.rate, "--warmup-steps", options.warmup_steps, "--steps", options.steps,
+                "--dtype", "float32", "--learning-rate", options.rate, "--warmup-steps", options.warmup_steps, "--steps", options.steps,
                 "--eval-every", 1, "--eval-tasks", options.tasks, "--checkpoint-every", options.steps,
                 "--out", folder, *options.flags.split(),
             )  # fmt: skip
