@@ -793,9 +793,7 @@ def test_what_the_course_kills_on_its_pages_is_accounted_for(site, address, visi
 
 
 @about_the_course
-def test_both_loops_of_the_course_learn_on_its_page(site, address, visit):
-    runs = cells_of(visit(address + "08_rl_e2e.html"), "The runs")
-    (afterwards,) = (shares for label, shares in runs.items() if re.fullmatch(r"right of \d+ held-out tasks", label))
-    in_turns, *lagging = (int(share.rstrip("%")) for share in afterwards)
-    # After as few steps, older data have taught less; by the clock the page says how far each was.
-    assert in_turns >= 90 and min(lagging) >= 60
+def test_the_loop_with_most_lag_learns_on_its_page(site, address, visit):
+    said = visit(address + "08_rl_e2e.html").locator("main").text_content()
+    # Before training a third is right.
+    assert int(re.search(r"(\d+)% of its last three batches were right", said).group(1)) >= 45
