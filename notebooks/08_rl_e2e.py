@@ -52,9 +52,9 @@ def _():
         hardware="two CPU cores, no network; a GPU is used where there is one",
         goals=[
             "write the rule that bounds the age of data, and the loop of the trainer",
-            "walk the loop by hand, and check that generator and trainer agree",
+            "follow one lap of the loop, and check that generator and trainer agree",
             "say when asynchrony pays, from your own measurements",
-            "kill a process in mid-training, and say what became of its data",
+            "see a process killed in mid-training, and say what became of its data",
             "keep it all in one file, `my_async_rl.py`",
         ],
     )
@@ -73,9 +73,9 @@ def _():
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    ## A lap by hand
+    ## One lap
 
-    First you walk around the loop once, by hand. Then you write the **controller**, the program that
+    First the page goes around the loop once. Then you write the **controller**, the program that
     does it again and again. Each role is an **actor**: an object in its own process. `await actor.method.call_one(x)` calls
     its method there and waits for the answer. The trainer *publishes* its weights. The generator
     *pulls* them: it copies them into its model.
@@ -129,7 +129,7 @@ def start(actor_class, *arguments):
 @app.function
 async def bring_up(run, device, generator_class=GeneratorActor):
     """Start all actors, with the weights of version 0."""
-    source = EnvironmentSource.of(run)  # whose tasks and rewards they are
+    source = EnvironmentSource.of(run)  # it makes tasks and rewards
     actors = SimpleNamespace(
         dataset=start(DatasetActor, source),  # which task has which number
         generator=start(generator_class, "generator_0", run, device),
@@ -145,7 +145,7 @@ async def load(actors):
     """Let both load the model, at the same time, and give the generator its first weights."""
     await asyncio.gather(actors.generator.setup.call_one(), actors.trainer.setup.call_one())
     await actors.trainer.publish.call_one()
-    await actors.generator.subscribe.call_one(actors.trainer)  # whose weights it pulls
+    await actors.generator.subscribe.call_one(actors.trainer)  # to pull its weights
     await actors.generator.pull.call_one()
 
 
@@ -172,7 +172,7 @@ async def sample(actors, numbers):
     tasks = await actors.dataset.tasks.call_one(list(numbers))
     request = list(zip(numbers, tasks, strict=True))
     finished = []
-    groups, _ = await actors.generator.generate.call_one(request)
+    groups, _history = await actors.generator.generate.call_one(request)
     for _, group in groups:
         scores = await actors.reward.score.call_one([episode.attempt for episode in group])
         for episode, found in zip(group, scores, strict=True):
@@ -183,14 +183,14 @@ async def sample(actors, numbers):
 
 @app.cell(hide_code=True)
 def _():
-    start_by_hand = lesson.start_button("Start four processes", seconds=12)
-    start_by_hand
-    return (start_by_hand,)
+    start_lap = lesson.start_button("Start four processes", seconds=12)
+    start_lap
+    return (start_lap,)
 
 
 @app.cell
-async def _(config, start_by_hand):
-    lesson.wait_for(start_by_hand)
+async def _(config, start_lap):
+    lesson.wait_for(start_lap)
     await stop_all()  # those of an earlier run of this cell
     _began = now()
     _actors = await bring_up(nb08.run_config(config), config.device)
@@ -224,24 +224,25 @@ def _():
     coroutines, `generate` and `train`. Between them sits a queue of finished groups, `ready`: our
     replay buffer.
 
-    A group carries the version of the weights that sampled it, its **policy version**. Its **lag** is how
+    A group carries the version of the weights that drew its first token, its **policy version**. Its **lag** is how
     many versions further the trainer is when it trains on it, and `max_lag` the largest lag that we allow.
     Nothing is thrown away: `may_start` decides how many groups may be *started*, so that none gets too old.
+    The trainer's loss weights each token by the ratio of its present probability to the recorded one, and clips it (GRPO; notebook 09 compares losses).
 
-    Here is the generator's half. A pull changes the weights between two tokens: episodes under way go on
-    with the new ones, and keep the version of their first token. `in_order` gives each step its own groups.
-    The price: a slow group holds up those behind it.
+    Here is the generator's half. `generate` and `pull` are concurrent endpoints (notebook 01), so a pull does not wait for a batch.
+    It changes the weights between two tokens. Episodes under way go on with the new weights and the old cache. A recorded log-prob
+    is of the weights that drew the token. `in_order` gives each step its own groups. The price: a batch waits for its slowest episode, and later batches wait for it.
     """)
     return
 
 
 @app.function
-async def generate(generator, may_start, ready, now, news, steps, per_step, max_lag):
+async def generate(generator, may_start, ready, newest, news, steps, per_step, max_lag):
     version, started, batch = 0, 0, None
     async with asyncio.TaskGroup() as under_way:
         while started < steps * per_step:
             news.clear()  # before we look, so that no news is missed
-            if version < now.published:
+            if version < newest.version:
                 version = await generator.pull()
             count = may_start(version, started, per_step, max_lag)
             if count < 1:
@@ -312,25 +313,23 @@ def _():
     mo.md("""
     ### Exercise 2: the trainer's half
 
-    Write `train`. For each step from 1 to `steps`:
+    Write `train`: steps 0 to `steps` - 1, each on the next `per_step` groups.
 
-    - Take `per_step` pairs from `ready`, an `asyncio.Queue`: `await ready.get()` waits for one. Each
-      pair is a group's rewards and its episodes.
-    - Compute advantages as in 05b, group by group: subtract the mean, and divide by the standard deviation
-      plus 1e-4 (`fmean`, `pstdev`). Put all episodes into one flat list, and all advantages into another.
-    - `await trainer.step(episodes, advantages)` returns the step's metrics, and `await trainer.publish()`
-      the new version. Store that in `now.published`.
-    - The generator waits for `news`, an `asyncio.Event`: wake it with `news.set()`. Then call
-      `on_step(step, metrics)`.
+    - `await ready.get()` waits for a group, and returns a pair: its rewards and its episodes.
+    - An episode's advantage compares it with its group: reward minus mean, over standard deviation plus 1e-4 (`fmean`, `pstdev`).
+    - `await trainer.step(episodes, advantages)` takes two flat lists, and returns the step's metrics.
+    - `await trainer.publish()` returns the version that the generator must find in `newest.version`.
+    - `news.set()` wakes the generator. It must never wake and find the old version.
+    - `on_step(step, metrics)` reports a step that is over.
     """)
     return
 
 
 @app.function
-async def train(trainer, ready, now, news, steps, per_step, on_step):
+async def train(trainer, ready, newest, news, steps, per_step, on_step):
     """Train on groups as they come.
 
-    await train(trainer, ready, now, news, 40, 8, print) takes 40 steps of 8 groups each.
+    await train(trainer, ready, newest, news, 40, 8, print) takes 40 steps of 8 groups each.
     """
     ...
 
@@ -346,8 +345,8 @@ def _():
         minutes=10,
         lines=10,
         hints=(
-            "With which groups does a group's advantage compare it? And what must be true before `news.set()`, if the generator looks at `now.published` at once?",
-            "`batch = [await ready.get() for _ in range(per_step)]`. A loop over `batch` fills two lists with `+=`. Then `step`, `publish`, `now.published`, `news.set()`, `on_step`, in this order.",
+            "What is an episode compared with: its group, or the batch? And what must be true before `news.set()`, if the generator looks at `newest.version` at once?",
+            "`batch = [await ready.get() for _ in range(per_step)]`. A loop over `batch` fills two lists with `+=`. Then `step`, `publish`, `newest.version`, `news.set()`, `on_step`, in this order.",
         ),
     )
     return loop, whose_loop
@@ -359,8 +358,8 @@ def _():
     ## When does asynchrony pay?
 
     At `max_lag` 0, generator and trainer take turns: groups may only be started for the next step, with
-    the newest weights. At `max_lag` 1 they work side by side. But who waits in turns leaves its cores to
-    the other one. So measure, with your controller, first with tools that answer at once.
+    the newest weights. At `max_lag` 1 they work side by side. But in turns, the one that works has all
+    cores. So measure, with your controller, first with tools that answer at once.
     """)
     return
 
@@ -368,7 +367,7 @@ def _():
 @app.function
 async def run_loop(actors, may_start, train, steps, per_step, max_lag, on_step):
     ready, news = asyncio.Queue(), asyncio.Event()
-    now = SimpleNamespace(published=0)  # the newest version
+    newest = SimpleNamespace(version=0)  # as far as the trainer has published
     generator = SimpleNamespace(
         pull=actors.generator.pull.call_one, sample=partial(sample, actors)
     )
@@ -376,8 +375,8 @@ async def run_loop(actors, may_start, train, steps, per_step, max_lag, on_step):
         step=actors.trainer.step.call_one, publish=actors.trainer.publish.call_one
     )
     await run_together(  # if one fails, the other is cancelled
-        generate(generator, may_start, ready, now, news, steps, per_step, max_lag),
-        train(trainer, ready, now, news, steps, per_step, on_step),
+        generate(generator, may_start, ready, newest, news, steps, per_step, max_lag),
+        train(trainer, ready, newest, news, steps, per_step, on_step),
     )
     both = actors.generator, actors.trainer
     return Timeline([span for actor in both for span in await actor.drain_spans.call_one()])
@@ -390,7 +389,7 @@ def _(config, whose_loop, whose_rule):
         f"{nb08.who(busy_runs[0])}: in turns, each process computes with {busy_runs[0].threads} threads. Side by side, each has {busy_runs[1].threads}. Which run needs less time for a step?",
         "the one in turns",
         "the one side by side",
-        "neither: they differ by less than 5%",
+        "neither: they differ by less than 10%",
     )
     start_busy = lesson.start_button(f"Train {config.real_steps} steps, twice", seconds=100)
     _whose = f"All runs use {whose_rule}, and {whose_loop}. If you edit either later, the runs are thrown away."
@@ -430,8 +429,9 @@ def _(ask_busy, busy, busy_runs):
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    Real tools take their time: a search, a database, a compiler. While one works, the generator's core
-    has nothing to do for that episode. So let our tools be slow, too, and the model small:
+    Real tools take their time: a search, a database, a compiler. While one works, the generator's core has nothing to do for that episode.
+    So let our tools be slow, too, and the model small. Half of the calls take less than 0.6 times the average, and one in fifty more than
+    5 times. A question with two words takes two calls, one after the other.
     """)
     return
 
@@ -445,14 +445,14 @@ class SlowToolGenerator(GeneratorActor):
         return asyncio.run_coroutine_threadsafe(self._answer(task, call), self._loop)
 
     async def _answer(self, task, call):
-        await asyncio.sleep(lognormal(random, self.config.tool_latency, 1.5))
+        await asyncio.sleep(lognormal(random, self.config.tool_latency, variation=1.5))
         return self._environment.execute(task, call)
 
 
 @app.cell(hide_code=True)
 def _(config):
     ask_time = lesson.predict(
-        f"Tools take {1000 * config.tool_seconds:.0f} ms on average. At `max_lag` {max(config.lags)}, {max(config.lags)} batches may be under way while the trainer works on the next. How many times as fast as in turns is that?",
+        f"Tools take {1000 * config.tool_seconds:.0f} ms on average. At `max_lag` {max(config.lags)}, {max(config.lags)} batches may be under way while the trainer works on the one before them. How many times as fast as in turns is that?",
         "not faster, or hardly: less than 1.2 times",
         "1.2 to 2 times",
         "more than 2 times",
@@ -478,7 +478,7 @@ async def _(config, curve, loop, rule, start_runs):
     for _lag in config.lags:
 
         def _on_step(step, metrics, lag=_lag):
-            curve.add(nb08.name_of(lag), step, metrics["accuracy"])
+            curve.add(nb08.name_of(lag), step + 1, metrics["accuracy"])
 
         await load(_actors)  # begin again at version 0
         _given = config.steps, config.prompts, _lag, _on_step
@@ -489,7 +489,7 @@ async def _(config, curve, loop, rule, start_runs):
 
 @app.cell(hide_code=True)
 def _(ask_time, curve, runs):
-    slow = {lag: nb08.account(timeline) for lag, timeline in runs.items()}
+    slow = {lag: nb08.account(nb08.steady(run, lag)) for lag, run in runs.items()}
     _turns, _most = slow[min(slow)], slow[max(slow)]
     _times = _turns.step / _most.step
     lesson.reveal(
@@ -499,7 +499,7 @@ def _(ask_time, curve, runs):
     {_times:.1f} times: a step takes {_turns.step:.2f} s in turns and {_most.step:.2f} s at lag {max(slow)}.
     In turns, a batch is under way for {_turns.between:.2f} s, and the generator computes for {_turns.generate:.2f} s of that.{" The rest is waiting for tools, most of it for the slowest episode." if _turns.generate < 0.9 * _turns.between else ""}
 
-    Lag costs age: at `max_lag` {max(slow)} the oldest group was {_most.oldest} versions old. {nb08.by_the_clock(slow, dict(curve.series))}
+    Lag costs age: at `max_lag` {max(slow)} the oldest group was {_most.oldest} versions old. {nb08.by_the_clock(runs, dict(curve.series))}
     """,
         shows=[
             lesson.figure(
@@ -566,7 +566,7 @@ def _(busy, slow):
         [
             lesson.table("Seconds of a step, from the phases of the run in turns", _rows),
             lesson.md(
-                f"The rule does not know that the processes share this machine's cores. {nb08.pays(busy, slow)}"
+                f"Filling and draining are left out. The rule does not know that the processes share this machine's cores. {nb08.pays(busy, slow)}"
             ),
         ]
     )
@@ -637,13 +637,13 @@ def _(ask_killed, books, config, loading_seconds, run_log):
         ask_killed,
         right=0 if books["groups trained on"] < _all else 2 if each_once else 1,
         why=f"""
-    {f"{books['groups trained on']} of {_all}, each once." if each_once else "Not all of them exactly once."} {books["groups started"]} were started, and {books[nb08.LOST]} died with the generator. The lost numbers were given out again: task and
-    random draws follow from the number. The spare was in place {_mended:.2f} s after the kill, because it was loaded. At the top of this page, that took {loading_seconds:.1f} s.
+    {f"{books['groups trained on']} of {_all}, each once." if each_once else "Not all of them exactly once."} {books["groups started"]} were started, and {books[nb08.LOST]} died with the generator. Their numbers were given out again. A number
+    decides task and random draws, but newer weights may write another text. The spare was in place {_mended:.2f} s after the kill, because it was loaded. At the top of this page, that took {loading_seconds:.1f} s.
     """,
         shows=[
             lesson.figure(
                 _drawn,
-                "Around the kill. What a dead process did is not drawn before it: it took its record along.",
+                "Around the kill. The killed generator's row is empty before it: its record died with it.",
             ),
         ],
     )
@@ -656,8 +656,8 @@ def _():
     ## One file that you keep
 
     `my_async_rl.py` needs no package of this course: 230 lines, with your `may_start` and your `train`, and
-    two processes that share the weights in memory, behind a lock. `sample_episode` and `policy_gradient`
-    come from your `my_rl.py`, if you wrote it in notebook 05b.
+    two processes that share the weights in memory, behind a lock. The file trains at `max_lag` 1, in half a minute. In it a pull waits until
+    a batch is sampled, and the loss does without the ratio. `sample_episode` and `policy_gradient` come from your `my_rl.py`, if you wrote it in notebook 05b.
     """)
     return
 
@@ -736,15 +736,15 @@ def check_train(train):
 
 
 @app.function(hide_code=True)
-async def train_solution(trainer, ready, now, news, steps, per_step, on_step):
-    for step in range(1, steps + 1):
+async def train_solution(trainer, ready, newest, news, steps, per_step, on_step):
+    for step in range(steps):
         batch = [await ready.get() for _ in range(per_step)]
         episodes = [episode for _, group in batch for episode in group]
         advantages = []
         for rewards, _ in batch:
             advantages += [(r - fmean(rewards)) / (pstdev(rewards) + 1e-4) for r in rewards]
         metrics = await trainer.step(episodes, advantages)
-        now.published = await trainer.publish()
+        newest.version = await trainer.publish()
         news.set()
         on_step(step, metrics)
 

@@ -67,7 +67,7 @@ def test_the_sentence_follows_what_was_measured(busy, slow, said):
 
 
 def test_by_the_clock_the_run_in_turns_is_read_off_where_the_other_one_was_over():
-    runs = {0: SimpleNamespace(ended=[2.0 * step for step in range(1, 7)]), 4: SimpleNamespace(ended=[5.0, 9.0])}
+    runs = {0: run_of(*((2.0 * n + 1, 2.0 * n + 2, n) for n in range(6))), 4: run_of((1.0, 5.0, 0), (6.0, 9.0, 0))}
     curves = {"in turns": [(step, 0.1 * step) for step in range(1, 7)], "max_lag 4": [(1, 0.4), (2, 0.6)]}
     said = nb08.by_the_clock(runs, curves)
     assert "after 9 s, 50% of its last" in said and "had taken 4 of 6 steps by then, and was at 30%" in said

@@ -73,7 +73,7 @@ def test_the_button_writes_exactly_this_file_when_the_course_s_solutions_are_fil
 
 
 def test_a_learner_s_own_loop_stands_in_their_file_word_by_word():
-    async def train(trainer, ready, now, news, steps, per_step, on_step):
+    async def train(trainer, ready, newest, news, steps, per_step, on_step):
         """My own words."""
         await ready.get()  # nothing else
 

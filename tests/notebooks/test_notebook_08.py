@@ -77,12 +77,12 @@ def driven_by(rule, loop=None, steps: int = 6, per_step: int = 3, max_lag: int =
     """Run the page's two halves on a stage, with this rule and this trainer's loop."""
     stage = Stage()
     ready, news = asyncio.Queue(), asyncio.Event()
-    now, loop = SimpleNamespace(published=0), loop or notebook.train_solution
+    newest, loop = SimpleNamespace(version=0), loop or notebook.train_solution
 
     async def run():
         async with asyncio.timeout(20), asyncio.TaskGroup() as both:
-            both.create_task(notebook.generate(stage.generator, rule, ready, now, news, steps, per_step, max_lag))
-            both.create_task(loop(stage.trainer, ready, now, news, steps, per_step, lambda step, metrics: None))
+            both.create_task(notebook.generate(stage.generator, rule, ready, newest, news, steps, per_step, max_lag))
+            both.create_task(loop(stage.trainer, ready, newest, news, steps, per_step, lambda step, metrics: None))
 
     asyncio.run(run())
     return stage

@@ -87,7 +87,7 @@ def agreed(metrics: Mapping[str, float]) -> str:
 
 
 def steady(timeline: Timeline, lag: int) -> Timeline:
-    """Return a run with ``max_lag`` 0 or 1 without its first step, and without those at the end beside
+    """Return a run with ``max_lag`` ``lag`` without its first step, and without those at the end beside
     which nothing is left to sample: so many batches are sampled in it as steps are taken."""
     ended = sorted(span.end for span in timeline.spans if span.kind == "train")
     return timeline.between(ended[0], ended[-1 - lag])
@@ -147,9 +147,9 @@ def faster(turns: float, other: float) -> str:
     >>> faster(3.0, 1.5), faster(1.0, 1.25), faster(1.0, 0.98)
     ('2.0 times as fast', '25% slower', 'as fast')
     """
-    if turns > 1.05 * other:
+    if turns > 1.1 * other:
         return f"{turns / other:.1f} times as fast"
-    return f"{other / turns - 1:.0%} slower" if other > 1.05 * turns else "as fast"
+    return f"{other / turns - 1:.0%} slower" if other > 1.1 * turns else "as fast"
 
 
 def shared(busy: Mapping[int, SimpleNamespace]) -> str:
@@ -160,23 +160,23 @@ def shared(busy: Mapping[int, SimpleNamespace]) -> str:
     return f"{slower}. A step side by side takes as long as the longer of the two, here {longer}."
 
 
-def by_the_clock(slow: Mapping[int, SimpleNamespace], curves: Mapping[str, Sequence[Sequence[float]]]) -> str:
+def by_the_clock(runs: Mapping[int, Timeline], curves: Mapping[str, Sequence[Sequence[float]]]) -> str:
     """Say how far both runs were when the one with most lag was over: right answers in ``curves``, the
     mean of three batches."""
-    lag = max(slow)
-    over = slow[lag].ended[-1]
-    taken = max(3, sum(end <= over for end in slow[0].ended))
+    lag, turns = max(runs), account(runs[0]).ended
+    over = account(runs[lag]).ended[-1]
+    taken = max(3, sum(end <= over for end in turns))
     shares = [fmean(share for _, share in curves[name_of(of)][:to][-3:]) for of, to in ((lag, None), (0, taken))]
     return (
         f"When that run was over, after {over:.0f} s, {shares[0]:.0%} of its last three batches were right. "
-        f"The run in turns had taken {taken} of {len(slow[0].ended)} steps by then, and was at {shares[1]:.0%}."
+        f"The run in turns had taken {taken} of {len(turns)} steps by then, and was at {shares[1]:.0%}."
     )
 
 
 def pays(busy: Mapping[int, SimpleNamespace], slow: Mapping[int, SimpleNamespace]) -> str:
     """Say when asynchrony paid, by both measurements."""
     computing, waiting = (runs[0].step / runs[max(runs)].step for runs in (busy, slow))
-    if waiting < max(1.05, computing):
+    if waiting < max(1.1, computing):
         return "So slow tools are not what makes asynchrony pay here. Did something else run on this machine?"
     return (
         f"So asynchrony pays most where processes wait: with slow tools it made {waiting:.1f} times the speed, "

@@ -53,7 +53,7 @@ def check_train(attempt: Train, solution: Train, times: int = 8) -> None:
         rewards[-1] = [rewards[-1][0]] * size
         given = (rewards, steps, per_step, first)
         right = asyncio.run(_journal(solution, *given))
-        called = quote(f"train(trainer, ready, now, news, {steps}, {per_step}, on_step)")
+        called = quote(f"train(trainer, ready, newest, news, {steps}, {per_step}, on_step)")
         called += f" with groups of rewards {quote(exercise._short(rewards))}"
         exercise.case(called)
         try:
@@ -80,7 +80,7 @@ def _compare(called: str, found: _Journal, right: _Journal) -> None:
     # To wake it once more, for what it has seen already, does no harm.
     woken = [version for version in dict.fromkeys(found.woken) if version in right.woken]
     assert exercise.same(woken, right.woken), (
-        f"{called} wakes a generator that then reads {quote('now.published')} as {quote(exercise._short(found.woken))}, "
+        f"{called} wakes a generator that then reads {quote('newest.version')} as {quote(exercise._short(found.woken))}, "
         f"and should wake it for {quote(exercise._short(right.woken))}, as {quote('publish')} returned"
     )
     assert exercise.same(found.shown, right.shown), (
@@ -91,7 +91,7 @@ def _compare(called: str, found: _Journal, right: _Journal) -> None:
 async def _journal(train: Train, rewards: Sequence[Sequence[float]], steps: int, per_step: int, first: int) -> _Journal:
     """Run a trainer's loop alone: groups come one by one, versions go up by 2 from ``first``."""
     ready, news = asyncio.Queue[Any](), asyncio.Event()
-    now = SimpleNamespace(published=first)
+    newest = SimpleNamespace(version=first)
     journal = _Journal([], [], [], [])
 
     async def step(episodes: Any, advantages: Any) -> dict[str, float]:
@@ -113,14 +113,14 @@ async def _journal(train: Train, rewards: Sequence[Sequence[float]], steps: int,
 
     async def generate() -> None:
         while await news.wait():
-            journal.woken.append(now.published)
+            journal.woken.append(newest.version)
             news.clear()
 
     others = [asyncio.create_task(deliver()), asyncio.create_task(generate())]
     trainer = SimpleNamespace(step=step, publish=publish)
     try:
         async with asyncio.timeout(PATIENCE_S):
-            await train(trainer, ready, now, news, steps, per_step, lambda *shown: journal.shown.append(shown))
+            await train(trainer, ready, newest, news, steps, per_step, lambda *shown: journal.shown.append(shown))
         await asyncio.sleep(0)
     finally:
         for task in others:

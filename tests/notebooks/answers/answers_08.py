@@ -62,91 +62,91 @@ def episodes_of(batch):
     return [episode for _, group in batch for episode in group]
 
 
-async def takes_a_step_too_many(trainer, ready, now, news, steps, per_step, on_step):
+async def takes_a_step_too_many(trainer, ready, newest, news, steps, per_step, on_step):
     for step in range(steps + 1):
         batch = [await ready.get() for _ in range(per_step)]
         metrics = await trainer.step(episodes_of(batch), advantages_of(batch))
-        now.published = await trainer.publish()
+        newest.version = await trainer.publish()
         news.set()
         on_step(step, metrics)
 
 
-async def never_publishes(trainer, ready, now, news, steps, per_step, on_step):
-    for step in range(1, steps + 1):
+async def never_publishes(trainer, ready, newest, news, steps, per_step, on_step):
+    for step in range(steps):
         batch = [await ready.get() for _ in range(per_step)]
         metrics = await trainer.step(episodes_of(batch), advantages_of(batch))
-        now.published += 1
+        newest.version += 1
         news.set()
         on_step(step, metrics)
 
 
-async def publishes_before_the_step(trainer, ready, now, news, steps, per_step, on_step):
-    for step in range(1, steps + 1):
+async def publishes_before_the_step(trainer, ready, newest, news, steps, per_step, on_step):
+    for step in range(steps):
         batch = [await ready.get() for _ in range(per_step)]
-        now.published = await trainer.publish()
+        newest.version = await trainer.publish()
         metrics = await trainer.step(episodes_of(batch), advantages_of(batch))
         news.set()
         on_step(step, metrics)
 
 
-async def wakes_before_the_version_is_known(trainer, ready, now, news, steps, per_step, on_step):
-    for step in range(1, steps + 1):
+async def wakes_before_the_version_is_known(trainer, ready, newest, news, steps, per_step, on_step):
+    for step in range(steps):
         batch = [await ready.get() for _ in range(per_step)]
         metrics = await trainer.step(episodes_of(batch), advantages_of(batch))
         news.set()
-        now.published = await trainer.publish()
+        newest.version = await trainer.publish()
         on_step(step, metrics)
 
 
-async def wakes_nobody(trainer, ready, now, news, steps, per_step, on_step):
-    for step in range(1, steps + 1):
+async def wakes_nobody(trainer, ready, newest, news, steps, per_step, on_step):
+    for step in range(steps):
         batch = [await ready.get() for _ in range(per_step)]
         metrics = await trainer.step(episodes_of(batch), advantages_of(batch))
-        now.published = await trainer.publish()
+        newest.version = await trainer.publish()
         on_step(step, metrics)
 
 
-async def compares_with_the_whole_batch(trainer, ready, now, news, steps, per_step, on_step):
-    for step in range(1, steps + 1):
+async def compares_with_the_whole_batch(trainer, ready, newest, news, steps, per_step, on_step):
+    for step in range(steps):
         batch = [await ready.get() for _ in range(per_step)]
         rewards = [r for found, _ in batch for r in found]
         advantages = [(r - fmean(rewards)) / (pstdev(rewards) + 1e-4) for r in rewards]
         metrics = await trainer.step(episodes_of(batch), advantages)
-        now.published = await trainer.publish()
+        newest.version = await trainer.publish()
         news.set()
         on_step(step, metrics)
 
 
-async def divides_by_zero(trainer, ready, now, news, steps, per_step, on_step):
-    for step in range(1, steps + 1):
+async def divides_by_zero(trainer, ready, newest, news, steps, per_step, on_step):
+    for step in range(steps):
         batch = [await ready.get() for _ in range(per_step)]
         advantages = [(r - fmean(found)) / pstdev(found) for found, _ in batch for r in found]
         metrics = await trainer.step(episodes_of(batch), advantages)
-        now.published = await trainer.publish()
+        newest.version = await trainer.publish()
         news.set()
         on_step(step, metrics)
 
 
-async def trains_on_rewards(trainer, ready, now, news, steps, per_step, on_step):
-    for step in range(1, steps + 1):
+async def trains_on_rewards(trainer, ready, newest, news, steps, per_step, on_step):
+    for step in range(steps):
         batch = [await ready.get() for _ in range(per_step)]
         metrics = await trainer.step(episodes_of(batch), [r for found, _ in batch for r in found])
-        now.published = await trainer.publish()
+        newest.version = await trainer.publish()
         news.set()
         on_step(step, metrics)
 
 
-async def gives_lists_of_lists(trainer, ready, now, news, steps, per_step, on_step):
-    for step in range(1, steps + 1):
+async def gives_lists_of_lists(trainer, ready, newest, news, steps, per_step, on_step):
+    for step in range(steps):
         batch = [await ready.get() for _ in range(per_step)]
         metrics = await trainer.step([group for _, group in batch], [advantages_of([one]) for one in batch])
-        now.published = await trainer.publish()
+        newest.version = await trainer.publish()
         news.set()
         on_step(step, metrics)
 
 
-async def computes_with_tensors(trainer, ready, now, news, steps, per_step, on_step):
-    for step in range(1, steps + 1):
+async def computes_with_tensors(trainer, ready, newest, news, steps, per_step, on_step):
+    for step in range(steps):
         batch = []
         while len(batch) < per_step:
             batch.append(await ready.get())
@@ -156,12 +156,12 @@ async def computes_with_tensors(trainer, ready, now, news, steps, per_step, on_s
             found = torch.tensor(rewards)
             advantages.append((found - found.mean()) / (found.std(correction=0) + 1e-4))
         metrics = await trainer.step(list(chain(*(group for _, group in batch))), torch.cat(advantages))
-        now.published = await trainer.publish()
+        newest.version = await trainer.publish()
         on_step(step, metrics)
         news.set()
 
 
-async def returns_its_last_metrics(trainer, ready, now, news, steps, per_step, on_step):
+async def returns_its_last_metrics(trainer, ready, newest, news, steps, per_step, on_step):
     metrics, step = None, 0
     while step < steps:
         episodes, advantages = (), ()
@@ -169,11 +169,11 @@ async def returns_its_last_metrics(trainer, ready, now, news, steps, per_step, o
             rewards, group = await ready.get()
             middle, spread = sum(rewards) / len(rewards), pstdev(rewards) + 1e-4
             episodes, advantages = (*episodes, *group), (*advantages, *((r - middle) / spread for r in rewards))
-        step += 1
         metrics = await trainer.step(episodes, advantages)
-        now.published = await trainer.publish()
+        newest.version = await trainer.publish()
         news.set()
         on_step(step, metrics)
+        step += 1
     return metrics
 
 
