@@ -55,7 +55,7 @@ def _():
             "say when RL needs a distributed system, and when one process is enough",
             "say why we ask for made-up words and not for word problems",
             "run a benchmark, and read its intervals and outcomes",
-            "sort failures, and price each of them by a reward",
+            "sort failures, and write the reward that prices them",
             "say why a batch waits for its slowest episode, and what asynchrony costs instead",
         ],
     )
@@ -82,7 +82,7 @@ def _():
     lesson.md(f"""
     Each word has a secret number, and only a tool knows it. Solid boxes are tokens of the model, dashed
     ones come from the tool. At the right stands the {lesson.term("reward")}, and what it is made of. At step 0 you see
-    three ways to fail, and a success. Drag the slider, and watch what 20 training steps change.
+    three ways to fail, and a success. Once the training further down has run, the slider shows what 20 steps change.
 
     How do we measure failures, what do we pay for, and when is one process too few? That is this page.
     """)
@@ -100,7 +100,7 @@ def _():
     *Generating* is limited by memory bandwidth: each step of decoding reads all weights, and does little
     arithmetic with them. *Tools and checks* are other programs, to wait for. *Training* is limited by
     arithmetic. As long as one machine does all three and nobody waits for long, one process is enough.
-    Beyond that, the drawing below becomes a system.
+    Beyond that, the drawing below becomes a system; notebook 10 counts what fits.
     """)
     return
 
@@ -108,7 +108,7 @@ def _():
 @app.cell(hide_code=True)
 def _():
     _drawing = lesson.figure(
-        loop_drawing(), "The buffer keeps finished episodes that are not too old."
+        loop_drawing(), "The buffer keeps finished answers that are not too old."
     )
     _models = mo.md("""
     Two models answer here. The *small policy* comes with the course, and was made for this task, with
@@ -129,7 +129,7 @@ def _():
 def settings():
     config = SimpleNamespace(
         seed=0,
-        samples=100,  # tasks of each kind for the small policy
+        samples=100,  # tasks of each of four kinds for the small policy
         real_samples=12,  # and for SmolLM2, which is 150 times as large
         shots=2,  # worked examples that SmolLM2 sees before each question
         steps=20,  # of training the small policy
@@ -144,9 +144,9 @@ def _(config):
 
     small = load_policy("embedded")  # it comes with this course
     environment = Zorplex(config.seed)
-    # A tool call ends a turn; slots are episodes that are written side by side.
+    # A tool call ends a turn. A slot writes one episode at a time, beside the others.
     sampling = Sampling(temperature=1.0, max_tokens=96, max_turns=6, slots=64)
-    return RolloutRequest, Sampling, environment, load_policy, rollout, sampling, small
+    return RolloutRequest, environment, load_policy, rollout, sampling, small
 
 
 @app.cell
@@ -178,9 +178,9 @@ def _(computed_on, name, policy):
     {lesson.fence(_text)}
 
     The right answer is **{nb05.WORD_PROBLEM.answer}**; the last number of that text is {(re.findall("[0-9]+", _text) or ["missing"])[-1]}.
-    {"Nobody asked for `####`: it stands before the answers in a public set of such problems, GSM8K. The model has seen them." if "####" in _text else ""}
-    So a right answer may be a remembered one. And how should a program find the answer in prose: is it
-    really the last number? We need a task without these two doubts.
+    {"Nobody asked for `####`: it stands before the answers in a public set of such problems, GSM8K. The model has seen that form." if "####" in _text else ""}
+    A model that has seen such problems may remember an answer. And how should a program find the answer in
+    prose: is it really the last number? We need a task without these two doubts.
     """)
     return
 
@@ -193,7 +193,7 @@ def _():
         | a word problem | made-up words
         Could it be memorised? | yes, the web is full of them | no, the numbers are drawn now
         Can a program check it? | if it finds a number in prose | yes: `[ANSWER]` and an integer
-        Can we set how hard it is? | hardly, with problems from a file | yes: words, look-ups, redirects
+        Can we set how hard it is? | hardly, with problems from a file | yes: how many words and look-ups
         """),
     )
     return
@@ -220,9 +220,9 @@ def _(environment):
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    An answer with tool calls grows in three ways. *Generate*: the model draws a token. *Call*: the text
-    holds a complete call, so the tool runs. *Inject*: append the result to the text, as tokens, and keep
-    generating. Drag the slider.
+    An answer with tool calls is written in three moves. *Generate*: the model draws a token. *Call*: once
+    the text holds a complete call, the tool runs. *Inject*: its result is appended, as tokens, and
+    generating goes on. Drag the slider.
     """)
     return
 
@@ -284,21 +284,22 @@ def _(benchmark, config, sampling, small):
 
 
 @app.cell
-def _(Sampling, answered, benchmark, config, smol):
+def _(answered, benchmark, config, sampling, smol):
     from zorplex_rl.policy.evaluate import summarise
 
-    brief = Sampling(temperature=1.0, max_tokens=64, max_turns=4, slots=64)
     real = {}
     if smol:
-        real = benchmark(smol, TASK_SPECS, config.real_samples, config.shots, brief)
+        real = benchmark(smol, TASK_SPECS, config.real_samples, config.shots, sampling)
     reports = [summarise(f"small {kind}", episodes) for kind, episodes in answered.items()]
     reports += [summarise(f"SmolLM2 {kind}", episodes) for kind, episodes in real.items()]
-    return brief, real, reports, summarise
+    return real, reports, summarise
 
 
 @app.cell(hide_code=True)
-def _(reports):
-    _table = lesson.table("The benchmark, sampled at temperature 1", nb05.rows_of(reports))
+def _(config, real, reports):
+    _real = f", {config.real_samples} for SmolLM2, after {config.shots} worked examples"
+    _caption = f"The benchmark, sampled at temperature 1: {config.samples} tasks of each kind for the small policy{_real if real else ''}"
+    _table = lesson.table(_caption, nb05.rows_of(reports))
     mo.vstack([_table, lesson.figure(nb05.accuracy_chart(reports))])
     return
 
@@ -308,8 +309,8 @@ def _(reports):
     _widest = max(reports, key=lambda report: report.interval[1] - report.interval[0])
     lesson.md(f"""
     Read the intervals first: the true accuracy of `{_widest.name}` may be anywhere from {_widest.interval[0]:.0%} to {_widest.interval[1]:.0%}.
-    Mistakes about the same word tend to repeat. So all questions about one word count as one trial, and
-    there are only {len(HELD_OUT_WORDS)} held-out words.
+    It has {_widest.episodes} answers. Nor is each of them a trial: mistakes about the same words tend to repeat, so
+    questions with the same words count as one. Of held-out words there are {len(HELD_OUT_WORDS)}.
     """)
     return
 
@@ -327,13 +328,14 @@ def _(name):
 
 
 @app.cell
-def _(benchmark, brief, config, real, smol, policy, summarise):
+def _(benchmark, config, policy, real, sampling, smol, summarise):
     by_shots, anywhere = {}, {}
     for shots in (0, 1, 2, 4) if smol else (0, 2):
         found = real
         if shots != config.shots or not real:
-            found = benchmark(policy, ("simple",), config.real_samples, shots, brief)
+            found = benchmark(policy, ("simple",), config.real_samples, shots, sampling)
         by_shots[shots] = summarise(f"{shots} examples", found["simple"])
+        # `paid_for`, defined further down: does the right number stand anywhere?
         somewhere = [paid_for(episode) is not None for episode in found["simple"]]
         anywhere[shots] = fmean(somewhere)
     return anywhere, by_shots
@@ -351,7 +353,7 @@ def _(anywhere, ask_shots, by_shots, computed_on, smol):
         why=f"""
     Without an example {_in_form[0]:.0%} answer in the format, with {_most} examples {_in_form[_most]:.0%}.
     The right number stands somewhere in {anywhere[0]:.0%} and {anywhere[_most]:.0%} of the texts, the tool's lines included.
-    {"So the examples show the task, not only the form." if 2 * anywhere[0] < anywhere[_most] else "The weights are the same: the capability was there, the form was not."}
+    {"So the examples show the task, not only the form." if 2 * anywhere[0] < anywhere[_most] else "The weights are the same, and the number was often there: much of what examples add is the form."}
     {"RL needs a model that already gets some answers right, so SmolLM2 is trained with two examples before each question." if smol else computed_on}
     """,
     )
@@ -391,8 +393,8 @@ def outcome(answer, expected, finish):
     "truncated"      no answer, `finish` is "tokens": cut off
     "wrong_format"   no answer, it just ended its text
 
-    `answer` and `expected` are integers; `answer` is None if there is none.
-    `finish` is "eos", "answer", "turns" or "tokens".
+    `answer` and `expected` are integers; `answer` is None if there is none. `finish` says what
+    ended it: a limit ("turns", "tokens"), its last token ("eos") or its last line ("answer").
 
     >>> outcome(7, 7, "answer"), outcome(None, 7, "turns")
     ('success', 'tool_spam')
@@ -442,15 +444,19 @@ def _(gallery, small, smol, whose_sort):
 @app.cell(hide_code=True)
 def _():
     lesson.md(f"""
-    ### Exercise 2: price them
+    ### Exercise 2: write the reward
 
-    A {lesson.term("reward")} turns failures into numbers, and training follows the numbers. It is a sum, and every failure
-    gets a term:
+    A {lesson.term("reward")} turns failures into numbers, and training follows the numbers. Ours is a sum:
 
-    - *right value, wrong form*: +0.2 for any answer in the form, so it learns to write `[ANSWER]`
-    - *wrong answer*: +1 for the right value in the form, so it learns to copy and to add
-    - *tool spam*: −0.1 for each needless call, so it learns to ask once
-    - *truncated*: no answer, nothing paid, so it learns to come to an end
+    **1** for the right answer **+ 0.2** for any answer in the form **− 0.1** for each needless call
+
+    Calls are *needless* beyond as many as a perfect answer makes. They cost in every outcome, so a reward
+    may be negative. Without them an episode earns:
+
+    - `success`: 1.2
+    - `wrong_answer`: 0.2, for the form alone
+    - `wrong_format`: 0, even if the right value stands in the text
+    - `truncated`, `tool_spam`: 0
     """)
     return
 
@@ -488,8 +494,8 @@ def _():
     ### What a lenient checker pays for
 
     Ours is strict: it reads what stands behind `[ANSWER]`. A lenient one pays whenever the right number
-    appears anywhere, even by chance, or if only the tool wrote it. Trained on that, a policy learns to
-    call and to stop: {lesson.term("reward hacking")}.
+    appears anywhere, even by chance, or if only the tool wrote it. For that pay a policy need only call and
+    stop. Training that finds such a way is {lesson.term("reward hacking")}; 08b shows one.
     """)
     return
 
@@ -655,12 +661,13 @@ def _():
     ## The asynchronous answer
 
     This is the synchronous loop. Each line waits for the one before it. Several answers to one question
-    are a {lesson.term("group")}; an answer's {lesson.term("advantage")} says how much better than its group it was. In 05b you write it.
+    are a {lesson.term("group")}, which shows how hard the question was. An answer's {lesson.term("advantage")} says how much better than
+    its group it was, and only that teaches. In 05b you write it.
 
     ```python
     for step in range(steps):
         tasks = draw(prompts)                              # dataset
-        episodes = generate(policy, tasks)                 # generators; the trainer waits
+        episodes = generate(policy, tasks, copies=4)       # generators; the trainer waits
         rewards = [reward(episode) for episode in episodes]
         advantages = compare_within_groups(rewards)
         loss = policy_gradient(policy, episodes, advantages)
@@ -669,11 +676,12 @@ def _():
     ```
 
     Stop taking turns: put a buffer between both sides, and write the next batch while the trainer
-    works. A step then takes as long as the slower of the two, not as long as
-    both, and generators do not wait for a straggler. The price: the trainer learns from answers of older
-    weights. Such data are called {lesson.term("off-policy")}; `max_lag` bounds by how many versions they are late.
+    works. If each side has its own hardware, a step then takes as long as the slower of the two, not as
+    long as both. And while one answer is late, others of later batches are begun. The price: the trainer
+    learns from answers of older weights. Such data are called {lesson.term("off-policy")}. `max_lag` bounds by how many
+    versions they are late, and so how far ahead the generators may run.
 
-    Here the package runs the loop, with a clock around each phase. This run fills the card at the top.
+    Here is the loop in turns, in one process, with a clock around each phase. It fills the card at the top.
     """)
     return
 
@@ -685,20 +693,13 @@ def _(card, config, environment, load_policy, sampling):
     trainer = learning.Learner(load_policy("embedded"), rate)
     clock, latencies = SpanRecorder("this process"), []
     for _step in range(config.steps):
-        _tasks = environment.tasks(("compositional",), 8, start=8 * _step)
-        _copies = [task for task in _tasks for _ in range(4)]
         with clock.span("generate"):
-            _batch = simple.play(generator, environment, _copies, 1000 * _step, sampling)
-        for _number, _episode in enumerate(_batch):
-            _episode.group = _number // 4
-        _rewards = [episode.score.reward for episode in _batch]
-        _groups = [_rewards[first : first + 4] for first in range(0, len(_batch), 4)]
-        _advantages = [a for group in _groups for a in simple.compare(group)]
+            _episodes = nb05.generate(generator, environment, _step, sampling)
         with clock.span("train"):
-            trainer.step(_batch, _advantages)
+            trainer.step(_episodes, nb05.compare_within_groups(_episodes))
         with clock.span("pull"):
             generator.model.load_state_dict(trainer.policy.model.state_dict())
-        latencies.append(group_latencies(_batch))
+        latencies.append(group_latencies(_episodes))
         card.play(generator, _step + 1)
     card.seal()
     spans = clock.drain()
@@ -714,23 +715,12 @@ def _(seconds):
     _share = {kind: f"{took / sum(seconds.values()):.1%}" for kind, took in seconds.items()}
     lesson.md(f"""
     Of a step with 32 episodes, generating takes {_share["generate"]}, training {_share["train"]}, loading the new weights
-    {_share["pull"]}. This split is an artefact of our code and of short answers. With large models generating usually dominates:
+    {_share["pull"]}. That is the split of a small model, short answers and our code. With large models generating usually dominates:
     [SortedRL](https://arxiv.org/abs/2603.23414) (March 2026) reports up to 70% for answers of 16,000 tokens.
 
-    The simulator below draws both ways on one axis; *this machine* has these numbers.
+    The simulator below draws both ways on one axis. Its scenario *this machine* has the numbers of this run.
     """)
     return
-
-
-@app.cell(hide_code=True)
-def _():
-    ask_lag = lesson.predict(
-        "Choose the scenario *one straggler*: one group takes eight times as long as the others. From which "
-        "`max_lag` on do you gain less than 2 %?",
-        *("0", "1", "2", "4"),
-    )
-    ask_lag
-    return (ask_lag,)
 
 
 @app.cell
@@ -748,6 +738,18 @@ def _(latencies, seconds):
 
 
 @app.cell(hide_code=True)
+def _():
+    ask_lag = lesson.predict(
+        "Four generators write the eight groups of a step, 1 s each, and the trainer takes 4 s. One group takes 8 s. "
+        "What is the smallest `max_lag` whose run is within 2 % of the fastest? "
+        "Afterwards try it: it is the scenario *one straggler*.",
+        *("0", "1", "2", "4"),
+    )
+    ask_lag
+    return (ask_lag,)
+
+
+@app.cell(hide_code=True)
 def _(ask_lag):
     _lags = nb05.straggler_by_lag()
     _enough = [took <= 1.02 * min(_lags.values()) for took in _lags.values()].index(True)
@@ -755,7 +757,7 @@ def _(ask_lag):
     lesson.reveal(
         ask_lag,
         right=_enough,
-        why=f"{_told}. Other batches are on their way while one waits.",
+        why=f"{_told}. Later batches are begun while the straggler is written, as far as `max_lag` allows.",
     )
     return
 
@@ -806,9 +808,9 @@ def _(idle_share, reports):
     lesson.recap(
         "A made-up task cannot be memorised, and a program checks it.",
         f"The small policy is right in {_small.accuracy:.0%} of sums, "
-        f"and {_small.outcomes['wrong_format']:.0%} end without the required format.",
-        f"In a batch of 24 on eight slots, {idle_share:.0%} of the time is spent waiting.",
-        "In turns a step takes as long as all phases together; side by side, as the slowest.",
+        f"and {_small.outcomes['wrong_format']:.0%} just end without an answer.",
+        f"Laid out on eight slots, 24 episodes leave {idle_share:.0%} of the time to wait for the last.",
+        "In turns a step takes as long as all phases together; side by side, at best as the slowest.",
     )
     return
 

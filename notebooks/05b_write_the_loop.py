@@ -64,7 +64,7 @@ def _():
 @app.cell(hide_code=True)
 def _(answered, config, policy, sampling):
     card = nb05b.Card(
-        "Four questions, and what the policy writes before and after training",
+        "Four questions, and what the policy writes while it is trained",
         policy,
         config.steps,
         sampling,
@@ -78,8 +78,8 @@ def _(answered, config, policy, sampling):
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    This is the card of notebook 05. Once your own functions have trained the policy, further down, the
-    slider shows what each step changed.
+    This is the card of notebook 05: solid boxes are tokens of the model, dashed ones come from the tool.
+    Once your own functions have trained the policy, further down, the slider shows what each step changed.
     """)
     return
 
@@ -98,7 +98,8 @@ def _():
     lesson.md(f"""
     ## Why reinforcement learning
 
-    In notebook 05 every mistake had a price. Now the model learns from the price alone.
+    In notebook 05 every mistake had a price. Now the model learns from the price alone. If you know
+    REINFORCE, go on at *A task that can only be looked up*.
 
     Supervised learning copies a right text that somebody has written. Often nobody has written one, but
     a program can check one. In reinforcement learning (RL) the model, called a
@@ -160,8 +161,9 @@ def _(with_labels, with_rewards):
             lesson.md(
                 f"To be right nine times in ten takes {with_labels} steps with labels, and "
                 f"{median(with_rewards)} with rewards (median of three seeds). "
-                "A reward judges only the answer that was tried, and says nothing until a right one "
-                "is: RL needs a model that already gets some answers right.\n\n"
+                "A reward judges only the answer that was tried. As long as no answer is right, all "
+                "rewards are 0, and so is the gradient: RL needs a model that already gets some "
+                "answers right. This one starts at one in ten.\n\n"
                 "Why does it raise the mean reward? Because ∇p = p ∇log p:"
             ),
             lesson.math(
@@ -169,10 +171,9 @@ def _(with_labels, with_rewards):
                 r"\mathbb{E}_{a \sim p} \left[ R(a) \, \nabla \log p(a) \right]"
             ),
             lesson.md(
-                "The last is what `loss.backward()` adds up, one sampled answer at a time. "
-                "Each step samples from the current model. Such data are called "
-                f"{lesson.term('on-policy')}. Answers from an older model need a correction factor: "
-                "notebook 09."
+                "`loss.backward()` adds up the negative of the last, one sampled answer at a time, since "
+                "an optimizer descends. Each step samples from the current model. Such data are called "
+                f"{lesson.term('on-policy')}. Answers from an older model need a correction factor: notebook 09."
             ),
         ]
     )
@@ -219,8 +220,8 @@ def _(Sampling, config, load_policy):
     torch.set_num_threads(1)  # fastest for a model this small
     policy = load_policy(config.policy)
     environment = Zorplex(config.seed)
-    # Of these only the first two concern you: `max_turns` bounds the calls of an episode, and `slots`
-    # says how many the package's engine decodes side by side.
+    # Your sampler bounds an episode by its tokens alone, so `max_turns` is out of reach here.
+    # `slots`: how many episodes the package's engine decodes side by side.
     sampling = Sampling(temperature=1.0, max_tokens=96, max_turns=96, slots=64)
     (task,) = environment.tasks(("compositional",), 1)
     print(policy.tokenizer.decode(encode_prompt(policy.tokenizer, task)))
@@ -237,7 +238,7 @@ def _(policy):
 @app.cell(hide_code=True)
 def _():
     lesson.md(f"""
-    The policy sees the text, and only the tool the table.
+    The policy sees the text. Only the tool sees the table.
 
     ### Exercise 1: generate, call, inject
 
@@ -251,21 +252,21 @@ def _():
 def sample_episode(policy, task, execute, sampling, seed):
     """Sample a response. Returns two lists: its token ids, and True where the policy drew one.
 
-    Make one `rng = random.Random(seed)` for the episode, and call `rng.choices` once a
-    token, at the temperature.
-    Stop at an end-of-text token, one of `policy.eos_ids` (keep it). Also stop once a
-    *finished* line holds an answer: in an unfinished one more digits may follow. Never return
-    more than `max_tokens`, results included: cut off what does not fit of a result.
-    Look for a call in what was written since the last result. Inject " -> ", the result
-    and a line break.
+    Make one `rng = random.Random(seed)`. Call `rng.choices` once for each token that is drawn, at
+    the temperature.
+    Look for answers and calls in what was written since the last result.
+    An end-of-text token, one of `policy.eos_ids`: keep it, and stop.
+    An answer in a *finished* line: stop. (In an unfinished one more digits may follow.)
+    A complete call: inject " -> ", the result and a line break.
+    Never return more than `max_tokens`, results included: cut off what does not fit.
 
-        policy.model(ids).logits           [1, T] to [1, T, V]
-        encode_prompt(policy.tokenizer, task)       prompt ids
-        encode_text(policy.tokenizer, text)   ids of any text
+        encode_prompt(policy.tokenizer, task)    ids of the prompt, a list
+        encode_text(policy.tokenizer, text)      ids of any text, a list
+        policy.model(ids).logits                 [1, T, V], of a tensor of ids [1, T]
         policy.tokenizer.decode(ids, skip_special_tokens=True)
-        find_call(text)        the first complete one, or None
-        find_answer(text)       the answer that it gives, or None
-        execute(task, call)              a call's result, a text
+        find_call(text)                          its first complete call, or None
+        find_answer(text)                        the answer that it gives, or None
+        execute(task, call)                      a call's result, a text
 
     >>> ids, sampled = sample_episode(policy, task, environment.execute, sampling, 0)
     """
@@ -318,10 +319,9 @@ def _(environment, policy, sampler, sampling, whose_sampler):
         policy, environment, sampler, sampling
     )
     lesson.md(
-        f"This was {whose_sampler}. The package's engine, many episodes at once, gives the same "
-        "tokens in "
+        f"This was {whose_sampler}. The package's engine, many episodes at once, gives the same tokens in "
         f"{sum(same_tokens)} of {len(same_tokens)}, in {both_seconds[0]:.2f} s instead of "
-        f"{both_seconds[1]:.2f} s."
+        f"{both_seconds[1]:.2f} s. Yours reads the whole text anew for each token."
     )
     return by_engine, same_tokens
 
@@ -357,7 +357,7 @@ def _(ask_injected, by_engine, policy):
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    ### Exercise 2: find the fault
+    ### Exercise 2: find two faults
 
     `training_row` hands an episode to the trainer, with two faults. There is no exception. But a
     trainer with the same weights should reproduce the recorded log-probabilities, and this one
@@ -370,7 +370,7 @@ def _():
 def training_row(policy, episode):
     """The ids of the response, and for each whether the trainer learns from it.
 
-    An episode has `text`, `token_ids` and `sampled`.
+    Print `by_engine[0]` to see what is known of an episode.
 
     >>> training_row(policy, by_engine[0])
     """
@@ -427,13 +427,12 @@ def _(was):
     ## One step of training
 
     Of {was.episodes} tasks with words that training never draws, {was.accuracy:.0%} are right, and
-    {was.outcomes["wrong_format"]:.0%} end without an answer in the required format. The reward is
-    that of notebook 05.
+    {was.outcomes["wrong_format"]:.0%} just end their text without an answer. The reward is that of notebook 05.
 
     Several episodes of one task are a {lesson.term("group")}. The {lesson.term("advantage")}
     says how much better an episode did than its group. Subtracting the mean pushes up what is better
-    than usual, and down what is worse. Dividing by the standard deviation lets every group push about
-    equally hard.
+    than usual, and down what is worse. A group whose rewards are all alike has advantages of 0, and
+    teaches nothing. What the division is for, the fold says.
     """)
     return
 
@@ -449,11 +448,11 @@ def advantages_of(rewards):
 def _():
     lesson.folded(
         "Why may the mean be subtracted, and what does the division cost?",
-        "A constant b adds b Σ∇p, the sum over all answers, to the mean gradient. That is 0: "
+        "Subtracting a constant b takes b Σ∇p, a sum over all answers, from the mean gradient. That is 0: "
         "probabilities always add up to 1. The reward alone would push up every answer that earns a "
         "little, and other steps would have to undo it. A constant near the mean leaves less to "
-        "undo, so a step's gradient usually scatters less. The division overweights "
-        "groups that are nearly all right or all wrong, and "
+        "undo, so a step's gradient usually scatters less. Dividing by the standard deviation lets "
+        "every group push about equally hard. So it overweights groups that are nearly all right or all wrong, and "
         "[Dr. GRPO](https://arxiv.org/abs/2503.20783) (Liu et al., 2025) leaves it out.",
     )
     return
@@ -475,8 +474,7 @@ def _():
             ),
             lesson.md(
                 "The second sum does not contain the weights θ: its gradient is 0. So the "
-                "gradient is a sum over tokens with a mask m, 1 for drawn and 0 for injected "
-                "ones. "
+                "gradient is a sum over tokens with a mask m, 1 for drawn and 0 for injected ones. "
                 "Using the advantage A in place of the reward, the loss of a batch is:"
             ),
             lesson.math(
@@ -484,8 +482,9 @@ def _():
                 r"\pi_\theta(e_t \mid e_{\lt t})"
             ),
             lesson.md(
-                "To divide by the number of drawn tokens is a choice, the token mean: a long "
-                "episode counts for more.\n\nTry one push, at the place where an answer begins. "
+                "To divide by the drawn tokens of the whole batch is a choice, the token mean: a long episode "
+                "counts for more than a short one. A mean over each episode first would make them equal."
+                "\n\nTry one push, at the place where an answer begins. "
                 "Its size is invented, so that you can see it; a real step moves less."
             ),
         ]
@@ -570,14 +569,14 @@ def _():
         "Two names that you will meet everywhere: PPO and GRPO",
         f"""
     - {lesson.term("PPO")} takes several steps on one batch, so that the batch is soon off-policy.
-      It weights each token by the ratio of its new to its old
-      probability, and [clips](https://arxiv.org/abs/1707.06347) that ratio; notebook 09 shows both.
+      It weights each token by the ratio of its new to its old probability, and
+      [clips](https://arxiv.org/abs/1707.06347) that ratio; notebook 09 shows both.
       A second model, the critic, estimates values.
     - {lesson.term("GRPO")} replaces that model by the group
       ([DeepSeekMath](https://arxiv.org/abs/2402.03300), section 4). The step here has its
-      advantage, with the
-      plain policy gradient. In the paper GRPO also clips, takes the mean over each answer's own tokens, and adds
-      a penalty for leaving the start (KL).
+      advantage, with the plain policy gradient. In the paper GRPO also clips, takes the mean over each
+      answer's own tokens, and adds a penalty for leaving the start (KL). In TRL's `GRPOConfig`, the step here
+      is `beta=0`, `num_iterations=1`, `scale_rewards="group"` and `loss_type="dapo"`, the token mean.
     """,
     )
     return
@@ -696,9 +695,8 @@ def _(answer_tasks, ask_gain, held_out, history, learner, summarise, was):
         ask_gain,
         right=0 if gain < 20 else 1 if gain <= 40 else 2,
         why=f"""
-    From {was.accuracy:.0%} to {now.accuracy:.0%}, on words that training never draws. Episodes
-    without the form fell from
-    {was.outcomes["wrong_format"]:.0%} to {now.outcomes["wrong_format"]:.0%}, which is
+    From {was.accuracy:.0%} to {now.accuracy:.0%}, on words that training never draws. Episodes that just end without
+    an answer fell from {was.outcomes["wrong_format"]:.0%} to {now.outcomes["wrong_format"]:.0%}, which is
     {"most of the gain. Here RL taught a habit, more than arithmetic" if 200 * _form > gain else "less than half of the gain"}.
     """,
         shows=[
@@ -756,10 +754,9 @@ def _(real):
     ## The same loop on a real language model
 
     SmolLM2 has 135 million parameters. Two worked examples stand before each question, because then it
-    gets some answers right.
-
-    The loop is yours; task, sizes and learning rate differ. The package's sampler and learner do what
-    your functions do, faster: they run the common beginning of all texts once.
+    gets some answers right. The loop is the same, in the package's words; task, sizes and learning rate differ. Its sampler runs the
+    common beginning of all texts once. Its loss is GRPO with clipping; on fresh data it has the gradient of yours.
+    With *your* two functions, your file trains SmolLM2 in some minutes: `python my_rl.py --policy smollm2`.
 
     {"" if real else "**SmolLM2 is not on this machine**, so nothing below was computed. Notebook 05 has a button that fetches it (93 MB)."}
     """)
@@ -782,12 +779,13 @@ def train_real(policy, environment, sampling, steps, on_step):
 
 
 @app.cell(hide_code=True)
-def _():
+def _(config):
     ask_real = lesson.predict(
         "It trains on look-ups of one word only. What will it do better afterwards?",
         "look up one word",
         "add two words",
         "both",
+        f"nothing that {config.real_tasks} answers can tell",
     )
     ask_real
     return (ask_real,)

@@ -11,10 +11,11 @@ import pytest
 import torch
 from test_notebooks import Later
 
-from zorplex_rl.course.nb05b import as_episode, chances_after, diagnose, push, varied
+from zorplex_rl.course.nb05b import as_episode, chances_after, diagnose, learned, push, varied
 from zorplex_rl.learning.train_simple import compare, policy_gradient
 from zorplex_rl.policy.load import load_policy
 from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
+from zorplex_rl.policy.tool_loop import encode_text
 from zorplex_rl.task.environment import Zorplex
 from zorplex_rl.task.rewards import score
 from zorplex_rl.task.specs import TASK_SPECS
@@ -119,6 +120,22 @@ def test_the_card_begins_with_as_many_ways_to_end_as_there_are(batch):
     endings = {episode.score.outcome for episode in batch}
     assert len({episode.score.outcome for episode in shown}) == min(4, len(endings))
     assert [episode.score.outcome for episode in shown].index("success") == len(endings - {"success", "truncated"})
+
+
+@pytest.mark.parametrize(
+    ("looks_up", "adds", "option"), [(16, 4, 0), (4, 16, 1), (16, 16, 2), (4, 4, 3), (7, 4, 3), (0, 0, 3)]
+)
+def test_the_real_model_is_better_where_more_answers_turned_right_than_chance_turns(embedded, looks_up, adds, option):
+    """Before, 4 of 16 are right; afterwards as many as given."""
+
+    def exam(kind, right):
+        tasks = ENV.tasks((kind,), 16, "held_out")
+        answers = [task.answer if number < right else 0 for number, task in enumerate(tasks)]
+        ids = [encode_text(embedded.tokenizer, f"[ANSWER] {answer}\n") for answer in answers]
+        return [as_episode(embedded, task, said, [True] * len(said)) for task, said in zip(tasks, ids, strict=True)]
+
+    marks = [[exam("simple", one), exam("compositional", two)] for one, two in ((4, 4), (looks_up, adds))]
+    assert learned(marks)[0] == option
 
 
 def test_its_two_loops_both_learn_and_only_one_is_told_the_answer():

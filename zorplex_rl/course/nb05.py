@@ -7,6 +7,8 @@ four_kinds                  a task of each kind, side by side
 rows  rows_of               the rows of a table: from text, and of the benchmark
 accuracy_chart  gallery_of  its accuracies with intervals; an episode of each ending, and how often each comes
 density_chart  batch_chart  the times of episodes: their density by kind, and a batch on its slots
+generate                    the scored episodes of a training step, in groups of four
+compare_within_groups       their advantages
 straggler_by_lag            what the simulator finds for one straggler
 """
 
@@ -30,6 +32,7 @@ from zorplex_rl.course.lesson import lesson
 from zorplex_rl.course.widgets.timeline_simulator import GRID, ONE_STRAGGLER
 from zorplex_rl.course.widgets.what_if import Answer
 from zorplex_rl.errors import PolicyError
+from zorplex_rl.learning.train_simple import compare, play
 from zorplex_rl.policy import smollm2
 from zorplex_rl.policy.evaluate import Report
 from zorplex_rl.policy.load import Policy, load_policy
@@ -91,12 +94,10 @@ def injection(policy: Policy, episode: Episode, tokens: int) -> Answer:
     """Return the first ``tokens`` of an episode as boxes, and who writes the next one."""
     cut = replace(episode, token_ids=episode.token_ids[:tokens], sampled=episode.sampled[:tokens])
     said = {
-        (): "It ended its text, or a line with an answer: the episode is over.",
-        (True,): "Next: the model reads all of these tokens, and draws one more.",
-        (
-            False,
-        ): "Next: the text holds a complete call, so the tool's result is appended. The model reads it, and did not draw it.",
-    }[tuple(episode.sampled[tokens : tokens + 1])]
+        None: "It ended its text, or a line with an answer: the episode is over.",
+        True: "Next: the model reads all of these tokens, and draws one more.",
+        False: "Next: the text holds a complete call, so the tool's result is appended. The model reads it, and did not draw it.",
+    }[next(iter(episode.sampled[tokens:]), None)]
     return Answer(figure=episode_card(policy, [cut], reward=False, lines=4), said=said)
 
 
@@ -204,6 +205,21 @@ def batch_chart(seconds: Sequence[float], plan: Sequence[tuple[int, float]]) -> 
 
     said = f"{len(seconds)} episodes on {slots} slots; the last ends after {max(ends):.2f} s"
     return render(draw, 70 + 26 * slots, "A batch waits for its slowest episode", said)
+
+
+def generate(policy: Policy, environment: Zorplex, step: int, sampling: Sampling) -> list[Episode]:
+    """Return four scored episodes of each of the eight training tasks of ``step``."""
+    tasks = [task for task in environment.tasks(("compositional",), 8, start=8 * step) for _ in range(4)]
+    episodes = play(policy, environment, tasks, 1000 * step, sampling)
+    for number, episode in enumerate(episodes):
+        episode.group = number // 4
+    return episodes
+
+
+def compare_within_groups(episodes: Sequence[Episode]) -> list[float]:
+    """Return the advantage of each of ``episodes``, in groups of four."""
+    rewards = [episode.scored.reward for episode in episodes]
+    return [advantage for first in range(0, len(rewards), 4) for advantage in compare(rewards[first : first + 4])]
 
 
 def straggler_by_lag() -> dict[int, float]:
