@@ -309,8 +309,8 @@ def _(reports):
     _widest = max(reports, key=lambda report: report.interval[1] - report.interval[0])
     lesson.md(f"""
     Read the intervals first: the true accuracy of `{_widest.name}` may be anywhere from {_widest.interval[0]:.0%} to {_widest.interval[1]:.0%}.
-    It has {_widest.episodes} answers. Nor is each of them a trial: mistakes about the same words tend to repeat, so
-    questions with the same words count as one. Of held-out words there are {len(HELD_OUT_WORDS)}.
+    It has {_widest.episodes} answers. Nor is each of them a trial: mistakes about the same words tend to repeat. To be
+    safe, questions with the same words count as one. Of held-out words there are {len(HELD_OUT_WORDS)}.
     """)
     return
 
@@ -334,7 +334,7 @@ def _(benchmark, config, policy, real, sampling, smol, summarise):
         found = real
         if shots != config.shots or not real:
             found = benchmark(policy, ("simple",), config.real_samples, shots, sampling)
-        by_shots[shots] = summarise(f"{shots} examples", found["simple"])
+        by_shots[shots] = summarise(f"examples: {shots}", found["simple"])
         # `paid_for`, defined further down: does the right number stand anywhere?
         somewhere = [paid_for(episode) is not None for episode in found["simple"]]
         anywhere[shots] = fmean(somewhere)
@@ -342,7 +342,9 @@ def _(benchmark, config, policy, real, sampling, smol, summarise):
 
 
 @app.cell(hide_code=True)
-def _(anywhere, ask_shots, by_shots, computed_on, smol):
+def _(anywhere, ask_shots, by_shots, computed_on, config, name, reports, smol):
+    from zorplex_rl.course.figures.bars import outcome_chart
+
     _in_form = {
         n: r.outcomes["success"] + r.outcomes["wrong_answer"] for n, r in by_shots.items()
     }
@@ -356,19 +358,14 @@ def _(anywhere, ask_shots, by_shots, computed_on, smol):
     {"So the examples show the task, not only the form." if 2 * anywhere[0] < anywhere[_most] else "The weights are the same, and the number was often there: much of what examples add is the form."}
     {"RL needs a model that already gets some answers right, so SmolLM2 is trained with two examples before each question." if smol else computed_on}
     """,
+        shows=[
+            lesson.figure(
+                outcome_chart([reports[0], *by_shots.values()]),
+                f"How answers to `simple` end: the small policy, then {name} by its number of worked examples ({config.real_samples} answers each).",
+            )
+        ],
     )
     return
-
-
-@app.cell(hide_code=True)
-def _(by_shots, config, name, reports):
-    from zorplex_rl.course.figures.bars import outcome_chart
-
-    lesson.figure(
-        outcome_chart([reports[0], *by_shots.values()]),
-        f"How answers to `simple` end: the small policy, then {name} by its number of worked examples ({config.real_samples} answers each).",
-    )
-    return (outcome_chart,)
 
 
 @app.cell(hide_code=True)
@@ -635,22 +632,19 @@ def _(times):
 
 
 @app.cell(hide_code=True)
-def _(ask_idle, batch, idle_share, last):
+def _(ask_idle, batch, idle_share, last, plan, whose_plan):
     lesson.reveal(
         ask_idle,
         right=0 if idle_share < 0.15 else 1 if idle_share <= 0.35 else 2,
         why=f"""
     {idle_share:.0%}. The batch takes {last:.2f} s. Shared out evenly, the same work would take {sum(batch) / 8:.2f} s.
     """,
-    )
-    return
-
-
-@app.cell(hide_code=True)
-def _(batch, plan, whose_plan):
-    lesson.figure(
-        nb05.batch_chart(batch, plan),
-        f"{len(batch)} of these episodes on eight slots, as if each took as long alone, by {whose_plan}. In red: the straggler.",
+        shows=[
+            lesson.figure(
+                nb05.batch_chart(batch, plan),
+                f"{len(batch)} of these episodes on eight slots, as if each took as long alone, by {whose_plan}. In red: the straggler.",
+            )
+        ],
     )
     return
 
