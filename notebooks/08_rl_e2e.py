@@ -566,7 +566,7 @@ def _(busy, slow):
         [
             lesson.table("Seconds of a step, from the phases of the run in turns", _rows),
             lesson.md(
-                f"Filling and draining are left out. The rule does not know that the processes share this machine's cores. {nb08.pays(busy, slow)}"
+                f"Filling and draining are left out. The rule knows neither that processes share this machine's cores nor that batches that overlap are decoded together, which is cheaper. {nb08.pays(busy, slow)}"
             ),
         ]
     )
