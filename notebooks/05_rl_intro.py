@@ -445,7 +445,7 @@ def _():
 
     A {lesson.term("reward")} turns failures into numbers, and training follows the numbers. Ours is a sum:
 
-    **1** for the right answer **+ 0.2** for any answer in the form **− 0.1** for each needless call
+    1 for the right answer + 0.2 for any answer in the form − 0.1 for each needless call
 
     Calls are *needless* beyond as many as a perfect answer makes. They cost in every outcome, so a reward
     may be negative. Without them an episode earns:
