@@ -39,7 +39,7 @@ class LearnerConfig:
     credit: Literal["episode", "prefix"] = "episode"
     """Which tokens earn the advantage: all, or each what came after its prefix."""
     learning_rate: float = bounded(2e-4, 0, 1)
-    """Learning rate of AdamW after the warm-up; falls to a tenth."""
+    """Rate of AdamW after the warm-up; it falls to a tenth until the last step."""
     warmup_steps: int = bounded(5, 0)
     """Steps in which the learning rate rises linearly to its full height."""
     clip_low: float | None = bounded(None, 0, 1)
@@ -49,7 +49,7 @@ class LearnerConfig:
     truncation: float | None = bounded(None, 0)
     """Largest importance weight of a token; None is the loss's own."""
     kl_coefficient: float = bounded(0.0, 0)
-    """Weight of the KL penalty towards the starting policy, in a process."""
+    """KL penalty towards the starting policy; above 0 in a process of its own."""
     updates_per_batch: int = bounded(1, 1)
     """Optimizer updates for each batch."""
     token_budget: int = bounded(8192, 1)
@@ -103,7 +103,7 @@ class Config:
     slots: int = bounded(64, 1)
     """Episodes a generator decodes at once."""
     tool_latency: float = bounded(0.0, 0, 3600)
-    """Mean seconds of a simulated tool call; above 0 tools run in a process."""
+    """Mean seconds of a simulated tool call; above 0 tools have a process."""
     on_update: OnUpdate = "wait"
     """Whether episodes under way end before new weights come, or go on with them."""
     transport: TransportName = "auto"

@@ -213,7 +213,7 @@ def expect_finite(what: str, value: float, step: int) -> None:
 
 def largest_magnitude(tensors: Iterable[Tensor]) -> float:
     """Return this rank's largest |value| in ``tensors``: NaN if there is one, 0.0 if empty. Reads once."""
-    # Not by its type, DTensor: importing that takes as long as a half of torch.
+    # Not by its type, DTensor, which is slow to import.
     own = [(t.to_local() if hasattr(t, "to_local") else t).detach() for t in tensors]
     found = [bound.float() for t in own if t.numel() for bound in torch.aminmax(t)]
     # Python's max loses a NaN that is not the first value; torch's does not.

@@ -122,7 +122,7 @@ class RolloutEngine:
         while stalled := self.stalled_on:
             wait(stalled, return_when=FIRST_COMPLETED)
         self._fill_slots()
-        finished = self._sample()
+        finished = self._write()
         if self._active:
             self._forward()
         self._steps += 1
@@ -220,7 +220,7 @@ class RolloutEngine:
             prompt.snapshot, prompt.logits = snapshot, logits
             prompt.version = self.version
 
-    def _sample(self) -> list[tuple[int, Episode]]:
+    def _write(self) -> list[tuple[int, Episode]]:
         """Write the token drawn for each active row. Removes and returns ended episodes."""
         for row in self._active:
             if row.drawn:
