@@ -642,7 +642,7 @@ def _(ask_idle, batch, idle_share, last, plan, whose_plan):
         shows=[
             lesson.figure(
                 nb05.batch_chart(batch, plan),
-                f"{len(batch)} of these episodes on eight slots, as if each took as long alone, by {whose_plan}. In red: the straggler.",
+                f"{len(batch)} of these episodes on eight slots, as if each took as long alone, by {whose_plan}. In orange: the straggler.",
             )
         ],
     )
