@@ -52,6 +52,8 @@ class Later:
         self._notebook = notebook
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # pytest looks whether it is a fixture
+            raise AttributeError(name)
         return getattr(load(self._notebook), name)
 
 

@@ -126,6 +126,8 @@ class Timeline:
     def between(self, start: float, end: float) -> "Timeline":
         """Return the timeline from ``start`` to ``end``; spans that cross a limit are cut there."""
         inside = [span for span in self.spans if span.start < end and span.end > start]
+        if all(span.start >= start and span.end <= end for span in inside):
+            return Timeline(inside)
         return Timeline([replace(s, start=max(s.start, start), end=min(s.end, end)) for s in inside])
 
     def shifted(self, seconds: float) -> "Timeline":
