@@ -40,9 +40,7 @@ def test_the_record_in_the_readme_is_the_least_time_of_the_newest_table_of_recor
     found = (re.findall(r"^\| [\d-]+ \| `(\w+)` \| ([\d.]+) \|", table, re.M) for table in tables)
     rows = next(filter(None, found))
     entry, seconds = min(rows, key=lambda row: float(row[1]))
-    baseline = dict(rows)["baseline"]
     assert f"**{seconds} s** on two cores, by\n[`{entry}`](speedrun/entries/{entry}.py)" in README
-    assert f"the defaults of `train` take {baseline} s in one process" in README
 
 
 @pytest.mark.parametrize("text", TEXTS, ids=lambda path: path.name)

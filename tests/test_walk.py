@@ -49,18 +49,18 @@ def traced():
 
     def note(frame, event, argument):
         code = frame.f_code
-        called = event == "call" and code.co_flags & CO_OPTIMIZED
         # What the learner checks after the loss is no part of the way to it.
-        if called and code.co_filename.startswith(f"{ROOT}/") and "losses.py" not in entered:
+        if code.co_flags & CO_OPTIMIZED and code.co_filename.startswith(f"{ROOT}/") and "losses.py" not in entered:
             entered.add(Path(code.co_filename).name)
 
-    threading.setprofile(note)
-    sys.setprofile(note)
+    # It returns nothing, so it is called for calls alone.
+    threading.settrace(note)
+    sys.settrace(note)
     try:
         yield entered
     finally:
-        sys.setprofile(None)
-        threading.setprofile(None)
+        sys.settrace(None)
+        threading.settrace(None)
 
 
 def files_of(walk: str) -> set[str]:

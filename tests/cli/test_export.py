@@ -19,7 +19,7 @@ from zorplex_rl.task.environment import Environment, Zorplex
 
 pytestmark = pytest.mark.slow
 
-TASKS = Zorplex(seed=5).tasks(("simple", "compositional", "multi_step"), 6, "held_out")
+TASKS = Zorplex(seed=5).tasks(("simple", "compositional", "multi_step"), 3, "held_out")
 TOKENS = 40
 PLAIN = """
 import json, sys

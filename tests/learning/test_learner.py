@@ -90,8 +90,9 @@ ONE_EPISODE_AT_A_TIME, ALL_AT_ONCE = 1, 100_000
 
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 2e-6), (torch.bfloat16, 0.008)])
 def test_many_micro_batches_add_up_to_the_gradient_of_few(unclipped, embedded, episodes, advantages, dtype, bound):
-    """Each episode twice: 32 micro-batches, and as few as there can be."""
-    many = 2 * episodes, 2 * advantages, dtype
+    """Where processors do not multiply bfloat16, that is a quarter of the episodes."""
+    some = slice(0, len(episodes) // (1 if dtype == torch.float32 else 4))
+    many = 2 * episodes[some], 2 * advantages[some], dtype
     whole, split = (gradient(embedded, *many, token_budget=n) for n in (ALL_AT_ONCE, ONE_EPISODE_AT_A_TIME))
     assert distance(split, whole) < bound
 

@@ -93,6 +93,7 @@ def test_labels_cover_what_the_policy_wrote_and_mask_prompts_and_injected_result
         assert torch.equal(ids[labels >= 0], labels[labels >= 0])
 
 
+@pytest.mark.long
 def test_two_builds_are_identical_to_the_byte_and_another_seed_is_another_policy(tmp_path):
     for name, disturbed, of in (("a", 1, SMALL), ("b", 2, SMALL), ("c", 1, replace(SMALL, seed=1))):
         torch.manual_seed(disturbed)

@@ -66,7 +66,7 @@ def test_a_synchronous_run_is_the_same_bit_for_bit(sync_run):
     ids=lambda changed: f"{changed['generators']} {changed['on_update']}",
 )
 def test_so_is_an_asynchronous_one_however_its_generators_take_new_weights(changed, tmp_path):
-    config = LAGGING.changed(tool_latency=0.0, max_lag=2, steps=6, checkpoint_every=6, **changed)
+    config = LAGGING.changed(tool_latency=0.0, max_lag=2, steps=4, checkpoint_every=4, **changed)
     recording = read_recording(train_here(config, tmp_path / "run").path)
     found = replay(recording)
     assert found.is_equal, found.first_difference
