@@ -391,7 +391,10 @@ def _(config, whose_loop, whose_rule):
         "the one side by side",
         "neither: they differ by less than 10%",
     )
-    start_busy = lesson.start_button(f"Train {config.real_steps} steps, twice", seconds=100)
+    _seconds = 12 if busy_runs[0].policy == "embedded" else 130
+    start_busy = lesson.start_button(
+        f"Train {config.real_steps} steps, twice", seconds=_seconds
+    )
     _whose = f"All runs use {whose_rule}, and {whose_loop}. If you edit either later, the runs are thrown away."
     mo.vstack([ask_busy, lesson.md(_whose), start_busy])
     return ask_busy, busy_runs, start_busy
