@@ -305,7 +305,7 @@ def count_collective(name, elements):
 
 @app.cell(hide_code=True)
 async def _(config, held, ranks):
-    held  # one after the other: bytes are counted per process
+    lesson.needs(lambda: held)  # one after the other: bytes are counted per process
     by_the_book, whose_book = exercise.running(
         lambda: bytes_sent, check_bytes_sent, bytes_sent_solution
     )
@@ -512,7 +512,7 @@ def count_by_hand(two_layers, tensors):
 
 @app.cell
 async def _(collectives, config, ranks):
-    collectives  # one after the other: bytes are counted per process
+    lesson.needs(lambda: collectives)  # one after the other: bytes are counted per process
     used_layers, whose_layers = exercise.running(
         lambda: two_layers, check_two_layers, two_layers_solution
     )
@@ -594,7 +594,7 @@ def relu_of_partial(summands):
 
 @app.cell(hide_code=True)
 async def _(config, hand, ranks):
-    hand  # one after the other: bytes are counted per process
+    lesson.needs(lambda: hand)  # one after the other: bytes are counted per process
     torch.manual_seed(config.seed)
     _summands = [torch.randn(config.batch, config.width) for _ in range(config.ranks)]
     try:
@@ -771,7 +771,7 @@ def _():
 
 @app.cell(hide_code=True)
 async def _(config, ranks, relu_sent):
-    relu_sent  # one after the other: bytes are counted per process
+    lesson.needs(lambda: relu_sent)  # one after the other: bytes are counted per process
     _share_of, whose_share = exercise.running(
         lambda: share_of, check_share_of, share_of_solution
     )
@@ -846,7 +846,7 @@ def _(ask_fsdp, by_the_book, config, fsdp, fsdp_held, fsdp_numbers, whose_share)
 
 @app.cell(hide_code=True)
 async def _(fsdp):
-    fsdp  # the last use of the two processes
+    lesson.needs(lambda: fsdp)  # the last use of the two processes
     await keep_open.leave("04")
     return
 

@@ -662,6 +662,7 @@ async def _(Healing, start_charging):
 
 @app.cell(hide_code=True)
 def _(always, ask_once, noted, once, whose_charge_once):
+    lesson.needs(lambda: noted)
     _found = [(max(made) > 1, min(made) < 1) for made in (always, noted)]
     _options = {
         ((True, False), (True, False)): 0,

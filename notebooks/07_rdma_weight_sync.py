@@ -618,7 +618,7 @@ def _():
 
 @app.cell
 async def _(careless, config):
-    careless  # one after the other: they would share the processor
+    lesson.needs(lambda: careless)  # one after the other: they would share the processor
     reader, whose = exercise.running(lambda: read, check_read, read_solution)
     careful = race(publish, reader, config.megabytes, config.reads)
     # The package's ring, of two slots, in another process, read through RDMABuffer.
@@ -679,6 +679,7 @@ def _():
 
 @app.cell(hide_code=True)
 def _(afar, middle):
+    lesson.needs(lambda: afar)
     _count, _whose = exercise.running(
         lambda: slots_needed, check_slots_needed, slots_needed_solution
     )

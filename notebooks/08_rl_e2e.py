@@ -553,6 +553,7 @@ def _():
 
 @app.cell(hide_code=True)
 def _(busy, slow):
+    lesson.needs(lambda: (busy, slow))
     _rule, _whose = exercise.running(
         lambda: step_seconds, check_step_seconds, step_seconds_solution
     )

@@ -285,6 +285,7 @@ def _(whose_paired):
 
 @app.cell
 def _(config, environment, learned, paired, policy, sampling):
+    lesson.needs(lambda: learned)
     kinds = {}
     for _kind in ("simple", "multi_step", "recursive"):
         _tasks = environment.tasks(kinds_of(_kind), config.kind_tasks, "held_out")
@@ -405,6 +406,7 @@ def _(config, environment, learned, policy, sampling, start_pass):
 
 @app.cell
 def _(config, estimator, paired, right):
+    lesson.needs(lambda: right)
     passes = {
         name: {
             k: [float(estimator(config.pass_samples, count, k)) for count in counts]
@@ -593,6 +595,7 @@ def _(config):
 
 @app.cell(hide_code=True)
 def _(ask_kl, config, hacked, shaped_runs, whose_distance):
+    lesson.needs(lambda: hacked)
     (_began, _free), (_, _held) = map(nb08b.ends, hacked.values())
     _honest = {run["penalty"]: run for run in shaped_runs["runs"] if run["bonus"] == 0}
     _strict = _honest[max(_honest)]

@@ -575,6 +575,7 @@ def _(config, start_saved):
 
 @app.cell
 def _(accuracy_of, clipped_loss, config, masked_loss, saved_curve):
+    lesson.needs(lambda: saved_curve)
     saved_curve.clear()
     saved = {
         name: accuracy_of(name, loss, config.lag, saved_curve)

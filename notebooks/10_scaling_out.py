@@ -258,6 +258,7 @@ def _(
     trained,
     whose_budget,
 ):
+    lesson.needs(lambda: trained)
     _sized = trainer_memory(config.shape, trained.work)
     _hand = on_this_machine(trained.work)
     _sum = sum(_hand.values())

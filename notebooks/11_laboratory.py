@@ -340,6 +340,7 @@ def _(config, fall_curve, start_fall):
 
 @app.cell
 def _(control, drawn, exact, noise, rule):
+    lesson.needs(lambda: drawn)
     old, wrong, masked = ([y for _, y in run] for run in drawn.values())
     advised = rule(old, control, exact), rule(wrong, control, noise)
     ends = [run[-1] for run in (old, wrong, masked, control)]
@@ -496,6 +497,7 @@ def _(later, recorded, seen):
 
 @app.cell(hide_code=True)
 def _(ask_alarm, stale, told, whose_count):
+    lesson.needs(lambda: ask_alarm)
     _foretold, _fell, _vain, _well = told
     _share = _foretold / _fell
     lesson.reveal(
@@ -581,6 +583,7 @@ def _():
 
 @app.cell(hide_code=True)
 def _(compared, told):
+    lesson.needs(lambda: compared)
     _recap = lesson.recap(
         "If a run can be replayed bit for bit, you can change one thing in it. Pairs on the same draws need few seeds, but more than one.",
         "A ratio is numerics times staleness. Measure both before you correct either.",

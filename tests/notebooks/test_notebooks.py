@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from marimo._ast.app import InternalApp
 
 from zorplex_rl.course.lesson import exercise, lesson
 
@@ -80,6 +81,20 @@ def test_a_notebook_says_what_it_needs_so_that_uv_opens_it_from_a_clone(notebook
 @every_notebook
 def test_a_notebook_has_three_exercises_or_more(notebook):
     assert sum(found == notebook for found, _ in EXERCISES) >= 3
+
+
+@every_notebook
+def test_writing_an_exercise_runs_no_cell_without_the_results_that_it_needs(notebook):
+    """marimo runs all that depends on it, and what comes from a cell that waits is not there yet."""
+    graph = InternalApp(load(notebook).app).graph
+    cells = graph.cells
+    waiting = {i for i, cell in cells.items() if re.search(r"lesson\.(wait_for|needs)\(", cell.code)}
+    behind = {i: set(graph.descendants(i)) for i in cells}
+    names = [name for found, name in EXERCISES if found == notebook]
+    for written in (i for i, cell in cells.items() if cell.defs & set(names)):
+        ends = behind[written] & waiting
+        runs = behind[written] - ends - set().union(*(behind[i] for i in ends))
+        assert [cells[i].code for i in runs if any(i in behind[w] for w in waiting)] == []
 
 
 @every_exercise

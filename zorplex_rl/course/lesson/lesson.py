@@ -5,6 +5,7 @@
     predict(…)  reveal(…)        a question before the measurement; its result, folded until the reader has chosen an answer
     predicted(n)                 how many of the notebook's predictions the reader has made, and how many were right
     start_button  wait_for       make a long cell wait for a click; in an export or a script it runs at once
+    needs(lambda: results)       make a cell that uses an exercise wait for results, too
     recap(…)  headline(…)  links(__file__)    the end of a notebook
     md(…)  table(…)  folded(…)   Markdown with computed values in it
     math(latex)                  a displayed formula, as MathML
@@ -24,7 +25,7 @@ import json
 import os
 import platform
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from zorplex_rl.policy.load import Policy
 
 
+WAITS = "<p data-lesson-waiting><em>Waits for the button above and its run.</em></p>"
 START, GOAL = "05", "08"
 """The notebooks that a reader begins with, and that one with two hours goes on with."""
 
@@ -218,9 +220,19 @@ def start_button(label: str, seconds: float) -> Any:
 
 def wait_for(button: Any) -> None:
     """Stop this cell, and all cells that depend on it, until ``button`` is pressed."""
-    mo.stop(not button.value, mo.Html("<p data-lesson-waiting><em>Waits for the button above and its run.</em></p>"))
+    mo.stop(not button.value, mo.Html(WAITS))
     # Else that would stand there until this cell has ended.
     mo.output.clear()
+
+
+def needs(results: Callable[[], object]) -> None:
+    """Stop this cell, and all cells that depend on it, until there are ``results``, which come from
+    a cell that waits for a button. When a learner edits an exercise, marimo runs what depends on
+    it, whether the rest that it needs is there or not."""
+    try:
+        results()
+    except NameError:
+        mo.stop(True, mo.Html(WAITS))
 
 
 class _Pressed:
