@@ -265,7 +265,7 @@ def _(RolloutRequest, config, rollout):
     def benchmark(policy, kinds, samples, shots, sampling):
         """Answer `samples` held-out tasks of each kind. Returns {kind: episodes, scored}."""
         results = {}
-        for kind in kinds:
+        for kind in mo.status.progress_bar(kinds, title="Asking", remove_on_exit=True):
             environment = Zorplex(config.seed, shots=shots)
             tasks = environment.tasks((kind,), samples, "held_out")
             requests = [RolloutRequest(task, seed) for seed, task in enumerate(tasks)]
@@ -283,12 +283,21 @@ def _(benchmark, config, sampling, small):
     return (answered,)
 
 
+@app.cell(hide_code=True)
+def _(config, smol):
+    _asked = f"Ask SmolLM2 {len(TASK_SPECS) * config.real_samples} questions"
+    start_real = lesson.start_button(_asked, seconds=60) if smol else None
+    start_real
+    return (start_real,)
+
+
 @app.cell
-def _(answered, benchmark, config, sampling, smol):
+def _(answered, benchmark, config, sampling, smol, start_real):
     from zorplex_rl.policy.evaluate import summarise
 
     real = {}
     if smol:
+        lesson.wait_for(start_real)
         real = benchmark(smol, TASK_SPECS, config.real_samples, config.shots, sampling)
     reports = [summarise(f"small {kind}", episodes) for kind, episodes in answered.items()]
     reports += [summarise(f"SmolLM2 {kind}", episodes) for kind, episodes in real.items()]
@@ -419,6 +428,7 @@ def _():
 
 @app.cell
 def _(answered, real):
+    lesson.needs(lambda: real)
     sort, whose_sort = exercise.running(lambda: outcome, check_outcome, outcome_solution)
     gallery = {"small": [], "SmolLM2": []}
     for _policy, _results in (("small", answered), ("SmolLM2", real)):
@@ -621,6 +631,7 @@ def _():
 
 @app.cell
 def _(times):
+    lesson.needs(lambda: times)
     plan_of, whose_plan = exercise.running(
         lambda: schedule, check_schedule, schedule_solution
     )

@@ -78,7 +78,7 @@ def _(answered, config, policy, sampling):
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    This is the card of notebook 05: solid boxes are tokens of the model, dashed ones come from the tool.
+    A card as in notebook 05, with no limit on calls: solid boxes are tokens of the model, dashed ones come from the tool.
     Once your own functions have trained the policy, further down, the slider shows what each step changed.
     """)
     return
@@ -171,8 +171,7 @@ def _(with_labels, with_rewards):
                 r"\mathbb{E}_{a \sim p} \left[ R(a) \, \nabla \log p(a) \right]"
             ),
             lesson.md(
-                "`loss.backward()` adds up the negative of the last, one sampled answer at a time, since "
-                "an optimizer descends. Each step samples from the current model. Such data are called "
+                "`rl_loop` estimates this mean from one sampled answer, with a minus, because an optimizer descends. Each step samples from the current model. Such data are called "
                 f"{lesson.term('on-policy')}. Answers from an older model need a correction factor: notebook 09."
             ),
         ]
@@ -321,7 +320,7 @@ def _(environment, policy, sampler, sampling, whose_sampler):
     lesson.md(
         f"This was {whose_sampler}. The package's engine, many episodes at once, gives the same tokens in "
         f"{sum(same_tokens)} of {len(same_tokens)}, in {both_seconds[0]:.2f} s instead of "
-        f"{both_seconds[1]:.2f} s. Yours reads the whole text anew for each token."
+        f"{both_seconds[1]:.2f} s. It reads the whole text anew for each token."
     )
     return by_engine, same_tokens
 
@@ -810,14 +809,17 @@ def _(answer_tasks, config, load_policy, real, real_curve, start_real):
         with_examples.tasks((kind,), config.real_tasks, "held_out")
         for kind in ("simple", "compositional")
     ]
-    marks, real_card = nb05b.train_the_real_one(
-        real and load_policy(real),
-        exams,
-        answer_tasks,
-        train_real,
-        config.real_steps,
-        real_curve,
-    )
+    with mo.status.spinner(
+        "Answering untrained, training, answering again", remove_on_exit=True
+    ):
+        marks, real_card = nb05b.train_the_real_one(
+            real and load_policy(real),
+            exams,
+            answer_tasks,
+            train_real,
+            config.real_steps,
+            real_curve,
+        )
     real_card
     return (marks,)
 

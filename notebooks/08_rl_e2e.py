@@ -229,7 +229,8 @@ def _():
     Nothing is thrown away: `may_start` decides how many groups may be *started*, so that none gets too old.
     The trainer's loss weights each token by the ratio of its present probability to the recorded one, and clips it (GRPO; notebook 09 compares losses).
 
-    Here is the generator's half. `generate` and `pull` are concurrent endpoints (notebook 01), so a pull does not wait for a batch.
+    Here is the generator's half. `newest.version` is the last version published. `news` is a bell: `set()` rings it, and `wait()` sleeps until it rings.
+    `create_task` starts a batch without waiting for it, so several run at once. `generate` and `pull` are concurrent endpoints (notebook 01), so a pull does not wait for a batch.
     It changes the weights between two tokens. Episodes under way go on with the new weights and the old cache. A recorded log-prob
     is of the weights that drew the token. `in_order` gives each step its own groups. The price: a batch waits for its slowest episode, and later batches wait for it.
     """)
@@ -403,14 +404,20 @@ def _(config, whose_loop, whose_rule):
 @app.cell
 async def _(busy_runs, config, loop, rule, start_busy):
     lesson.wait_for(start_busy)
-    busy = {}
-    for _lag, _run in busy_runs.items():
-        await stop_all()
-        _actors = await bring_up(_run, config.device)
-        _given = config.real_steps, _run.prompts_per_step, _lag, lambda *shown: None
-        _timeline = await run_loop(_actors, rule, loop, *_given)
-        # Neither filling nor draining counts.
-        busy[_lag] = nb08.account(nb08.steady(_timeline, _lag))
+    busy, _steps = {}, len(busy_runs) * config.real_steps
+    with mo.status.progress_bar(total=_steps, title="Steps", remove_on_exit=True) as _bar:
+        for _lag, _run in busy_runs.items():
+            await stop_all()
+            _actors = await bring_up(_run, config.device)
+            _given = (
+                config.real_steps,
+                _run.prompts_per_step,
+                _lag,
+                lambda *_: _bar.update(),
+            )
+            _timeline = await run_loop(_actors, rule, loop, *_given)
+            # Neither filling nor draining counts.
+            busy[_lag] = nb08.account(nb08.steady(_timeline, _lag))
     await stop_all()
     return (busy,)
 
@@ -522,7 +529,7 @@ def _():
     In turns, a batch is under way for `sampling` seconds, and for `computing` of them the generator
     computes. A training step takes `training` seconds. At `max_lag` L, the batch of step s starts when step
     s − L − 1 ends, and step s ends `sampling + training` later at the earliest. So L + 1 steps take that
-    long. And no step takes less than the generator computes, or the trainer.
+    long. And by this rule no step takes less than the generator computes, or the trainer.
 
     Write `step_seconds`: what a step takes by this rule.
     """)
@@ -634,6 +641,7 @@ async def _(config, start_killed):
 
 @app.cell(hide_code=True)
 def _(ask_killed, books, config, loading_seconds, run_log):
+    lesson.needs(lambda: (loading_seconds, run_log))
     _drawn, _mended = nb08.around_the_kill(run_log.timeline)
     _all = config.killed_steps * config.prompts
     each_once = books["numbers found in the trainer's steps"] == "each once"
@@ -647,7 +655,7 @@ def _(ask_killed, books, config, loading_seconds, run_log):
         shows=[
             lesson.figure(
                 _drawn,
-                "Around the kill. The killed generator's row is empty before it: its record died with it.",
+                "Around the kill. The killed generator's row lacks what it had not reported yet.",
             ),
         ],
     )
@@ -708,6 +716,7 @@ def _():
 
 @app.cell(hide_code=True)
 def _(busy, busy_runs, slow):
+    lesson.needs(lambda: (busy, slow))
     lesson.headline(
         f"{nb08.who(busy_runs[0])}, side by side: {nb08.faster(busy[0].step, busy[1].step)}. The small policy with slow tools, at `max_lag` {max(slow)}: {nb08.faster(slow[0].step, slow[max(slow)].step)}."
     )

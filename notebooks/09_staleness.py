@@ -613,6 +613,7 @@ def _(
     seeds,
     study,
 ):
+    lesson.needs(lambda: (ended, saved))
     _clipped, _masked = (found > before for found in saved.values())
     _ends = {
         (cell.loss, cell.lag, cell.learning_rate): cell.accuracy
@@ -871,6 +872,7 @@ def _():
 
 @app.cell(hide_code=True)
 def _(before, config, ended, saved):
+    lesson.needs(lambda: (ended, saved))
     lesson.headline(
         f"data {config.lag} versions old took the policy from {before:.0%} to {ended['plain, old data']:.0%}, where fresh data took it to {ended['plain, fresh data']:.0%}; with the clipped loss, old data took it to {saved['clipped, old data']:.0%}."
     )

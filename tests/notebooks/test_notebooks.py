@@ -84,17 +84,18 @@ def test_a_notebook_has_three_exercises_or_more(notebook):
 
 
 @every_notebook
-def test_writing_an_exercise_runs_no_cell_without_the_results_that_it_needs(notebook):
-    """marimo runs all that depends on it, and what comes from a cell that waits is not there yet."""
+def test_writing_an_exercise_or_pressing_a_button_runs_no_cell_without_the_results_that_it_needs(notebook):
+    """marimo runs all that depends on it, and what comes from another cell that waits is not there yet."""
     graph = InternalApp(load(notebook).app).graph
     cells = graph.cells
     waiting = {i for i, cell in cells.items() if re.search(r"lesson\.(wait_for|needs)\(", cell.code)}
     behind = {i: set(graph.descendants(i)) for i in cells}
     names = [name for found, name in EXERCISES if found == notebook]
-    for written in (i for i, cell in cells.items() if cell.defs & set(names)):
+    for written in waiting | {i for i, cell in cells.items() if cell.defs & set(names)}:
         ends = behind[written] & waiting
         runs = behind[written] - ends - set().union(*(behind[i] for i in ends))
-        assert [cells[i].code for i in runs if any(i in behind[w] for w in waiting)] == []
+        others = {i for i in waiting - {written} if written not in behind[i]}
+        assert [cells[i].code for i in runs if any(i in behind[other] for other in others)] == []
 
 
 @every_exercise

@@ -160,6 +160,7 @@ def gallery_of(sorted_by: Mapping[str, Sequence[tuple[str, Episode]]], policies:
     for policy, (name, found) in zip(policies, sorted_by.items(), strict=True):
         if policy is not None:
             first, count = dict(reversed(found)), Counter(ending for ending, _ in found)
+            cards += f"<p><strong>{'The small policy' if name == 'small' else name}</strong></p>"
             cards += episode_card(policy, [first[ending] for ending in (*OUTCOMES[1:], OUTCOMES[0]) if ending in first])
             shares = {ending: count[ending] / len(found) for ending in OUTCOMES}
             bars.append(SimpleNamespace(name=f"{name}, {len(found)} episodes", outcomes=shares))

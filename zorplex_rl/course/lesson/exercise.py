@@ -267,7 +267,11 @@ def feedback(
     if wrong and _UNWRITTEN in wrong and lesson.unattended():
         # Nobody can write here.
         said = f"Write {name} in `marimo edit`: it checks what you write at once."
-    facts = [level or "", f"{minutes} minutes" if minutes else "", f"about {lines} lines" if lines else ""]
+    facts = [
+        level or "",
+        f"{minutes} minutes" if minutes else "",
+        f"about {lines} line{'s' * (lines > 1)}" if lines else "",
+    ]
     top = f'<p class="lesson-level">{" · ".join(filter(None, facts))}</p>' if any(facts) else ""
     source = f"```python\n{solution_source(plain_name, solution)}\n```"
     return mo.Html(

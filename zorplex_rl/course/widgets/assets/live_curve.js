@@ -14,7 +14,7 @@ function render({ model, el }) {
     legend.replaceChildren(...series.map(([line, points], i) => html("li", {},
       html("span", { class: "zx-swatch", style: `background:var(--${COLOURS[i % COLOURS.length]}, #808080)` }), `${line}: `, html("strong", { "data-value": points.at(-1)[1] }, text(points.at(-1)[1])))));
     const steps = series.map(([, points]) => points.at(-1)[0]);
-    status.textContent = steps.length ? `step ${Math.max(...steps)} of ${total_steps}` : "waiting for the first step";
+    status.textContent = steps.length ? `step ${Math.max(...steps)} of ${total_steps}` : "no step yet";
     drawing.redraw();
   }
   let said = -1;
