@@ -165,7 +165,8 @@ def _(policy):
 
 @app.cell(hide_code=True)
 def _(computed_on, name, policy):
-    _text = nb05.word_problem(policy)
+    with mo.status.spinner("Answering a word problem", remove_on_exit=True):
+        _text = nb05.word_problem(policy)
     lesson.md(f"""
     {computed_on}
 
