@@ -92,7 +92,7 @@ def test_another_user_is_refused_by_every_socket_that_is_a_file():
 def test_a_run_on_this_machine_has_one_abstract_socket_one_more_for_each_process_that_starts_and_no_port(tmp_path):
     """docs/RUNS.md, "On a shared machine", says so. Whatever is more is another door for the other users
     of the machine."""
-    config = SMALL.changed(max_lag=1)
+    config = SMALL.changed(max_lag=1, steps=12)
     most_at_start, in_mid_run = 0, set()
     with command("train", *as_flags(config), "--out", str(tmp_path / "run")) as run:
         while run.process.poll() is None:
