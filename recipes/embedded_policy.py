@@ -357,7 +357,7 @@ def main() -> None:
     if asked.steps:
         recipe = replace(recipe, phases=tuple(replace(phase, steps=asked.steps) for phase in recipe.phases))
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    policy = load_policy(asked.start, device) if asked.start else new_policy(recipe)
+    policy = load_policy(asked.start, device, of_transformers=True) if asked.start else new_policy(recipe)
     for number, phase in enumerate(recipe.phases):
         for step, loss in enumerate(imitate(policy, recipe, number), start=1):
             print(f"\rphase {number + 1}, step {step} of {phase.steps}, loss {loss:.3f}", end="", flush=True)
