@@ -6,8 +6,8 @@
 
 Each run is evaluated after every step, and its clock stands still meanwhile. The accuracy of a step
 is the mean over three: it and its neighbours. The first with 0.80 or more is the arrival. Equal on
-both sides: the model, the tasks, the worked examples, the reward, 4 prompts × 8 samples a step in
-float32, AdamW. TRL takes micro-batches of 8 episodes: more do not fit 24 GiB.
+both sides: the model, the tasks, the worked examples, the reward, the limit on tokens, 4 prompts ×
+8 samples a step in float32, AdamW. TRL takes micro-batches of 8 episodes: more do not fit 24 GiB.
 
 Each run stays in the folder ``--out`` and is not made again, so the study can be stopped and goes on;
 ``--seed 3 --side ours`` makes one run of it. Steps do not depend on how busy the machine is, seconds
@@ -60,8 +60,10 @@ class Options:
     """Learning rate of our side."""
     trl_rate: float = 2e-5
     """Learning rate of TRL's side."""
-    warmup_steps: int = 2
+    warmup_steps: int = 0
     """Steps of the warm-up, on both sides."""
+    max_tokens: int = 40
+    """Most tokens of a response, on both sides."""
     flags: str = ""
     """More flags for `zorplex-rl train`, separated by spaces."""
     policy: Path = field(default_factory=cached)
@@ -81,13 +83,14 @@ def run(options: Options, side: str, seed: int) -> list[tuple[float, float]]:
                 "--prompts-per-step", PROMPTS, "--group-size", GROUP_SIZE, "--max-lag", 0, "--threads", THREADS, "--spares", 0,
                 "--dtype", "float32", "--learning-rate", options.rate, "--warmup-steps", options.warmup_steps, "--steps", options.steps,
                 "--eval-every", 1, "--eval-tasks", options.tasks, "--checkpoint-every", options.steps,
-                "--out", folder, *options.flags.split(),
+                "--max-tokens", options.max_tokens, "--out", folder, *options.flags.split(),
             )  # fmt: skip
         else:
             job = {
                 "folder": str(folder), "seed": seed, "steps": options.steps, "threads": THREADS, "eval_tasks": options.tasks,
                 "policy": str(options.policy), "kind": "simple:easy", "shots": SHOTS, "prompts": PROMPTS, "micro_batch": 8,
                 "learning_rate": options.trl_rate, "warmup_steps": options.warmup_steps,
+                "max_tokens": options.max_tokens,
             }  # fmt: skip
             command = (REPOSITORY / "benchmarks" / "trl_peer.py", json.dumps(job))
         program = [sys.executable, *map(str, command)]

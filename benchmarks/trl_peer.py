@@ -61,6 +61,8 @@ class Job:
     """Worked examples before each question."""
     prompts: int = 8
     """Groups in a step."""
+    max_tokens: int = 96
+    """Most tokens of a response, results included."""
     micro_batch: int = 64
     """Episodes that the trainer's model takes at once: bounds the memory of a step."""
     learning_rate: float = 2e-4
@@ -91,7 +93,7 @@ def train_with_trl(job: Job) -> None:
         for start in range(0, len(prompts), GROUP_SIZE):
             (question,) = {prompt[-1]["content"] for prompt in prompts[start : start + GROUP_SIZE]}
             asked += [tasks_of[question].popleft()] * GROUP_SIZE
-        episodes = generate_turnwise(policy, asked, run_tool)
+        episodes = generate_turnwise(policy, asked, run_tool, max_tokens=job.max_tokens)
         return {
             "prompt_ids": [episode.prompt_ids for episode in episodes],
             "completion_ids": [episode.token_ids for episode in episodes],
@@ -126,7 +128,7 @@ def train_with_trl(job: Job) -> None:
         per_device_train_batch_size=job.micro_batch,
         gradient_accumulation_steps=job.prompts * GROUP_SIZE // job.micro_batch,
         num_generations=GROUP_SIZE,
-        max_completion_length=96,
+        max_completion_length=job.max_tokens,
         shuffle_dataset=False,
         learning_rate=job.learning_rate,
         lr_scheduler_type="constant_with_warmup",

@@ -16,7 +16,7 @@ def test_it_is_torch_s_own_bit_for_bit(weight_decay):
     ours = [torch.nn.Parameter(torch.randn(shape)) for shape in ((7, 5), (130,), ())]
     theirs = [torch.nn.Parameter(weight.detach().clone()) for weight in ours]
     own = AdamW(ours, weight_decay)
-    other = torch.optim.AdamW(theirs, betas=(0.9, 0.95), weight_decay=weight_decay)
+    other = torch.optim.AdamW(theirs, betas=(0.9, 0.95), weight_decay=weight_decay, fused=True)
     for step in range(20):
         learning_rate = 0.01 / (1 + step)
         other.param_groups[0]["lr"] = learning_rate

@@ -393,23 +393,28 @@ def test_in_rounds_the_log_probs_are_bit_for_bit_the_same_however_fast_tools_ans
         assert [e.logprobs for e in other] == [e.logprobs for e in first]
 
 
-def test_the_samples_of_a_group_share_one_prefill_and_nothing_is_prefilled_twice(tokenizer):
+@pytest.mark.parametrize("slots", [4, 24])
+def test_the_samples_of_a_group_share_one_prefill_and_each_beginning_that_they_write_together(tokenizer, slots):
     policy, runs = babbler(tokenizer), []
     policy.model.model.register_forward_pre_hook(
         lambda module, args: runs.append((args[0].numel(), isinstance(args[2], Masked)))
     )
     tasks = ENV.tasks(("simple",), 3)
     requests = [RolloutRequest(task, seed, group) for group, task in enumerate(tasks) for seed in range(8)]
-    episodes = rollout(policy, requests, ENV.execute, Sampling(max_tokens=40, slots=4))
+    episodes = rollout(policy, requests, ENV.execute, Sampling(max_tokens=40, slots=slots))
     prompts = {tuple(episode.prompt_ids) for episode in episodes}
     beginnings = {prompt[:length] for prompt in prompts for length in range(1, len(prompt) + 1)}
     assert sum(tokens for tokens, is_prefill in runs if is_prefill) in range(
         len(beginnings), sum(map(len, prompts)) + 1
     )
     assert any(episode.tool_calls for episode in episodes)
-    # Every token before an episode's last sampled one is run exactly once.
     last_sampled = [len(episode.sampled) - 1 - episode.sampled[::-1].index(True) for episode in episodes]
-    assert sum(tokens for tokens, is_prefill in runs if not is_prefill) == sum(last_sampled)
+    written = {
+        (e.group, *e.token_ids[:n]) for e, last in zip(episodes, last_sampled, strict=True) for n in range(1, last + 1)
+    }
+    run = sum(tokens for tokens, is_prefill in runs if not is_prefill)
+    # All start together in 24 slots. In 4, a group's last samples come when its first have ended.
+    assert run == len(written) if slots == 24 else len(written) < run < sum(last_sampled)
 
 
 @pytest.mark.parametrize("switch", [1, 9])

@@ -60,7 +60,7 @@ class AdamW:
             self.masters,
             [master.grad for master in self.masters if master.grad is not None],
             means, squares, [], of_step,
-            fused=True if self.masters[0].is_cuda else None,
+            fused=True,
             amsgrad=False, maximize=False, beta1=0.9, beta2=0.95, eps=1e-8,
             lr=learning_rate, weight_decay=self.weight_decay,
         )  # fmt: skip

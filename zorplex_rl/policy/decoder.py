@@ -10,7 +10,7 @@ cache, for texts that are being written.
 Each distinct beginning runs once, and its gradients add up. Texts that share little are cheaper in
 rows beside each other, because a row's attention grows with its square.
 
-**Slots**, for sampling. The cache has one for each row of the batch:
+**Slots**, for sampling. The cache has one for each row that is written, alone or by samples together:
 
     kv   [layers, 2, slots, kv_heads, length, head_dim]      keys and values of every layer
 
@@ -28,12 +28,9 @@ Models of other families run through their own ``forward``, more slowly, a promp
 from __future__ import annotations
 
 import inspect
-import mmap
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
-from math import prod
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -226,7 +223,7 @@ class SlotCache:
         """Make room for ``length`` tokens in each row. All rows are copied if there was less."""
         if length > self.kv.shape[-2]:
             old, shape = self.kv, (*self.kv.shape[:-2], length, self.kv.shape[-1])
-            self.kv = _zeros(shape, old.dtype, old.device)
+            self.kv = torch.zeros(shape, dtype=old.dtype, device=old.device)
             self.kv[..., : old.shape[-2], :] = old
 
     def put(self, slot: int, snapshot: Snapshot) -> None:
@@ -363,13 +360,3 @@ def _slot_layer() -> type[CacheLayerMixin]:
             return self._slots.kv.shape[-2]
 
     return SlotLayer
-
-
-def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return zeros; in Linux's main memory in large pages: page look-ups would slow the reading."""
-    if device.type != "cpu" or not hasattr(mmap, "MADV_HUGEPAGE"):
-        return torch.zeros(shape, dtype=dtype, device=device)
-    memory = mmap.mmap(-1, prod(shape) * dtype.itemsize)
-    with suppress(OSError):  # Without large pages in the kernel, the same memory is only slower.
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    return torch.frombuffer(memory, dtype=dtype).view(shape)

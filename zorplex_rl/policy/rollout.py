@@ -6,9 +6,10 @@
                                             ▼  │
                                           parked (only if the tool is slow)
 
-An active row has a slot of the cache. A ``step`` fills free slots, first with rows whose result has
-come; writes the token that was drawn for each row, which ``tool_loop.py`` reads; runs the model on
-what is new in each row, the token and perhaps a result; and draws each row's next token.
+Active rows are in branches, each with a slot of the cache: samples of a prompt are one branch until
+they draw different tokens. A ``step`` fills free slots, first with rows whose result has come; writes
+the token that was drawn for each row, which ``tool_loop.py`` reads; runs the model on what is new in
+each branch, a token and perhaps a result; and draws each row's next token.
 
 Each row has its own random numbers, so other rows change an episode only by the rounding of a
 matrix product. Sampling is plain: softmax at the temperature, no top-k, no top-p.
@@ -72,7 +73,7 @@ class RolloutEngine:
         self._cache = SlotCache(policy.model, sampling.slots)
         self._tickets = count()
         self._waiting: deque[tuple[int, RolloutRequest, Prompt]] = deque()
-        self._active: list[PartialEpisode] = []  # The row at index i is in slot i of the cache.
+        self._branches: list[list[PartialEpisode]] = []  # Active rows; those at index i are in slot i of the cache.
         self._parked: list[PartialEpisode] = []
 
     @property
@@ -89,7 +90,11 @@ class RolloutEngine:
     @property
     def idle(self) -> bool:
         """Whether nothing is waiting, active or parked."""
-        return not (self._waiting or self._active or self._parked)
+        return not (self._waiting or self._branches or self._parked)
+
+    @property
+    def _active(self) -> list[PartialEpisode]:
+        return [row for branch in self._branches for row in branch]
 
     @property
     def stalled_on(self) -> list[Future[str]]:
@@ -123,7 +128,7 @@ class RolloutEngine:
             wait(stalled, return_when=FIRST_COMPLETED)
         self._fill_slots()
         finished = self._write()
-        if self._active:
+        if self._branches:
             self._forward()
         self._steps += 1
         return finished
@@ -164,34 +169,39 @@ class RolloutEngine:
                 self._tool_loop.answer(row)
             if answered and not self.sampling.in_rounds:
                 self._note("answers", [row.ticket for row in answered])
-        for slot in reversed(range(len(self._active))):
-            if (row := self._active[slot]).pending:
-                row.snapshot = self._cache.take(slot, row.cached)
-                self._parked.append(row)
-                self._leave(slot)
+        for slot in reversed(range(len(self._branches))):
+            if parked := [row for row in self._branches[slot] if row.pending]:
+                for row in parked:
+                    row.snapshot = self._cache.take(slot, row.cached)
+                self._parked += parked
+                self._keep(slot, [row for row in self._branches[slot] if not row.pending])
         answered = [row for row in self._parked if not row.pending]
-        for row in answered[: self.sampling.slots - len(self._active)]:
-            self._parked.remove(row)
-            self._enter(row)
-        if self._waiting and len(self._active) < self.sampling.slots:
-            self._start()
-
-    def _start(self) -> None:
-        """Move waiting requests into the free slots."""
         free = self.sampling.slots - len(self._active)
+        for row in answered[:free]:
+            assert row.snapshot is not None
+            self._parked.remove(row)
+            self._enter([row], row.snapshot)
+            row.snapshot = None
+        if self._waiting and len(answered) < free:
+            self._start(free - len(answered))
+
+    def _start(self, free: int) -> None:
+        """Begin waiting requests, as many as there are ``free`` slots."""
         entering = [self._waiting.popleft() for _ in range(min(free, len(self._waiting)))]
         self._prefill([prompt for _, _, prompt in entering])
         self._reserve(prompt.ids for _, _, prompt in entering)
         now = time.monotonic()
+        started: dict[Prompt, list[PartialEpisode]] = {}
         for ticket, request, prompt in entering:
             # What ends it is known at its end.
             episode = Episode(
                 request.task, prompt.ids, [], [], [], [], "tokens", request.seed, request.group, self.version
             )
             row = PartialEpisode(ticket, episode, random.Random(request.seed), now, self.version)
-            row.snapshot = prompt.snapshot
-            self._enter(row)
-        self._draw(self._active[-len(entering) :], torch.stack([prompt.logits for _, _, prompt in entering]))
+            started.setdefault(prompt, []).append(row)
+        for prompt, rows in started.items():
+            self._enter(rows, prompt.snapshot)
+        self._draw([*started.values()], torch.stack([prompt.logits for prompt in started]))
 
     def _reserve(self, prompts: Iterable[list[int]]) -> None:
         """Make room in the slots for whatever may follow these prompts. Raises ConfigError if that is
@@ -227,48 +237,63 @@ class RolloutEngine:
                 self.tokens += 1
                 self._tool_loop.extend(row, *row.drawn)
                 row.drawn = None
-        ended = [slot for slot, row in enumerate(self._active) if self._tool_loop.has_ended(row)]
-        finished = [(self._active[slot].ticket, self._tool_loop.end(self._active[slot])) for slot in ended]
-        for slot in reversed(ended):
-            self._leave(slot)
+        ended = [row for row in self._active if self._tool_loop.has_ended(row)]
+        finished = [(row.ticket, self._tool_loop.end(row)) for row in ended]
+        if ended:
+            for slot in reversed(range(len(self._branches))):
+                self._keep(slot, [row for row in self._branches[slot] if not self._tool_loop.has_ended(row)])
         return finished
 
-    def _forward(self) -> None:
-        """Run the model on the unfed tokens of every active row, and draw their next tokens."""
-        at_once = self._decode.at_once
-        tokens = [row.episode.token_ids[-row.unfed :][:at_once] for row in self._active]
-        step = self._cache.begin_step([row.cached for row in self._active], tokens)
-        logits = self._decode(step, self._cache)
-        for row, fed in zip(self._active, tokens, strict=True):
-            row.unfed -= len(fed)
-            row.version = self.version
-        # Nothing is drawn before the rest of a result, or a result that the row waits for.
-        ready = [slot for slot, row in enumerate(self._active) if not (row.unfed or row.pending)]
-        if ready:
-            rows = [self._active[slot] for slot in ready]
-            self._draw(rows, logits if len(ready) == len(logits) else logits[ready])
+    def _fork(self) -> None:
+        """Give rows that no longer write the same a slot of their own."""
+        for slot, branch in enumerate([*self._branches]):
+            alike: dict[tuple[int, ...], list[PartialEpisode]] = {}
+            for row in branch:
+                alike.setdefault(tuple(row.episode.token_ids[-row.unfed :]), []).append(row)
+            self._branches[slot], *others = alike.values()
+            for rows in others:
+                self._cache.move(slot, len(self._branches), rows[0].cached)
+                self._branches.append(rows)
 
-    def _draw(self, rows: Sequence[PartialEpisode], logits: torch.Tensor) -> None:
-        """Draw each row's next token from its ``logits`` [B, V]."""
-        tokens, logprobs = draw(logits.float(), self.sampling.temperature, [row.rng.random() for row in rows])
+    def _forward(self) -> None:
+        """Run the model on the unfed tokens of every branch, and draw its rows' next tokens."""
+        self._fork()
+        first, at_once = [branch[0] for branch in self._branches], self._decode.at_once
+        tokens = [row.episode.token_ids[-row.unfed :][:at_once] for row in first]
+        step = self._cache.begin_step([row.cached for row in first], tokens)
+        logits = self._decode(step, self._cache)
+        for branch, fed in zip(self._branches, tokens, strict=True):
+            for row in branch:
+                row.unfed -= len(fed)
+                row.version = self.version
+        # Nothing is drawn before the rest of a result, or a result that the row waits for.
+        self._draw([[row for row in branch if not (row.unfed or row.pending)] for branch in self._branches], logits)
+
+    def _draw(self, branches: Sequence[Sequence[PartialEpisode]], logits: torch.Tensor) -> None:
+        """Draw each row's next token from the ``logits`` [B, V] of its branch."""
+        rows = [row for branch in branches for row in branch]
+        if not rows:
+            return
+        which = [index for index, branch in enumerate(branches) for _ in branch]
+        tokens, logprobs = draw(logits[which].float(), self.sampling.temperature, [row.rng.random() for row in rows])
         for row, token, logprob in zip(rows, tokens, logprobs, strict=True):
             if not math.isfinite(logprob):
                 raise TrainingDiverged(f"the weights of version {row.version} give logits that are not finite")
             row.drawn = token, logprob
 
-    def _enter(self, row: PartialEpisode) -> None:
-        """Move ``row`` into the first free slot."""
-        assert row.snapshot is not None
-        self._cache.put(len(self._active), row.snapshot)
-        self._active.append(row)
-        row.snapshot = None
+    def _enter(self, rows: list[PartialEpisode], snapshot: Snapshot) -> None:
+        """Begin a branch in the first free slot."""
+        self._cache.put(len(self._branches), snapshot)
+        self._branches.append(rows)
 
-    def _leave(self, slot: int) -> None:
-        """Free ``slot`` by moving the last active row into it."""
-        last = self._active.pop()
-        if slot < len(self._active):
-            self._cache.move(len(self._active), slot, last.cached)
-            self._active[slot] = last
+    def _keep(self, slot: int, rows: list[PartialEpisode]) -> None:
+        """Keep only ``rows`` of the branch in ``slot``. If there are none the last branch moves there."""
+        self._branches[slot] = rows
+        if not rows:
+            last = self._branches.pop()
+            if slot < len(self._branches):
+                self._cache.move(len(self._branches), slot, last[0].cached)
+                self._branches[slot] = last
 
 
 def draw(logits: torch.Tensor, temperature: float, uniform: Sequence[float]) -> tuple[list[int], list[float]]:
