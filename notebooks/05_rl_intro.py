@@ -63,21 +63,16 @@ def _():
 
 
 @app.cell(hide_code=True)
-def _():
-    with mo.status.spinner("Importing torch and transformers", remove_on_exit=True):
-        nb05.load_policy  # the first use
-    return
-
-
-@app.cell(hide_code=True)
 def _(config, environment, sampling, small):
     _exam = environment.tasks(("compositional",), 40, "held_out")
+    with mo.status.spinner("A small model answers 40 questions", remove_on_exit=True):
+        _answered = simple.play(small, environment, _exam, config.seed, sampling)
     card = nb05b.Card(
         "Four questions, and what a small model writes while it is trained",
         small,
         config.steps,
         sampling,
-        nb05b.varied(simple.play(small, environment, _exam, config.seed, sampling), 4),
+        nb05b.varied(_answered, 4),
         lines=5,
     )
     card
@@ -724,7 +719,7 @@ def _(seconds):
     lesson.md(f"""
     Of a step with 32 episodes, generating takes {_share["generate"]}, training {_share["train"]}, loading the new weights
     {_share["pull"]}. For a large model and answers of 16,000 tokens,
-    [SortedRL](https://arxiv.org/abs/2603.23414) (March 2026) reports up to 70% of generating.
+    [SortedRL](https://arxiv.org/abs/2603.23414) (March 2026) reports that generating takes up to 70%.
 
     The simulator below draws both ways on one axis. Its scenario *this machine* has the numbers of this run.
     """)
@@ -748,7 +743,7 @@ def _(latencies, seconds):
 @app.cell(hide_code=True)
 def _():
     ask_lag = lesson.predict(
-        "Four generators write the eight groups of a step, 1 s each, and the trainer takes 4 s. One group takes 8 s. "
+        "Four generators write the eight groups of a step, 1 s each, and the trainer takes 4 s. Once, a group takes 8 s. "
         "What is the smallest `max_lag` whose run is within 2 % of the fastest? "
         "Afterwards try it: it is the scenario *one straggler*.",
         *("0", "1", "2", "4"),

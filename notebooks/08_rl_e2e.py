@@ -336,7 +336,7 @@ def _(config, whose_loop, whose_rule):
     _text = mo.md("""
     ## When does asynchrony pay?
 
-    At `max_lag` 0, generator and trainer take turns, and the one that works has all cores. At
+    At `max_lag` 0, generator and trainer take turns, and the one that works may have all cores. At
     `max_lag` 1 they work side by side, and share them. Measure both with your controller, first with
     tools that answer at once, and with SmolLM2 if this machine has it. All else here runs the policy
     named at the top.

@@ -199,9 +199,7 @@ def pays(busy: Mapping[int, SimpleNamespace], slow: Mapping[int, SimpleNamespace
     if waiting < max(1.1, computing):
         return "Slow tools are not what makes asynchrony pay here. Did something else run on this machine?"
     told = [faster(runs[0].step, runs[max(runs)].step) for runs in (slow, busy)]
-    return (
-        f"Asynchrony pays most where processes wait: with slow tools a step was {told[0]}, and without them {told[1]}."
-    )
+    return f"Asynchrony pays most where processes wait: against taking turns, a step was {told[0]} with slow tools, and {told[1]} without."
 
 
 async def train_and_kill(
