@@ -104,7 +104,7 @@ def _():
     Supervised learning copies a right text that somebody has written. Often nobody has written one, but
     a program can check one. In reinforcement learning (RL) the model, called a
     {lesson.term("policy")}, writes the answer itself, and a {lesson.term("reward")} says how good
-    it was. Below, both learn the answers to ten questions. The lines with a comment differ.
+    it was. Below, both learn ten answers. The lines with a comment differ.
     """)
     return
 
@@ -431,7 +431,7 @@ def _(was):
     Several episodes of one task are a {lesson.term("group")}. The {lesson.term("advantage")}
     says how much better an episode did than its group. Subtracting the mean pushes up what is better
     than usual, and down what is worse. A group whose rewards are all alike has advantages of 0, and
-    teaches nothing. What the division is for, the fold says.
+    teaches nothing.
     """)
     return
 
@@ -450,7 +450,8 @@ def _():
         "Subtracting a constant b takes b Σ∇p, a sum over all answers, from the mean gradient. That is 0: "
         "probabilities always add up to 1. The reward alone would push up every answer that earns a "
         "little, and other steps would have to undo it. A constant near the mean leaves less to "
-        "undo, so a step's gradient usually scatters less. Dividing by the standard deviation lets "
+        "undo, so a step's gradient usually scatters less. (The group's mean contains the episode's own reward, "
+        "so it is no constant: in the mean, that only makes the gradient shorter.) Dividing by the standard deviation lets "
         "every group push about equally hard. So it overweights groups that are nearly all right or all wrong, and "
         "[Dr. GRPO](https://arxiv.org/abs/2503.20783) (Liu et al., 2025) leaves it out.",
     )
@@ -753,8 +754,7 @@ def _(real):
     ## The same loop on a real language model
 
     SmolLM2 has 135 million parameters. Two worked examples stand before each question, because then it
-    gets some answers right. The loop is the same, in the package's words; task, sizes and learning rate differ. Its sampler runs the
-    common beginning of all texts once. Its loss is GRPO with clipping; on fresh data it has the gradient of yours.
+    gets some answers right. The loop is the same, in the package's words; task, sizes and learning rate differ. Its loss is GRPO with clipping; on fresh data it has the gradient of yours.
     With *your* two functions, your file trains SmolLM2 in some minutes: `python my_rl.py --policy smollm2`.
 
     {"" if real else "**SmolLM2 is not on this machine**, so nothing below was computed. Notebook 05 has a button that fetches it (93 MB)."}

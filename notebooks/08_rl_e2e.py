@@ -33,15 +33,12 @@ with app.setup(hide_code=True):
     from zorplex_rl.course.widgets import LiveCurve
     from zorplex_rl.policy.load import load_policy
     from zorplex_rl.run.timeline import Span, Timeline, now
-    from zorplex_rl.services.runtime import run_together, start_monarch, this_host
+    from zorplex_rl.services.runtime import run_together
     from zorplex_rl.simulation.setting import lognormal
     from zorplex_rl.task.own_task import EnvironmentSource
     from zorplex_rl.training.actors import DatasetActor, RewardActor
     from zorplex_rl.training.generator import GeneratorActor
     from zorplex_rl.training.trainer import TrainerActor
-
-    # These outlive the cells that fill them: what a cell has left running is found here when it runs again.
-    PROCESSES = []
 
 
 @app.cell(hide_code=True)
@@ -52,9 +49,8 @@ def _():
         hardware="two CPU cores, no network; a GPU is used where there is one",
         goals=[
             "write the rule that bounds the age of data, and the loop of the trainer",
-            "follow one lap of the loop, and check that generator and trainer agree",
             "say when asynchrony pays, from your own measurements",
-            "see a process killed in mid-training, and say what became of its data",
+            "say what became of a killed process's data",
             "keep it all in one file, `my_async_rl.py`",
         ],
     )
@@ -63,67 +59,44 @@ def _():
 
 @app.cell(hide_code=True)
 def _():
-    lesson.figure(
+    _drawing = lesson.figure(
         loop_drawing(),
-        "On this page there are four processes: tasks, generator and tools, reward, trainer. The controller that you write holds the buffer.",
+        "Four processes: tasks, generator with tools, reward, trainer. Your controller holds the buffer.",
     )
-    return
-
-
-@app.cell(hide_code=True)
-def _():
-    mo.md("""
+    _text = mo.md("""
     ## One lap
 
-    First the page goes around the loop once. Then you write the **controller**, the program that
-    does it again and again. Each role is an **actor**: an object in its own process. `await actor.method.call_one(x)` calls
-    its method there and waits for the answer. The trainer *publishes* its weights. The generator
-    *pulls* them: it copies them into its model.
+    First the page goes around the loop once; then you write the **controller**, which does so again
+    and again. Each role is an **actor**: an object in its own process. `await actor.method.call_one(x)`
+    calls its method there and waits for the answer. The trainer *publishes* its weights, and the
+    generator *pulls* them: it copies them into its model.
     """)
+    mo.vstack([_drawing, _text])
     return
 
 
 @app.cell
 def settings():
-    _name = mo.cli_args().get("policy") or "embedded"
-    _small = {"task": "compositional", "shots": 0, "prompts": 8, "max_tokens": 96}
-    # A pre-trained model sees two worked examples before each question.
-    _real = {"task": "simple", "shots": 2, "prompts": 2, "max_tokens": 48}
-    _small["learning_rate"], _real["learning_rate"] = 4e-4, 2e-5
+    _name = mo.cli_args().get("policy") or "embedded"  # or smollm2, or a model's folder
     config = SimpleNamespace(
-        **(_small if _name == "embedded" else _real),  # prompts: groups in a batch
-        policy=_name,  # or smollm2, or the folder of a model
+        policy=_name,
+        **(nb08.SMALL if _name == "embedded" else nb08.REAL),  # prompts: groups in a batch
         device="cuda" if torch.cuda.is_available() else "cpu",
         seed=0,
         samples=8,  # episodes in a group
-        real=_real,
-        real_steps=5,
+        busy_steps=4,  # without tools to wait for
         steps=10,
         lags=(0, 1, 4),  # of the runs with slow tools
         tool_seconds=0.1,  # what a tool takes, on average
-        max_lag=1,  # of the run in which a process is killed
         killed_steps=12,
-        eval_tasks=50,
-        # One thread is fastest for a small model.
-        threads=1 if _name == "embedded" else torch.get_num_threads(),
     )
     return (config,)
 
 
 @app.cell(hide_code=True)
 def _(config):
-    torch.set_num_threads(config.threads)
     lesson.ran_on(load_policy(config.policy, config.device))
     return
-
-
-@app.function(hide_code=True)
-def start(actor_class, *arguments):
-    """Start an actor in a process of its own."""
-    start_monarch()
-    procs = this_host().spawn_procs(per_host={"procs": 1})  # one new process
-    PROCESSES.append(procs)
-    return procs.spawn(actor_class.__name__, actor_class, *arguments)
 
 
 @app.function
@@ -131,10 +104,10 @@ async def bring_up(run, device, generator_class=GeneratorActor):
     """Start all actors, with the weights of version 0."""
     source = EnvironmentSource.of(run)  # it makes tasks and rewards
     actors = SimpleNamespace(
-        dataset=start(DatasetActor, source),  # which task has which number
-        generator=start(generator_class, "generator_0", run, device),
-        reward=start(RewardActor, "reward", source),
-        trainer=start(TrainerActor, "trainer", run, device),
+        dataset=nb08.start(DatasetActor, source),  # which task has which number
+        generator=nb08.start(generator_class, "generator_0", run, device),
+        reward=nb08.start(RewardActor, "reward", source),
+        trainer=nb08.start(TrainerActor, "trainer", run, device),
     )
     await load(actors)
     return actors
@@ -149,19 +122,11 @@ async def load(actors):
     await actors.generator.pull.call_one()
 
 
-@app.function(hide_code=True)
-async def stop_all():
-    """Stop what is running, and forget it."""
-    running = list(PROCESSES)
-    PROCESSES.clear()
-    await asyncio.gather(*(procs.stop() for procs in running))
-
-
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    A **group** is the episodes of one task. Its *number* decides its task and its random draws. `sample`
-    does the first half of the lap: from tasks to rewards. The cell below does the rest.
+    A **group** is the episodes of one task. Its *number* decides the task and the random draws.
+    `sample` goes from tasks to rewards, and the cell below it does the rest of the lap.
     """)
     return
 
@@ -191,7 +156,7 @@ def _():
 @app.cell
 async def _(config, start_lap):
     lesson.wait_for(start_lap)
-    await stop_all()  # those of an earlier run of this cell
+    await nb08.stop_all()  # those of an earlier run of this cell
     _began = now()
     _actors = await bring_up(nb08.run_config(config), config.device)
     loading_seconds = now() - _began
@@ -205,12 +170,12 @@ async def _(config, start_lap):
     lap = await _actors.trainer.step.call_one(_episodes, _advantages)
     await _actors.trainer.publish.call_one()
     _version = await _actors.generator.pull.call_one()
-    await stop_all()
+    await nb08.stop_all()
     lesson.md(f"""
     Starting and loading took {loading_seconds:.1f} s. One lap: {len(_episodes)} episodes in {len(_groups)} groups, one step, and the generator has version {_version}.
 
-    If generator and trainer disagree about the probability of a token, there is no exception, and the gradient is wrong. So the trainer computes every log-prob again.
-    Here the largest difference from a recorded one is {lap["max_logp_difference"]:.6f}: {nb08.agreed(lap)}.
+    If generator and trainer disagree about a token's probability, the gradient is wrong, without an exception. So the trainer computes every log-prob again.
+    The largest difference from a recorded one: {lap["max_logp_difference"]:.6f}, {nb08.agreed(lap)}.
     """)
     return lap, loading_seconds
 
@@ -225,14 +190,13 @@ def _():
     replay buffer.
 
     A group carries the version of the weights that drew its first token, its **policy version**. Its **lag** is how
-    many versions further the trainer is when it trains on it, and `max_lag` the largest lag that we allow.
-    Nothing is thrown away: `may_start` decides how many groups may be *started*, so that none gets too old.
-    The trainer's loss weights each token by the ratio of its present probability to the recorded one, and clips it (GRPO; notebook 09 compares losses).
+    many versions further the trainer is when it trains on it. `may_start` decides how many groups may be *started*, so that
+    no lag exceeds `max_lag`, and nothing is thrown away. For old data, the loss clips the ratio of a token's new to its recorded probability (GRPO; notebook 09).
 
     Here is the generator's half. `newest.version` is the last version published. `news` is a bell: `set()` rings it, and `wait()` sleeps until it rings.
-    `create_task` starts a batch without waiting for it, so several run at once. `generate` and `pull` are concurrent endpoints (notebook 01), so a pull does not wait for a batch.
-    It changes the weights between two tokens. Episodes under way go on with the new weights and the old cache. A recorded log-prob
-    is of the weights that drew the token. `in_order` gives each step its own groups. The price: a batch waits for its slowest episode, and later batches wait for it.
+    `create_task` starts a batch without waiting for it, so several run at once, and `in_order` gives each step its own groups.
+    A pull waits for no batch either: it changes the weights between two tokens. Episodes under way go on with the new weights and the old cache;
+    the recorded log-prob of a token is of the weights that drew it.
     """)
     return
 
@@ -270,12 +234,11 @@ def _():
     mo.md("""
     ### Exercise 1: admission
 
-    Groups are numbered in the order in which they are started, from 0. Step s takes the next `per_step` of
-    them, so group n is trained on in step n // `per_step`. Step s starts from version s of the weights,
-    and makes version s + 1. So weights `version` may sample groups up to those of step `version + max_lag`.
+    Groups are numbered in the order in which they are started. Step s takes the next `per_step` of
+    them, starts from version s of the weights, and makes version s + 1. So weights `version` may sample
+    the groups of steps up to `version + max_lag`.
 
-    Write `may_start`: if `started` groups have been started so far, how many more may be, with weights
-    `version`? Return 0 if none may.
+    Write `may_start`: with `started` groups started so far, how many more may be, with weights `version`?
     """)
     return
 
@@ -299,11 +262,11 @@ def _():
         lambda: may_start,
         check_may_start,
         may_start_solution,
-        level="core",
-        minutes=6,
+        level="warm-up",
+        minutes=5,
         hints=(
             "Which is the last step that may train on this version? How many groups do the steps up to it take in all?",
-            "The steps 0 to `version + max_lag` take `(version + max_lag + 1) * per_step` groups. Some of them have been started. The answer is never negative.",
+            "Steps 0 to `version + max_lag` take `(version + max_lag + 1) * per_step` groups. Some have been started. The answer is never negative.",
         ),
     )
     return rule, whose_rule
@@ -316,10 +279,10 @@ def _():
 
     Write `train`: steps 0 to `steps` - 1, each on the next `per_step` groups.
 
-    - `await ready.get()` waits for a group, and returns a pair: its rewards and its episodes.
-    - An episode's advantage compares it with its group: reward minus mean, over standard deviation plus 1e-4 (`fmean`, `pstdev`).
-    - `await trainer.step(episodes, advantages)` takes two flat lists, and returns the step's metrics.
-    - `await trainer.publish()` returns the version that the generator must find in `newest.version`.
+    - `await ready.get()` waits for a group: a pair, its rewards and its episodes.
+    - An advantage is reward minus its group's mean, over the standard deviation plus 1e-4 (`fmean`, `pstdev`).
+    - `await trainer.step(episodes, advantages)` takes two flat lists, and returns metrics.
+    - `await trainer.publish()` returns the version that belongs in `newest.version`.
     - `news.set()` wakes the generator. It must never wake and find the old version.
     - `on_step(step, metrics)` reports a step that is over.
     """)
@@ -342,7 +305,7 @@ def _():
         lambda: train,
         check_train,
         train_solution,
-        level="stretch",
+        level="core",
         minutes=10,
         lines=10,
         hints=(
@@ -353,72 +316,63 @@ def _():
     return loop, whose_loop
 
 
-@app.cell(hide_code=True)
-def _():
-    mo.md("""
-    ## When does asynchrony pay?
-
-    At `max_lag` 0, generator and trainer take turns: groups may only be started for the next step, with
-    the newest weights. At `max_lag` 1 they work side by side. But in turns, the one that works has all
-    cores. So measure, with your controller, first with tools that answer at once.
-    """)
-    return
-
-
 @app.function
 async def run_loop(actors, may_start, train, steps, per_step, max_lag, on_step):
     ready, news = asyncio.Queue(), asyncio.Event()
     newest = SimpleNamespace(version=0)  # as far as the trainer has published
-    generator = SimpleNamespace(
-        pull=actors.generator.pull.call_one, sample=partial(sample, actors)
-    )
-    trainer = SimpleNamespace(
-        step=actors.trainer.step.call_one, publish=actors.trainer.publish.call_one
-    )
+    writer, learner = actors.generator, actors.trainer
+    generator = SimpleNamespace(pull=writer.pull.call_one, sample=partial(sample, actors))
+    trainer = SimpleNamespace(step=learner.step.call_one, publish=learner.publish.call_one)
     await run_together(  # if one fails, the other is cancelled
         generate(generator, may_start, ready, newest, news, steps, per_step, max_lag),
         train(trainer, ready, newest, news, steps, per_step, on_step),
     )
-    both = actors.generator, actors.trainer
-    return Timeline([span for actor in both for span in await actor.drain_spans.call_one()])
+    spans = [await actor.drain_spans.call_one() for actor in (writer, learner)]
+    return Timeline([*spans[0], *spans[1]])
 
 
 @app.cell(hide_code=True)
 def _(config, whose_loop, whose_rule):
+    _text = mo.md("""
+    ## When does asynchrony pay?
+
+    At `max_lag` 0, generator and trainer take turns, and the one that works may have all cores. At
+    `max_lag` 1 they work side by side, and share them. Measure both with your controller, first with
+    tools that answer at once, and with SmolLM2 if this machine has it. All else here runs the policy
+    named at the top.
+    """)
     busy_runs = {lag: nb08.busy_run(config, lag) for lag in (0, 1)}
     ask_busy = lesson.predict(
-        f"{nb08.who(busy_runs[0])}: in turns, each process computes with {busy_runs[0].threads} threads. Side by side, each has {busy_runs[1].threads}. Which run needs less time for a step?",
+        f"{nb08.who(busy_runs[0])}. Threads of each process: {busy_runs[0].threads} in turns, {busy_runs[1].threads} side by side. Which way needs less time for a step?",
         "the one in turns",
         "the one side by side",
         "neither: they differ by less than 10%",
     )
-    _seconds = 12 if busy_runs[0].policy == "embedded" else 130
+    _seconds = 25 if busy_runs[0].policy == "embedded" else 130
     start_busy = lesson.start_button(
-        f"Train {config.real_steps} steps, twice", seconds=_seconds
+        f"Train {config.busy_steps} steps, each way twice", seconds=_seconds
     )
-    _whose = f"All runs use {whose_rule}, and {whose_loop}. If you edit either later, the runs are thrown away."
-    mo.vstack([ask_busy, lesson.md(_whose), start_busy])
+    _whose = f"All runs use {whose_rule}, and {whose_loop}. If you edit either later, they are thrown away."
+    mo.vstack([_text, ask_busy, lesson.md(_whose), start_busy])
     return ask_busy, busy_runs, start_busy
 
 
 @app.cell
 async def _(busy_runs, config, loop, rule, start_busy):
     lesson.wait_for(start_busy)
-    busy, _steps = {}, len(busy_runs) * config.real_steps
-    with mo.status.progress_bar(total=_steps, title="Steps", remove_on_exit=True) as _bar:
-        for _lag, _run in busy_runs.items():
-            await stop_all()
+    busy, _steps = {}, config.busy_steps
+    _all = 4 * _steps
+    with mo.status.progress_bar(total=_all, title="Steps", remove_on_exit=True) as _bar:
+        for _lag in (0, 1, 0, 1):  # alternately: another program may disturb one of them
+            await nb08.stop_all()
+            _run = busy_runs[_lag]
             _actors = await bring_up(_run, config.device)
-            _given = (
-                config.real_steps,
-                _run.prompts_per_step,
-                _lag,
-                lambda *_: _bar.update(),
-            )
+            _given = _steps, _run.prompts_per_step, _lag, lambda *_: _bar.update()
             _timeline = await run_loop(_actors, rule, loop, *_given)
             # Neither filling nor draining counts.
-            busy[_lag] = nb08.account(nb08.steady(_timeline, _lag))
-    await stop_all()
+            _found = nb08.account(nb08.steady(_timeline, _lag))
+            busy[_lag] = min(busy.get(_lag, _found), _found, key=lambda run: run.step)
+    await nb08.stop_all()
     return (busy,)
 
 
@@ -428,22 +382,33 @@ def _(ask_busy, busy, busy_runs):
     lesson.reveal(
         ask_busy,
         right=2 if _faster == "as fast" else int(busy[1].step < busy[0].step),
-        why=f"""
-    Side by side is {_faster}. {nb08.shared(busy)}
-    """,
-        shows=[lesson.table("Seconds of a step", nb08.phases(busy, busy_runs))],
+        why=f"Side by side is {_faster}. {nb08.shared(busy)}",
+        shows=[
+            lesson.table("A step, in the faster of two runs", nb08.phases(busy, busy_runs))
+        ],
     )
     return
 
 
 @app.cell(hide_code=True)
-def _():
-    mo.md("""
-    Real tools take their time: a search, a database, a compiler. While one works, the generator's core has nothing to do for that episode.
-    So let our tools be slow, too, and the model small. Half of the calls take less than 0.6 times the average, and one in fifty more than
-    5 times. A question with two words takes two calls, one after the other.
+def _(config):
+    _text = mo.md("""
+    Real tools take time: a search, a database, a compiler. Now let ours be slow, too. Half of the calls
+    take less than 0.6 times the average, and one in fifty more than 5 times. A question with two words
+    takes two calls, one after the other.
     """)
-    return
+    ask_time = lesson.predict(
+        f"Tools take {1000 * config.tool_seconds:.0f} ms on average. At `max_lag` {max(config.lags)}, {max(config.lags)} batches may be under way beside the trainer's. How many times as fast as in turns is that?",
+        "not faster, or hardly: less than 1.2 times",
+        "1.2 to 2 times",
+        "more than 2 times",
+    )
+    start_runs = lesson.start_button(
+        f"Train {config.steps} steps, {len(config.lags)} times", seconds=40
+    )
+    curve = LiveCurve(config.steps, title="Right answers in each training batch")
+    mo.vstack([_text, ask_time, start_runs, curve])
+    return ask_time, curve, start_runs
 
 
 @app.class_definition
@@ -459,31 +424,14 @@ class SlowToolGenerator(GeneratorActor):
         return self._environment.execute(task, call)
 
 
-@app.cell(hide_code=True)
-def _(config):
-    ask_time = lesson.predict(
-        f"Tools take {1000 * config.tool_seconds:.0f} ms on average. At `max_lag` {max(config.lags)}, {max(config.lags)} batches may be under way while the trainer works on the one before them. How many times as fast as in turns is that?",
-        "not faster, or hardly: less than 1.2 times",
-        "1.2 to 2 times",
-        "more than 2 times",
-    )
-    start_runs = lesson.start_button(
-        f"Train {config.steps} steps, {len(config.lags)} times", seconds=40
-    )
-    curve = LiveCurve(config.steps, title="Right answers in each training batch")
-    mo.vstack([ask_time, start_runs, curve])
-    return ask_time, curve, start_runs
-
-
 @app.cell
 async def _(config, curve, loop, rule, start_runs):
     lesson.wait_for(start_runs)
     curve.clear()
     runs = {}
-    await stop_all()
-    _run = nb08.run_config(
-        config, max_lag=max(config.lags), tool_latency=config.tool_seconds
-    )
+    await nb08.stop_all()
+    _latency = config.tool_seconds
+    _run = nb08.run_config(config, max_lag=max(config.lags), tool_latency=_latency)
     _actors = await bring_up(_run, config.device, SlowToolGenerator)
     for _lag in config.lags:
 
@@ -493,7 +441,7 @@ async def _(config, curve, loop, rule, start_runs):
         await load(_actors)  # begin again at version 0
         _given = config.steps, config.prompts, _lag, _on_step
         runs[_lag] = await run_loop(_actors, rule, loop, *_given)
-    await stop_all()
+    await nb08.stop_all()
     return (runs,)
 
 
@@ -502,21 +450,18 @@ def _(ask_time, curve, runs):
     slow = {lag: nb08.account(nb08.steady(run, lag)) for lag, run in runs.items()}
     _turns, _most = slow[min(slow)], slow[max(slow)]
     _times = _turns.step / _most.step
+    _drawn = nb08.side_by_side(runs, 4 * _turns.step)
+    _said = f"{4 * _turns.step:.1f} s from the middle of each run. At the right: how busy each was."
     lesson.reveal(
         ask_time,
         right=0 if _times < 1.2 else 1 if _times < 2 else 2,
         why=f"""
     {_times:.1f} times: a step takes {_turns.step:.2f} s in turns and {_most.step:.2f} s at lag {max(slow)}.
-    In turns, a batch is under way for {_turns.between:.2f} s, and the generator computes for {_turns.generate:.2f} s of that.{" The rest is waiting for tools, most of it for the slowest episode." if _turns.generate < 0.9 * _turns.between else ""}
+    In turns, a batch is under way for {_turns.between:.2f} s; for {_turns.generate:.2f} s of that the generator computes.{" The rest is waiting for tools, most of it for the slowest episode." if _turns.generate < 0.9 * _turns.between else ""}
 
-    Lag costs age: at `max_lag` {max(slow)} the oldest group was {_most.oldest} versions old. {nb08.by_the_clock(runs, dict(curve.series))}
+    Lag costs age: the oldest group was {_most.oldest} versions old. {nb08.by_the_clock(runs, dict(curve.series))}
     """,
-        shows=[
-            lesson.figure(
-                nb08.side_by_side(runs, 4 * _turns.step),
-                f"The same {4 * _turns.step:.1f} s of each run, from its middle. At the right: how busy each was.",
-            ),
-        ],
+        shows=[lesson.figure(_drawn, _said)],
     )
     return (slow,)
 
@@ -527,11 +472,9 @@ def _():
     ### Exercise 3: a step by the rule
 
     In turns, a batch is under way for `sampling` seconds, and for `computing` of them the generator
-    computes. A training step takes `training` seconds. At `max_lag` L, the batch of step s starts when step
-    s − L − 1 ends, and step s ends `sampling + training` later at the earliest. So L + 1 steps take that
-    long. And by this rule no step takes less than the generator computes, or the trainer.
-
-    Write `step_seconds`: what a step takes by this rule.
+    computes. A training step takes `training` seconds. At `max_lag` L, the batch of step s starts when
+    step s − L − 1 ends, and step s ends `sampling + training` later at the earliest. What else bounds a
+    step from below? Write `step_seconds`: the least that a step takes.
     """)
     return
 
@@ -548,10 +491,10 @@ def _():
         lambda: step_seconds,
         check_step_seconds,
         step_seconds_solution,
-        level="warm-up",
-        minutes=3,
+        level="stretch",
+        minutes=5,
         hints=(
-            "There are three limits: the generator's, the trainer's, and that of lag. Which one counts?",
+            "There are three limits: the generator's, the trainer's, and that of lag, by which L + 1 steps take `sampling + training`.",
             "`max` of `computing`, `training`, and `(sampling + training) / (max_lag + 1)`.",
         ),
     )
@@ -573,27 +516,32 @@ def _(busy, slow):
         }
         for lag, found in slow.items()
     ]
-    mo.vstack(
-        [
-            lesson.table("Seconds of a step, from the phases of the run in turns", _rows),
-            lesson.md(
-                f"Filling and draining are left out. The rule knows neither that processes share this machine's cores nor that batches that overlap are decoded together, which is cheaper. {nb08.pays(busy, slow)}"
-            ),
-        ]
-    )
+    _table = lesson.table("Seconds of a step, from the phases of the run in turns", _rows)
+    _said = f"The rule knows neither that processes share cores nor that batches which overlap are decoded together, which is cheaper. {nb08.pays(busy, slow)}"
+    mo.vstack([_table, lesson.md(_said)])
     return
 
 
 @app.cell(hide_code=True)
-def _():
-    mo.md("""
+def _(config):
+    _text = mo.md("""
     ## A process is killed
 
     Your controller ends when a process dies. The package's goes on: its generators are a service, which
-    replaces what dies (notebook 06). Here one of two generators gets `kill -9` in mid-training. A third
-    one, a spare, is loaded and waits.
+    replaces what dies (notebook 06). Here one of two gets `kill -9` in mid-training. A spare is loaded
+    and waits.
     """)
-    return
+    ask_killed = lesson.predict(
+        f"A generator dies while its groups are half sampled. The run has {config.killed_steps * config.prompts} groups to train on. On how many does it train?",
+        "all but those that died with it",
+        "all of them, some twice",
+        "all of them, each once",
+    )
+    start_killed = lesson.start_button(
+        f"Train {config.killed_steps} steps and kill a generator", seconds=25
+    )
+    mo.vstack([_text, ask_killed, start_killed])
+    return ask_killed, start_killed
 
 
 @app.function
@@ -609,32 +557,13 @@ async def kill_in_the_act(controller):
     controller.log.timeline.add([Span(generator.name, "kill", moment, moment)])
 
 
-@app.cell(hide_code=True)
-def _(config):
-    ask_killed = lesson.predict(
-        f"A generator dies while its groups are half sampled. The run has {config.killed_steps * config.prompts} groups to train on. On how many does it train?",
-        "all but those that died with it",
-        "all of them, some twice",
-        "all of them, each once",
-    )
-    start_killed = lesson.start_button(
-        f"Train {config.killed_steps} steps and kill a generator",
-        seconds=25,
-    )
-    mo.vstack([ask_killed, start_killed])
-    return ask_killed, start_killed
-
-
 @app.cell
 async def _(config, start_killed):
     lesson.wait_for(start_killed)
     _run = nb08.run_config(config, steps=config.killed_steps, generators=2, spares=1)
     with mo.status.spinner("Training"), nb08.quietly() as native_errors:
-        run_log, _counters = await nb08.train_and_kill(
-            _run,
-            nb08.create(_run, None if lesson.unattended() else __file__),
-            kill_in_the_act,
-        )
+        _folder = nb08.create(_run, None if lesson.unattended() else __file__)
+        run_log, _counters = await nb08.train_and_kill(_run, _folder, kill_in_the_act)
     books = nb08.books_of(run_log, _counters)
     return books, native_errors, run_log
 
@@ -644,82 +573,64 @@ def _(ask_killed, books, config, loading_seconds, run_log):
     lesson.needs(lambda: (loading_seconds, run_log))
     _drawn, _mended = nb08.around_the_kill(run_log.timeline)
     _all = config.killed_steps * config.prompts
-    each_once = books["numbers found in the trainer's steps"] == "each once"
+    _said = f"{books.trained} of {_all}, each once" if books.each_once else "Not each once"
     lesson.reveal(
         ask_killed,
-        right=0 if books["groups trained on"] < _all else 2 if each_once else 1,
+        right=0 if books.trained < _all else 2 if books.each_once else 1,
         why=f"""
-    {f"{books['groups trained on']} of {_all}, each once." if each_once else "Not all of them exactly once."} {books["groups started"]} were started, and {books[nb08.LOST]} died with the generator. Their numbers were given out again. A number
-    decides task and random draws, but newer weights may write another text. The spare was in place {_mended:.2f} s after the kill, because it was loaded. At the top of this page, that took {loading_seconds:.1f} s.
+    {_said}. {books.started} were started, and {books.lost} died with the generator. Their numbers were given out again; newer weights may write another text.
+    The spare was in place {_mended:.2f} s after the kill. At the top of this page, starting and loading took {loading_seconds:.1f} s.
     """,
         shows=[
-            lesson.figure(
-                _drawn,
-                "Around the kill. The killed generator's row lacks what it had not reported yet.",
-            ),
+            lesson.figure(_drawn, "The killed one's row lacks what it had not reported.")
         ],
     )
-    return (each_once,)
-
-
-@app.cell(hide_code=True)
-def _():
-    mo.md("""
-    ## One file that you keep
-
-    `my_async_rl.py` needs no package of this course: 230 lines, with your `may_start` and your `train`, and
-    two processes that share the weights in memory, behind a lock. The file trains at `max_lag` 1, in half a minute. In it a pull waits until
-    a batch is sampled, and the loss does without the ratio. `sample_episode` and `policy_gradient` come from your `my_rl.py`, if you wrote it in notebook 05b.
-    """)
     return
 
 
 @app.cell(hide_code=True)
 def _(loop, rule):
     _kept = functions_of(EXAMPLES.parent / "my_rl.py", "sample_episode", "policy_gradient")
-    my_async_rl = fill_in(
-        EXAMPLES / "my_async_rl.py", _kept | {"may_start": rule, "train": loop}
-    )
+    _written = _kept | {"may_start": rule, "train": loop}
+    my_async_rl = fill_in(EXAMPLES / "my_async_rl.py", _written)
+    _text = mo.md("""
+    ## One file that you keep
+
+    `my_async_rl.py` needs no package of this course. It has your `may_start` and `train`, and two
+    processes that share the weights in memory. It trains at `max_lag` 1, in half a minute. Its pull
+    waits for a batch, and its loss has no ratio. What you wrote in notebook 05b is in it, too.
+    """)
     write = lesson.start_button("Write my_async_rl.py", seconds=float("nan"))
     _folded = lesson.folded("`my_async_rl.py`", f"```python\n{my_async_rl}\n```")
-    mo.vstack([_folded, write])
+    mo.vstack([_text, _folded, write])
     return my_async_rl, write
 
 
 @app.cell(hide_code=True)
 def _(my_async_rl, write):
     lesson.wait_for(write)
-    lesson.md(
-        "In `marimo edit`, a button here writes the file."
-        if lesson.unattended()
-        else keep(my_async_rl, EXAMPLES.parent / "my_async_rl.py")
-    )
+    _nobody = "In `marimo edit`, a button here writes the file."
+    _path = EXAMPLES.parent / "my_async_rl.py"
+    lesson.md(_nobody if lesson.unattended() else keep(my_async_rl, _path))
     return
 
 
 @app.cell(hide_code=True)
 def _():
-    lesson.predicted(3)
-    return
-
-
-@app.cell(hide_code=True)
-def _():
-    lesson.recap(
-        "An asynchronous controller is two coroutines with a queue between them, and a rule that says what may be started.",
-        "Compare log-probs at lag 0 first: if they differ by more than rounding, generator and trainer disagree about the policy.",
-        "Waiting needs no core: while one batch waits for its tools, others are sampled. Where every core computes already, lag has little to fill.",
-        "Number the work. Then what a dead process had can be given out again: it costs time, and no data.",
+    _points = (
+        "An asynchronous controller is two coroutines, a queue between them, and a rule for what may be started.",
+        "Compare log-probs at lag 0 first: beyond rounding, generator and trainer disagree about the policy.",
+        "Waiting needs no core. Where every core computes already, lag has little to fill.",
+        "Number the work. Then what a dead process had can be given out again.",
     )
+    mo.vstack([lesson.predicted(3), lesson.recap(*_points)])
     return
 
 
 @app.cell(hide_code=True)
-def _(busy, busy_runs, slow):
+def _(busy, slow):
     lesson.needs(lambda: (busy, slow))
-    lesson.headline(
-        f"{nb08.who(busy_runs[0])}, side by side: {nb08.faster(busy[0].step, busy[1].step)}. The small policy with slow tools, at `max_lag` {max(slow)}: {nb08.faster(slow[0].step, slow[max(slow)].step)}."
-    )
+    lesson.headline(f"{nb08.pays(busy, slow)}")
     return
 
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from zorplex_rl.config import LearnerConfig
-from zorplex_rl.course.microscope import factors, in_type
+from zorplex_rl.course.microscope import factors
 from zorplex_rl.learning.learner import Learner, response_logprobs
-from zorplex_rl.policy.load import Policy
+from zorplex_rl.policy.load import Policy, load_policy
 from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
 from zorplex_rl.task.environment import Zorplex
 
@@ -27,7 +27,7 @@ def requests(count=2):
 @pytest.fixture(scope="module")
 def episodes(embedded):
     """Sampled in bfloat16, with the weights of ``embedded``."""
-    return rollout(in_type(embedded, "bfloat16"), requests(), ENVIRONMENT.execute, Sampling())
+    return rollout(load_policy("embedded", dtype="bfloat16"), requests(), ENVIRONMENT.execute, Sampling())
 
 
 @pytest.fixture(scope="module")

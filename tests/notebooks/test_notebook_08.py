@@ -136,7 +136,7 @@ def test_a_loop_that_forgets_to_wake_or_to_flatten_is_told_so():
 
 @pytest.mark.long
 def test_at_max_lag_0_two_steps_give_the_weights_of_the_packages_controller_bit_for_bit():
-    config = settings(prompts=4, samples=4, device="cpu", threads=1)
+    config = settings(prompts=4, samples=4, device="cpu")
     run = nb08.run_config(config, steps=2, max_lag=0, eval_tasks=2)
     ours, folder = nb08.new_path("ours"), RunFolder.create(nb08.new_path("theirs"), run)
 
@@ -148,7 +148,7 @@ def test_at_max_lag_0_two_steps_give_the_weights_of_the_packages_controller_bit_
             )
             await actors.trainer.export.call_one(str(ours))
         finally:
-            await notebook.stop_all()
+            await nb08.stop_all()
         await run_training(run, folder, loop=train_async)
 
     asyncio.run(both())
@@ -164,17 +164,18 @@ def test_at_max_lag_0_two_steps_give_the_weights_of_the_packages_controller_bit_
 def test_runs_from_its_first_cell_to_its_last(monkeypatch, tmp_path):
     monkeypatch.setenv("ZORPLEX_CACHE", str(tmp_path))
     config = settings(
-        prompts=3, samples=4, steps=5, lags=(0, 2), tool_seconds=0.02, eval_tasks=8, real_steps=3, killed_steps=8
+        prompts=3, samples=4, steps=5, lags=(0, 2), tool_seconds=0.02, eval_tasks=8, busy_steps=3, killed_steps=8
     )
     _, values = notebook.app.run(defs={"config": config})
     assert "until yours passes" in values["whose_rule"] and "until yours passes" in values["whose_loop"]
     assert all(found.oldest <= lag for runs in (values["slow"], values["busy"]) for lag, found in runs.items())
-    assert values["each_once"] and values["books"]["unaccounted for"] == 0
+    books = values["books"]
+    assert books.each_once and books.started == books.trained + books.lost + books.stale
     assert len(values["native_errors"]) <= 20
     assert values["lap"]["max_logp_difference"] < 1e-4
     assert values["my_async_rl"] == (ROOT / "examples" / "my_async_rl.py").read_text()
     assert not (ROOT / "my_async_rl.py").exists(), "an export writes nothing"
-    assert not notebook.PROCESSES
+    assert not nb08.PROCESSES
     assert sys.modules["notebook_08_rl_e2e"].app is notebook.app
 
 

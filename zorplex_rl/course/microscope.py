@@ -20,7 +20,7 @@ from torch import Tensor
 from zorplex_rl.config import Config, LearnerConfig
 from zorplex_rl.learning.learner import response_logprobs
 from zorplex_rl.learning.ratios import Diagnostics, mismatch
-from zorplex_rl.policy.load import Policy, load_policy
+from zorplex_rl.policy.load import Policy
 from zorplex_rl.task.episode import Episode
 
 
@@ -62,11 +62,3 @@ def factors(
 def _sampled(episodes: Sequence[Episode], logprobs: Sequence[Sequence[float]]) -> Tensor:
     chosen = (zip(row, e.sampled, strict=True) for e, row in zip(episodes, logprobs, strict=True))
     return torch.tensor([value for row in chosen for value, sampled in row if sampled], dtype=torch.float64)
-
-
-def in_type(policy: Policy, dtype: str) -> Policy:
-    """Return another copy of ``policy`` in the number type ``dtype``, as a generator with
-    ``--generator-dtype`` has it."""
-    other = load_policy(policy.name, policy.model.device, dtype)
-    other.model.load_state_dict(policy.model.state_dict())
-    return other

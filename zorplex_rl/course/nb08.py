@@ -1,6 +1,7 @@
 """Drive notebook 08: settings of a run, accounts of it, a killed generator.
 
 run_config  busy_run      the page's settings ──► the package's Config; the same for a run that waits for nobody
+start  stop_all           an actor in a process of its own, and the end of all that run
 create                    the folder of a run; notebook 11 replays the one that is kept
 agreed                    what a step's diagnostics say of generator and trainer
 steady  account           a run ──► its middle; seconds of its phases, its oldest group
@@ -12,6 +13,7 @@ books_of  around_the_kill       what became of every group, and the moments arou
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import shutil
 import tempfile
@@ -29,15 +31,19 @@ from zorplex_rl.course.nb02 import captured
 from zorplex_rl.course.nb05 import real_model
 from zorplex_rl.hosts.devices import settled
 from zorplex_rl.run.folder import RunFolder
-from zorplex_rl.run.timeline import Span, Timeline
-from zorplex_rl.services.runtime import run_together
+from zorplex_rl.run.timeline import Timeline
+from zorplex_rl.services.runtime import Actor, run_together, start_monarch, this_host
 from zorplex_rl.training.controller import Controller
 from zorplex_rl.training.loop import train_async
 from zorplex_rl.training.run_log import RunLog
 
 KEPT = Path("runs") / "notebook_08"
 """Where the run with the kill stays, in the folder above the notebooks, for notebook 11 to replay."""
-LOST = "groups lost with the generator, and generated again"
+SMALL = {"task": "compositional", "shots": 0, "prompts": 8, "max_tokens": 96, "learning_rate": 4e-4}
+REAL = {"task": "simple", "shots": 2, "prompts": 2, "max_tokens": 48, "learning_rate": 2e-5}
+"""Settings for the small policy, and for a pre-trained one, which sees worked examples."""
+PROCESSES = list[Any]()
+"""What runs: a cell that runs again stops what it had left."""
 SCRATCH = tempfile.TemporaryDirectory(prefix="zorplex_rl_08_")
 
 
@@ -54,11 +60,25 @@ def create(run: Config, beside: str | None = None) -> RunFolder:
     return RunFolder.create(path, run)
 
 
+def start(actor_class: type[Actor], *arguments: Any) -> Any:
+    """Start an actor in a process of its own."""
+    start_monarch()
+    procs = this_host().spawn_procs(per_host={"procs": 1})
+    PROCESSES.append(procs)
+    return procs.spawn(actor_class.__name__, actor_class, *arguments)
+
+
+async def stop_all() -> None:
+    """Stop what is running, and forget it."""
+    running = list(PROCESSES)
+    PROCESSES.clear()
+    await asyncio.gather(*(procs.stop() for procs in running))
+
+
 def run_config(config: SimpleNamespace, **changes: Any) -> Config:
     """Return the checked settings of a run: the page's, with ``changes``."""
-    wanted: dict[str, Any] = (
-        {"generators": 1, "spares": 0, "tool_latency": 0.0, "task": "compositional"} | vars(config) | changes
-    )
+    wanted: dict[str, Any] = {"generators": 1, "spares": 0, "max_lag": 1, "eval_tasks": 50}
+    wanted |= SMALL | vars(config) | changes
     alike = "policy task shots max_lag steps max_tokens eval_tasks seed device threads tool_latency".split()
     made = Config(
         prompts_per_step=wanted["prompts"],
@@ -67,18 +87,18 @@ def run_config(config: SimpleNamespace, **changes: Any) -> Config:
         eval_every=wanted["steps"],
         checkpoint_every=wanted["steps"],
         services=ServicesConfig(generators=wanted["generators"], spares=wanted["spares"]),
-        **{name: wanted[name] for name in alike},
+        **{name: wanted[name] for name in alike if name in wanted},
     )
     made.check()
-    return made
+    return settled(made)
 
 
 def busy_run(config: SimpleNamespace, max_lag: int) -> Config:
     """Return a run with tools that answer at once, of SmolLM2 if it is there. It has all cores in turns,
     and half of them for each side by side; a small policy has one."""
     real = real_model()
-    changes = {**config.real, "policy": real} if real else {}
-    return settled(run_config(config, **changes, max_lag=max_lag, threads="auto", steps=config.real_steps))
+    changes = {**REAL, "policy": real, "prompts": 1} if real else {}
+    return run_config(config, **changes, max_lag=max_lag, steps=config.busy_steps)
 
 
 def agreed(metrics: Mapping[str, float]) -> str:
@@ -177,11 +197,9 @@ def pays(busy: Mapping[int, SimpleNamespace], slow: Mapping[int, SimpleNamespace
     """Say when asynchrony paid, by both measurements."""
     computing, waiting = (runs[0].step / runs[max(runs)].step for runs in (busy, slow))
     if waiting < max(1.1, computing):
-        return "So slow tools are not what makes asynchrony pay here. Did something else run on this machine?"
-    return (
-        f"So asynchrony pays most where processes wait: with slow tools it made {waiting:.1f} times the speed, "
-        f"and {computing:.1f} times where every core computes already."
-    )
+        return "Slow tools are not what makes asynchrony pay here. Did something else run on this machine?"
+    told = [faster(runs[0].step, runs[max(runs)].step) for runs in (slow, busy)]
+    return f"Asynchrony pays most where processes wait: against taking turns, a step was {told[0]} with slow tools, and {told[1]} without."
 
 
 async def train_and_kill(
@@ -211,20 +229,13 @@ def quietly() -> Iterator[list[str]]:
             log.setLevel(level)
 
 
-def books_of(log: RunLog, books: dict[str, int]) -> dict[str, Any]:
-    """Return what became of the groups of a run in which a generator was killed."""
+def books_of(log: RunLog, books: dict[str, int]) -> SimpleNamespace:
+    """Return what became of the groups of a run in which a generator was killed: how many were started,
+    lost with it, trained on and too old, and whether each number was trained on once."""
     numbers = [number for span in log.timeline.spans if span.kind == "train" for number, *_ in span.args["groups"]]
-    return {
-        "processes replaced": sum(row["event"] == "restart" for row in log.folder.metrics()),
-        "groups started": books["started"],
-        LOST: books["abandoned"],
-        "groups trained on": books["trained"],
-        "groups thrown away as too old": books["stale"],
-        "unaccounted for": books["started"] - books["trained"] - books["abandoned"] - books["stale"],
-        "numbers found in the trainer's steps": "each once"
-        if sorted(numbers) == list(range(books["trained"]))
-        else f"{len(set(numbers))} different ones",
-    }
+    once = sorted(numbers) == list(range(books["trained"]))
+    started, lost, trained, stale = (books[name] for name in ("started", "abandoned", "trained", "stale"))
+    return SimpleNamespace(started=started, lost=lost, trained=trained, stale=stale, each_once=once)
 
 
 def around_the_kill(timeline: Timeline) -> tuple[str, float]:
@@ -232,10 +243,7 @@ def around_the_kill(timeline: Timeline) -> tuple[str, float]:
     kill, restart = (next(span for span in timeline.spans if span.kind == kind) for kind in ("kill", "restart"))
     around = timeline.between(kill.start - 1.0, restart.end + 4.0)
     mark = (around.end - around.start) / 150  # a kill takes no time: its mark is widened
-    shown: list[Span] = [
-        replace(span, end=span.end + mark) if span.kind == "kill" else span
-        for span in around.spans
-        if span.actor.startswith(("generator", "trainer"))
-    ]
-    drawn = timeline_chart(Timeline(sorted(shown, key=lambda span: span.actor)))
-    return drawn, restart.end - kill.start
+    spans = sorted(around.spans, key=lambda span: span.actor)
+    kinds = ("generate", "train", "kill", "restart")
+    shown = [replace(span, end=max(span.end, span.start + mark)) for span in spans if span.kind in kinds]
+    return timeline_chart(Timeline(shown)), restart.end - kill.start

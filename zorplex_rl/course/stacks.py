@@ -20,9 +20,6 @@ from typing import Any
 
 from zorplex_rl import __version__
 
-NOT_FOUND = "not found in what we read"
-"""What a line says where no source that we read answers it; it is no claim of absence."""
-
 
 @dataclass(frozen=True, slots=True)
 class Source:

@@ -332,14 +332,17 @@ def exercises(notebook: ModuleType) -> Iterator[tuple[str, Attempt, Check, Attem
 
 def _unlike(called: str, found: Any, right: Any) -> str:
     """Return the sentence on two results that differ, and say how if they look alike."""
-    ours = _shown(found)
-    theirs = _shown(right)
+    ours, theirs = _shown(found), _shown(right)
     pair = (_plain(found), _plain(right))
     if ours == theirs:
         ours, theirs = (f"{_short(value)} ({type(value).__name__})" for value in (found, right))
-    if ours == theirs and all(isinstance(value, list | tuple) for value in pair):
+    if all(isinstance(value, list | tuple) for value in pair):
         place = next((n for n, both in enumerate(zip(*pair, strict=False)) if not same(*both)), min(map(len, pair)))
-        ours, theirs = (f"… {_short(value[place : place + 9])} from position {place} on" for value in pair)
+        if ours == theirs:
+            ours, theirs = (f"… {_short(value[place : place + 9])} from position {place} on" for value in pair)
+        elif place < len(pair[0]) == len(pair[1]) > 3 and isinstance(pair[1][place], tuple):
+            ours, theirs = (_short(_rounded(value[place])) for value in pair)
+            return f"{called} gives {quote(ours)} at position {place}, and should give {quote(theirs)} there"
     return f"{called} gives {quote(ours)}, and should give {quote(theirs)}"
 
 
