@@ -158,7 +158,8 @@ async def _(config, start_lap):
     lesson.wait_for(start_lap)
     await nb08.stop_all()  # those of an earlier run of this cell
     _began = now()
-    _actors = await bring_up(nb08.run_config(config), config.device)
+    with mo.status.spinner("Four processes start and load"):
+        _actors = await bring_up(nb08.run_config(config), config.device)
     loading_seconds = now() - _began
     _groups = await sample(_actors, range(config.prompts))
     _episodes = [episode for _, group in _groups for episode in group]
@@ -266,7 +267,7 @@ def _():
         minutes=5,
         hints=(
             "Which is the last step that may train on this version? How many groups do the steps up to it take in all?",
-            "Steps 0 to `version + max_lag` take `(version + max_lag + 1) * per_step` groups. Some have been started. The answer is never negative.",
+            "Steps 0 to `version + max_lag` take `(version + max_lag + 1) * per_step` groups. Some have been started.",
         ),
     )
     return rule, whose_rule
@@ -343,7 +344,7 @@ def _(config, whose_loop, whose_rule):
     """)
     busy_runs = {lag: nb08.busy_run(config, lag) for lag in (0, 1)}
     ask_busy = lesson.predict(
-        f"{nb08.who(busy_runs[0])}. Threads of each process: {busy_runs[0].threads} in turns, {busy_runs[1].threads} side by side. Which way needs less time for a step?",
+        f"Threads of each process, with {nb08.who(busy_runs[0])}: {busy_runs[0].threads} in turns, {busy_runs[1].threads} side by side. Which way needs less time for a step?",
         "the one in turns",
         "the one side by side",
         "neither: they differ by less than 10%",
@@ -451,7 +452,7 @@ def _(ask_time, curve, runs):
     _turns, _most = slow[min(slow)], slow[max(slow)]
     _times = _turns.step / _most.step
     _drawn = nb08.side_by_side(runs, 4 * _turns.step)
-    _said = f"{4 * _turns.step:.1f} s from the middle of each run. At the right: how busy each was."
+    _said = f"{4 * _turns.step:.1f} s from the middle of each run. A row ends with its run. At the right: how busy each was."
     lesson.reveal(
         ask_time,
         right=0 if _times < 1.2 else 1 if _times < 2 else 2,
@@ -474,7 +475,8 @@ def _():
     In turns, a batch is under way for `sampling` seconds, and for `computing` of them the generator
     computes. A training step takes `training` seconds. At `max_lag` L, the batch of step s starts when
     step s − L − 1 ends, and step s ends `sampling + training` later at the earliest. What else bounds a
-    step from below? Write `step_seconds`: the least that a step takes.
+    step from below? Write `step_seconds`: the least that a step takes, if a batch costs the generator as
+    much beside other batches as alone.
     """)
     return
 
@@ -502,7 +504,7 @@ def _():
 
 
 @app.cell(hide_code=True)
-def _(busy, slow):
+def _(busy, busy_runs, slow):
     lesson.needs(lambda: (busy, slow))
     _rule, _whose = exercise.running(
         lambda: step_seconds, check_step_seconds, step_seconds_solution
@@ -517,7 +519,7 @@ def _(busy, slow):
         for lag, found in slow.items()
     ]
     _table = lesson.table("Seconds of a step, from the phases of the run in turns", _rows)
-    _said = f"The rule knows neither that processes share cores nor that batches which overlap are decoded together, which is cheaper. {nb08.pays(busy, slow)}"
+    _said = f"A step may need less than the rule says: batches that overlap are decoded together, so each costs the generator less. It may need more, since processes share cores. {nb08.pays(busy, slow, nb08.who(busy_runs[0]))}"
     mo.vstack([_table, lesson.md(_said)])
     return
 
@@ -597,8 +599,9 @@ def _(loop, rule):
     ## One file that you keep
 
     `my_async_rl.py` needs no package of this course. It has your `may_start` and `train`, and two
-    processes that share the weights in memory. It trains at `max_lag` 1, in half a minute. Its pull
-    waits for a batch, and its loss has no ratio. What you wrote in notebook 05b is in it, too.
+    processes that share the weights in memory. It trains at `max_lag` 1, in about a minute: run it, and
+    watch its right answers. Its pull waits for a batch, and its loss has no ratio. If you wrote
+    `my_rl.py` in notebook 05b, your functions of that page are in it, too.
     """)
     write = lesson.start_button("Write my_async_rl.py", seconds=float("nan"))
     _folded = lesson.folded("`my_async_rl.py`", f"```python\n{my_async_rl}\n```")
@@ -628,9 +631,9 @@ def _():
 
 
 @app.cell(hide_code=True)
-def _(busy, slow):
+def _(busy, busy_runs, slow):
     lesson.needs(lambda: (busy, slow))
-    lesson.headline(f"{nb08.pays(busy, slow)}")
+    lesson.headline(f"{nb08.pays(busy, slow, nb08.who(busy_runs[0]))}")
     return
 
 
@@ -651,7 +654,7 @@ def check_may_start(may_start):
 
 @app.function(hide_code=True)
 def may_start_solution(version, started, per_step, max_lag):
-    return max(0, (version + max_lag + 1) * per_step - started)
+    return (version + max_lag + 1) * per_step - started
 
 
 @app.function(hide_code=True)

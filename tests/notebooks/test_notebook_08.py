@@ -111,7 +111,7 @@ def test_the_rule_admits_what_the_packages_replay_buffer_admits(max_lag):
     for step in range(8):
         for version in (max(0, step - max_lag), step):
             admitted = buffer.admit(version, 400)
-            assert len(admitted) == notebook.may_start_solution(version, started, per_step, max_lag)
+            assert len(admitted) == max(0, notebook.may_start_solution(version, started, per_step, max_lag))
             on_the_way += [(started + place, version) for place in range(len(admitted))]
             started += len(admitted)
         for number, begun in on_the_way:
@@ -122,7 +122,10 @@ def test_the_rule_admits_what_the_packages_replay_buffer_admits(max_lag):
 
 def test_what_the_reader_must_not_see_first_is_shown_nowhere_before_the_exercise():
     source = (ROOT / "notebooks" / "08_rl_e2e.py").read_text()
-    for name, inner in (("may_start", "max(0, (version + max_lag"), ("train", "trainer.step(episodes, advantages)\n")):
+    for name, inner in (
+        ("may_start", "(version + max_lag + 1) * per_step -"),
+        ("train", "trainer.step(episodes, advantages)\n"),
+    ):
         stub, solution = source.index(f"def {name}("), source.index(f"def {name}_solution(")
         assert source.index(inner) > stub and source.index(inner, solution) > solution
 

@@ -150,7 +150,7 @@ def name_of(lag: int) -> str:
 def phases(accounts: Mapping[int, SimpleNamespace], runs: Mapping[int, Config]) -> list[dict[str, str]]:
     """Return a row for each run: its threads, and the seconds of a step and of its phases."""
     return [
-        {"run": name_of(lag), "threads of each": f"{runs[lag].threads}"}
+        {"run": "side by side" if lag else "in turns", "threads of each": f"{runs[lag].threads}"}
         | {"sampling": f"{found.generate:.2f} s", "training": f"{found.train:.2f} s", "a step": f"{found.step:.2f} s"}
         for lag, found in accounts.items()
     ]
@@ -158,7 +158,7 @@ def phases(accounts: Mapping[int, SimpleNamespace], runs: Mapping[int, Config]) 
 
 def who(run: Config) -> str:
     """Return the name of a run's policy for the page."""
-    return "The small policy" if run.policy == "embedded" else "SmolLM2"
+    return "the small policy" if run.policy == "embedded" else "SmolLM2"
 
 
 def faster(turns: float, other: float) -> str:
@@ -193,13 +193,16 @@ def by_the_clock(runs: Mapping[int, Timeline], curves: Mapping[str, Sequence[Seq
     )
 
 
-def pays(busy: Mapping[int, SimpleNamespace], slow: Mapping[int, SimpleNamespace]) -> str:
-    """Say when asynchrony paid, by both measurements."""
+def pays(busy: Mapping[int, SimpleNamespace], slow: Mapping[int, SimpleNamespace], whose: str) -> str:
+    """Say when asynchrony paid, by both measurements, of which the first is ``whose``."""
     computing, waiting = (runs[0].step / runs[max(runs)].step for runs in (busy, slow))
     if waiting < max(1.1, computing):
         return "Slow tools are not what makes asynchrony pay here. Did something else run on this machine?"
     told = [faster(runs[0].step, runs[max(runs)].step) for runs in (slow, busy)]
-    return f"Asynchrony pays most where processes wait: against taking turns, a step was {told[0]} with slow tools, and {told[1]} without."
+    return (
+        f"Asynchrony pays most where processes wait. Against taking turns, a step with slow tools was {told[0]} (the small policy, "
+        f"`max_lag` {max(slow)}); with tools that answer at once, {told[1]} ({whose}, `max_lag` {max(busy)})."
+    )
 
 
 async def train_and_kill(

@@ -23,9 +23,10 @@ PATIENCE_S = 2.0
 
 
 def drawn_moment(rng: random.Random) -> tuple[int, int, int, int]:
-    """Draw the arguments of ``may_start``: version, started, per_step, max_lag."""
+    """Draw the arguments of ``may_start``: version, started, per_step, max_lag. No run has started more
+    than it may."""
     version, max_lag, per_step = rng.randint(0, 12), rng.randint(0, 5), rng.randint(1, 12)
-    return version, rng.randint(version * per_step, (version + max_lag + 2) * per_step), per_step, max_lag
+    return version, rng.randint(version * per_step, (version + max_lag + 1) * per_step), per_step, max_lag
 
 
 def drawn_load(rng: random.Random) -> tuple[float, float, float, int]:

@@ -8,13 +8,17 @@ function render({ model, el }) {
   const text = (value) => (model.get("look").percent ? `${Math.round(100 * value)}%` : String(Number(value.toPrecision(3))));
 
   const drawing = drawnToWidth(chart, (width) => chart.replaceChildren(curve(model.get("series"), model.get("look"), text, width)));
+  let ends = [];
   function show() {
     const { total_steps, title: name } = model.get("look"), series = model.get("series");
     title.textContent = name;
     legend.replaceChildren(...series.map(([line, points], i) => html("li", {},
       html("span", { class: "zx-swatch", style: `background:var(--${COLOURS[i % COLOURS.length]}, #808080)` }), `${line}: `, html("strong", { "data-value": points.at(-1)[1] }, text(points.at(-1)[1])))));
     const steps = series.map(([, points]) => points.at(-1)[0]);
-    status.textContent = steps.length ? `step ${Math.max(...steps)} of ${total_steps}` : "no step yet";
+    // Of the line that grew.
+    const step = steps.findLast((end, i) => ends.length && end !== ends[i]) ?? Math.max(...steps);
+    ends = steps;
+    status.textContent = steps.length ? `step ${step} of ${total_steps}` : "no step yet";
     drawing.redraw();
   }
   let said = -1;
