@@ -172,7 +172,7 @@ def density_chart(seconds: Mapping[str, Sequence[float]]) -> str:
     from scipy.stats import gaussian_kde
 
     longest = max(max(found) for found in seconds.values())
-    at = np.linspace(0, 1.1 * longest, 200)
+    at = np.linspace(0, 1.4 * longest, 200)  # so far the density reaches beyond the last
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
@@ -182,7 +182,7 @@ def density_chart(seconds: Mapping[str, Sequence[float]]) -> str:
             axes.fill_between(at, row, row - 0.85 * height / height.max(), color=COLOURS[kind], alpha=0.7, linewidth=0)
             axes.plot(found, [row + 0.08] * len(found), "|", color=style.TEXT, markersize=7)
         style.name_rows(axes, list(seconds), margin=1.0)
-        axes.set(xlim=(0, 1.1 * longest), xlabel="seconds from an episode's first to its last token; a mark for each")
+        axes.set(xlim=(0, 1.4 * longest), xlabel="seconds from an episode's first to its last token; a mark for each")
         style.bare_axes(axes, grid="x")
 
     said = "; ".join(f"{kind} {min(found):.2f} to {max(found):.2f} s" for kind, found in seconds.items())
@@ -200,7 +200,7 @@ def batch_chart(seconds: Sequence[float], plan: Sequence[tuple[int, float]]) -> 
             colour = style.VERMILION if end == max(ends) else ROLES["generator"]
             axes.barh(slot, took, left=start, height=0.7, color=colour, edgecolor=style.TEXT_ON_COLOUR, linewidth=0.6)
         axes.axvline(max(ends), color=style.VERMILION, linewidth=1.2, linestyle="--")
-        style.name_rows(axes, [f"slot {slot + 1}" for slot in range(slots)])
+        style.name_rows(axes, [f"slot {slot}" for slot in range(slots)])
         axes.set(xlim=(0, 1.04 * max(ends)), xlabel="seconds; the trainer starts at the dashed line")
         style.bare_axes(axes, grid="x")
 

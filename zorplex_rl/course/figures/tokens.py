@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Sequence
 
+from zorplex_rl.course.figures.bars import OUTCOME_COLOURS
 from zorplex_rl.policy.load import Policy
 from zorplex_rl.run import figure as style
 from zorplex_rl.task.episode import Episode
@@ -35,7 +36,7 @@ def _episode(policy: Policy, episode: Episode, reward: bool, lines: int) -> str:
     said, colour = "", style.GREY
     if reward:
         score = episode.scored
-        colour = style.GREEN if score.outcome == "success" else style.VERMILION
+        colour = OUTCOME_COLOURS[score.outcome]
         parts = [f"{PARTS_OF_A_REWARD[name]} {value:+.1f}" for name, value in score.parts.items() if value]
         told = [f"<b>{score.reward:.1f}</b>", score.outcome.replace("_", " "), *parts]
         said = f"<p>{'<br>'.join(told).replace('-', '−')}</p>"
