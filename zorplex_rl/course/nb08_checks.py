@@ -23,8 +23,7 @@ PATIENCE_S = 2.0
 
 
 def drawn_moment(rng: random.Random) -> tuple[int, int, int, int]:
-    """Draw the arguments of ``may_start``: version, started, per_step, max_lag. No run has started more
-    than it may."""
+    """Draw arguments of ``may_start`` that occur in a run: version, started, per_step, max_lag."""
     version, max_lag, per_step = rng.randint(0, 12), rng.randint(0, 5), rng.randint(1, 12)
     return version, rng.randint(version * per_step, (version + max_lag + 1) * per_step), per_step, max_lag
 
