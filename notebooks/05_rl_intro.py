@@ -590,7 +590,7 @@ def _():
 @app.cell(hide_code=True)
 def _():
     ask_idle = lesson.predict(
-        "24 of these episodes go to eight slots. How much of the slots' time goes into waiting for the last?",
+        "16 of these episodes go to eight slots. How much of the slots' time goes into waiting for the last?",
         "less than 15%",
         "15% to 35%",
         "more than 35%",
@@ -634,7 +634,7 @@ def _(times):
     plan_of, whose_plan = exercise.running(
         lambda: schedule, check_schedule, schedule_solution
     )
-    batch = random.Random(0).sample(times, min(24, len(times)))
+    batch = random.Random(0).sample(times, min(16, len(times)))
     plan = plan_of(list(batch), 8)
     last = max(start + took for (_, start), took in zip(plan, batch, strict=True))
     idle_share = 1 - sum(batch) / (8 * last)
@@ -722,7 +722,7 @@ def _(seconds):
     {_share["pull"]}. For a large model and answers of 16,000 tokens,
     [SortedRL](https://arxiv.org/abs/2603.23414) (March 2026) reports that generating takes up to 70%.
 
-    The simulator below draws both ways on one axis. Its scenario *this machine* has the numbers of this run.
+    The simulator below draws both ways on one axis, as if each side had a machine of its own. Its scenario *this machine* has the numbers of this run.
     """)
     return
 
@@ -731,7 +731,7 @@ def _(seconds):
 def _():
     ask_lag = lesson.predict(
         "Four generators write the eight groups of a step, 1 s each, and the trainer takes 4 s. Once, a group takes 8 s. "
-        "What is the smallest `max_lag` whose run is within 2 % of the fastest? "
+        "What is the smallest `max_lag` whose run is within 2 % of the fastest? "
         "Afterwards try it below: it is the scenario *one straggler*.",
         *("0", "1", "2", "4"),
     )
@@ -813,7 +813,7 @@ def _(idle_share, reports):
         "A made-up task cannot be memorised, and a program checks it.",
         f"The small policy is right in {_small.accuracy:.0%} of sums, "
         f"and {_small.outcomes['wrong_format']:.0%} just end without an answer.",
-        f"Laid out on eight slots, 24 episodes leave {idle_share:.0%} of the time to wait for the last.",
+        f"Laid out on eight slots, 16 episodes leave {idle_share:.0%} of the time to wait for the last.",
         "In turns a step takes as long as all phases together; side by side, at best as the slowest.",
     )
     return

@@ -320,7 +320,7 @@ def _(environment, policy, sampler, sampling, whose_sampler):
     lesson.md(
         f"This was {whose_sampler}. The package's engine, many episodes at once, gives the same tokens in "
         f"{sum(same_tokens)} of {len(same_tokens)}, in {both_seconds[0]:.2f} s instead of "
-        f"{both_seconds[1]:.2f} s. It reads the whole text anew for each token."
+        f"{both_seconds[1]:.2f} s: the one above reads the whole text anew for each token."
     )
     return by_engine, same_tokens
 
@@ -587,7 +587,7 @@ def _(whose_loss, whose_sampler):
     lesson.md(f"""
     ## Twenty steps that learn
 
-    Sample, score, compare, push: with {whose_sampler}, and {whose_loss}.
+    Sample, score, compare, push. The functions are {whose_sampler}; and {whose_loss}.
     """)
     return
 

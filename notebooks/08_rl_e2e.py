@@ -176,7 +176,7 @@ async def _(config, start_lap):
     Starting and loading took {loading_seconds:.1f} s. One lap: {len(_episodes)} episodes in {len(_groups)} groups, one step, and the generator has version {_version}.
 
     If generator and trainer disagree about a token's probability, the gradient is wrong, without an exception. So the trainer computes every log-prob again.
-    The largest difference from a recorded one: {lap["max_logp_difference"]:.6f}, {nb08.agreed(lap)}.
+    The largest difference from a recorded one: {lap["max_logp_difference"]:.6f}{", rounding" if lap["max_logp_difference"] < 1e-3 else ": more than rounding, so look into it"}.
     """)
     return lap, loading_seconds
 

@@ -90,5 +90,6 @@ MISTAKES = {
     "divides_by_the_tools_tokens_too": "it divides by all tokens, not by the sampled ones",
     "forgets_the_minus": "the sign is the other one",
     "sums_and_does_not_divide": "the sum is not divided",
+    "takes_the_logits_of_the_token_itself": "it takes the logits at a token's own position, which predict the next one",
     "divides_by_the_episodes": "it divides by the number of episodes, not of sampled tokens",
 }

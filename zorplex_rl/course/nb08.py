@@ -3,7 +3,6 @@
 run_config  busy_run      the page's settings ──► the package's Config; the same for a run that waits for nobody
 start  stop_all           an actor in a process of its own, and the end of all that run
 create                    the folder of a run; notebook 11 replays the one that is kept
-agreed                    what a step's diagnostics say of generator and trainer
 steady  account           a run ──► its middle; seconds of its phases, its oldest group
 side_by_side  phases      runs on one axis; what a step's seconds are made of
 who  faster  shared  by_the_clock  pays      which policy it was, and what was measured, in words
@@ -99,11 +98,6 @@ def busy_run(config: SimpleNamespace, max_lag: int) -> Config:
     real = real_model()
     changes = {**REAL, "policy": real, "prompts": 1} if real else {}
     return run_config(config, **changes, max_lag=max_lag, steps=config.busy_steps)
-
-
-def agreed(metrics: Mapping[str, float]) -> str:
-    """Say what the largest difference of a log-prob from the recorded one means, on fresh data."""
-    return "rounding" if metrics["max_logp_difference"] < 1e-3 else "more than rounding, so look into it"
 
 
 def steady(timeline: Timeline, lag: int) -> Timeline:
@@ -233,12 +227,11 @@ def quietly() -> Iterator[list[str]]:
 
 
 def books_of(log: RunLog, books: dict[str, int]) -> SimpleNamespace:
-    """Return what became of the groups of a run in which a generator was killed: how many were started,
-    lost with it, trained on and too old, and whether each number was trained on once."""
+    """Return how many groups of a run were started, lost with a generator and trained on, and whether
+    each number was trained on once."""
     numbers = [number for span in log.timeline.spans if span.kind == "train" for number, *_ in span.args["groups"]]
     once = sorted(numbers) == list(range(books["trained"]))
-    started, lost, trained, stale = (books[name] for name in ("started", "abandoned", "trained", "stale"))
-    return SimpleNamespace(started=started, lost=lost, trained=trained, stale=stale, each_once=once)
+    return SimpleNamespace(started=books["started"], lost=books["abandoned"], trained=books["trained"], each_once=once)
 
 
 def around_the_kill(timeline: Timeline) -> tuple[str, float]:

@@ -168,9 +168,14 @@ def _cause(found: Any, right: Any, solution: Callable[..., Any], model: Any, epi
     unmasked = solution(policy, every, given)
     each = [solution(policy, [e], [a]).item() for e, a in zip(episodes, given, strict=True)]
     own, tokens = (sum(sum(e.sampled) for e in some) for some in (episodes, every))
+    late = 0.0
+    for e, advantage in zip(episodes, given, strict=True):
+        logp = model(torch.tensor([e.prompt_ids + e.token_ids])).logits[0].log_softmax(-1)[len(e.prompt_ids) :]
+        late -= advantage * (logp[range(len(logp)), e.token_ids] * torch.tensor(e.sampled)).sum() / own
     causes = {
         ": the sign is the other one": -right,
         ": the sum is not divided": right * own,
+        ": it takes the logits at a token's own position, which predict the next one": late,
         ": it divides by the number of episodes, not of sampled tokens": right * own / len(episodes),
         ": it averages each episode by itself, and then the episodes": fmean(each),
         ": it divides by all tokens, not by the sampled ones": right * own / tokens,
