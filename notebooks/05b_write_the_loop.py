@@ -809,9 +809,8 @@ def _(answer_tasks, config, load_policy, real, real_curve, start_real):
         with_examples.tasks((kind,), config.real_tasks, "held_out")
         for kind in ("simple", "compositional")
     ]
-    with mo.status.spinner(
-        "Answering untrained, training, answering again", remove_on_exit=True
-    ):
+    _first = f"SmolLM2 answers {2 * config.real_tasks} questions, untrained"
+    with mo.status.spinner(_first, remove_on_exit=True) as _spinner:
         marks, real_card = nb05b.train_the_real_one(
             real and load_policy(real),
             exams,
@@ -819,6 +818,7 @@ def _(answer_tasks, config, load_policy, real, real_curve, start_real):
             train_real,
             config.real_steps,
             real_curve,
+            _spinner.update,
         )
     real_card
     return (marks,)
