@@ -172,7 +172,7 @@ def _(computed_on, name, policy):
     lesson.md(f"""
     {computed_on}
 
-    ## One word problem
+    ## A word problem, answered live
 
     {nb05.WORD_PROBLEM.question}
 

@@ -587,7 +587,7 @@ def _(whose_loss, whose_sampler):
     lesson.md(f"""
     ## Twenty steps that learn
 
-    Sample, score, compare, push. The functions are {whose_sampler}; and {whose_loss}.
+    Sample, score, compare, push: with {whose_sampler}, and {whose_loss}.
     """)
     return
 

@@ -194,10 +194,12 @@ def _():
     many versions further the trainer is when it trains on it. `may_start` decides how many groups may be *started*, so that
     no lag exceeds `max_lag`, and nothing is thrown away. For old data, the loss clips the ratio of a token's new to its recorded probability (GRPO; notebook 09).
 
-    Here is the generator's half. `newest.version` is the last version published. `news` is a bell: `set()` rings it, and `wait()` sleeps until it rings.
-    `create_task` starts a batch without waiting for it, so several run at once, and `in_order` gives each step its own groups.
-    A pull waits for no batch either: it changes the weights between two tokens. Episodes under way go on with the new weights and the old cache;
-    the recorded log-prob of a token is of the weights that drew it.
+    Here is the generator's half.
+
+    - `newest.version` is the last version published. `news` is a bell: `set()` rings it, and `wait()` sleeps until it rings.
+    - `create_task` starts a batch without waiting for it, so several run at once, and `in_order` gives each step its own groups.
+    - A pull waits for no batch either: it changes the weights between two tokens. Episodes under way go on with the new weights and the old cache;
+      the recorded log-prob of a token is of the weights that drew it.
     """)
     return
 
@@ -363,7 +365,9 @@ async def _(busy_runs, config, loop, rule, start_busy):
     lesson.wait_for(start_busy)
     busy, _steps = {}, config.busy_steps
     _all = 4 * _steps
-    with mo.status.progress_bar(total=_all, title="Steps", remove_on_exit=True) as _bar:
+    with mo.status.progress_bar(
+        total=_all, title="Steps (processes load first)", remove_on_exit=True
+    ) as _bar:
         for _lag in (0, 1, 0, 1):  # alternately: another program may disturb one of them
             await nb08.stop_all()
             _run = busy_runs[_lag]
@@ -399,7 +403,7 @@ def _(config):
     takes two calls, one after the other.
     """)
     ask_time = lesson.predict(
-        f"Tools take {1000 * config.tool_seconds:.0f} ms on average. At `max_lag` {max(config.lags)}, {max(config.lags)} batches may be under way beside the trainer's. How many times as fast as in turns is that?",
+        f"Tools take {1000 * config.tool_seconds:.0f} ms on average. At `max_lag` {max(config.lags)}, up to {max(config.lags)} batches are written while the trainer works. How many times as fast as in turns is that?",
         "not faster, or hardly: less than 1.2 times",
         "1.2 to 2 times",
         "more than 2 times",
@@ -475,8 +479,8 @@ def _():
     In turns, a batch is under way for `sampling` seconds, and for `computing` of them the generator
     computes. A training step takes `training` seconds. At `max_lag` L, the batch of step s starts when
     step s − L − 1 ends, and step s ends `sampling + training` later at the earliest. What else bounds a
-    step from below? Write `step_seconds`: the least that a step takes, if a batch costs the generator as
-    much beside other batches as alone.
+    step from below? Write `step_seconds`: a step's time, if every batch is decoded by itself and each process
+    has its own cores. The table below shows where that is wrong.
     """)
     return
 
@@ -519,7 +523,7 @@ def _(busy, busy_runs, slow):
         for lag, found in slow.items()
     ]
     _table = lesson.table("Seconds of a step, from the phases of the run in turns", _rows)
-    _said = f"A step may need less than the rule says: batches that overlap are decoded together, so each costs the generator less. It may need more, since processes share cores. {nb08.pays(busy, slow, nb08.who(busy_runs[0]))}"
+    _said = f"A step needs less where batches that overlap are decoded together, and more where processes share cores. {nb08.pays(busy, slow, nb08.who(busy_runs[0]))}"
     mo.vstack([_table, lesson.md(_said)])
     return
 
@@ -584,24 +588,27 @@ def _(ask_killed, books, config, loading_seconds, run_log):
     The spare was in place {_mended:.2f} s after the kill. At the top of this page, starting and loading took {loading_seconds:.1f} s.
     """,
         shows=[
-            lesson.figure(_drawn, "The killed one's row lacks what it had not reported.")
+            lesson.figure(
+                _drawn,
+                "It was killed while it wrote: its row lacks that, since only finished work is reported.",
+            )
         ],
     )
     return
 
 
 @app.cell(hide_code=True)
-def _(loop, rule):
+def _(loop, rule, whose_loop, whose_rule):
     _kept = functions_of(EXAMPLES.parent / "my_rl.py", "sample_episode", "policy_gradient")
     _written = _kept | {"may_start": rule, "train": loop}
     my_async_rl = fill_in(EXAMPLES / "my_async_rl.py", _written)
-    _text = mo.md("""
+    _text = lesson.md(f"""
     ## One file that you keep
 
-    `my_async_rl.py` needs no package of this course. It has your `may_start` and `train`, and two
+    `my_async_rl.py` needs no package of this course. It has {whose_rule}, {whose_loop}, and two
     processes that share the weights in memory. It trains at `max_lag` 1, in about a minute: run it, and
-    watch its right answers. Its pull waits for a batch, and its loss has no ratio. If you wrote
-    `my_rl.py` in notebook 05b, your functions of that page are in it, too.
+    watch its right answers. Its pull waits for a batch, and its loss has no ratio.
+    {"What you wrote in notebook 05b is in it, too." if _kept else "The loop inside is the course's: there is no `my_rl.py` of notebook 05b."}
     """)
     write = lesson.start_button("Write my_async_rl.py", seconds=float("nan"))
     _folded = lesson.folded("`my_async_rl.py`", f"```python\n{my_async_rl}\n```")
@@ -622,7 +629,7 @@ def _(my_async_rl, write):
 def _():
     _points = (
         "An asynchronous controller is two coroutines, a queue between them, and a rule for what may be started.",
-        "Compare log-probs at lag 0 first: beyond rounding, generator and trainer disagree about the policy.",
+        "Compare log-probs at lag 0 first. If they differ by more than rounding, generator and trainer disagree about the policy.",
         "Waiting needs no core. Where every core computes already, lag has little to fill.",
         "Number the work. Then what a dead process had can be given out again.",
     )

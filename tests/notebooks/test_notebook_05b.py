@@ -183,7 +183,7 @@ def test_it_runs_from_its_first_cell_to_its_last_and_learns():
     config = small(steps=20, held_out=100)
     _, values = notebook.app.run(defs={"config": config})
     assert all(values["same_tokens"])
-    assert "until yours passes" in values["whose_sampler"] and "until yours passes" in values["whose_loss"]
+    assert "the course's" in values["whose_sampler"] and "the course's" in values["whose_loss"]
     assert values["foreseen"][False] < values["foreseen"][True]
     assert min(values["with_rewards"]) > values["with_labels"]
     assert values["was"].episodes == values["now"].episodes == config.held_out

@@ -170,7 +170,7 @@ def test_runs_from_its_first_cell_to_its_last(monkeypatch, tmp_path):
         prompts=3, samples=4, steps=5, lags=(0, 2), tool_seconds=0.02, eval_tasks=8, busy_steps=3, killed_steps=8
     )
     _, values = notebook.app.run(defs={"config": config})
-    assert "until yours passes" in values["whose_rule"] and "until yours passes" in values["whose_loop"]
+    assert "the course's" in values["whose_rule"] and "the course's" in values["whose_loop"]
     assert all(found.oldest <= lag for runs in (values["slow"], values["busy"]) for lag, found in runs.items())
     books = values["books"]
     assert books.each_once and books.started == books.trained + books.lost + books.stale

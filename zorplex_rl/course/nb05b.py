@@ -295,9 +295,7 @@ def learned(marks: list[list[list[Episode]]]) -> tuple[int | list[int], str, lis
         reports += [summarise(f"{kind}, before", before), summarise(f"{kind}, after", after)]
         why += f"`{kind}`: {accuracy(before):.0%} before, {accuracy(after):.0%} after. "
         why += f"Of {len(before)} questions {right} turned right, and {len(changed) - right} wrong. "
-    why += (
-        "By luck alone, about as many turn right as wrong. *Better* means: luck would give so many hardly ever (5 %). "
-    )
+    why += "If training changed nothing, as many would turn right as wrong. *Better*: by chance, so many turn right less than once in twenty. "
     caption = f"SmolLM2 before and after training, {len(marks[0][0])} sampled answers to held-out tasks of each kind"
     option = [[True, False], [False, True], [True, True], [False, False]].index(better)
     return option, why, [table(caption, rows_of(reports))]

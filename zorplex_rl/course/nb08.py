@@ -171,7 +171,7 @@ def shared(busy: Mapping[int, SimpleNamespace]) -> str:
     turns, beside = busy[0], busy[1]
     slower = f"Sampling took {beside.generate / turns.generate:.1f} times as long as in turns, and training {beside.train / turns.train:.1f} times"
     longer = "training" if beside.train > beside.generate else "sampling"
-    return f"{slower}. A step side by side takes as long as the longer of the two, here {longer}."
+    return f"{slower}. A step side by side takes at least as long as the longer of the two, here {longer}."
 
 
 def by_the_clock(runs: Mapping[int, Timeline], curves: Mapping[str, Sequence[Sequence[float]]]) -> str:

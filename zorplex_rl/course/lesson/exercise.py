@@ -239,7 +239,7 @@ def running(attempt: Attempt, check: Check, solution: Attempt, seconds: float = 
     found, name = _named(attempt, solution)
     if found is not None and complaint(check, found, seconds) is None:
         return found, f"your {quote(name)}"
-    return solution, f"the course's {quote(name)} (until yours passes its check)"
+    return solution, f"the course's {quote(name)}"
 
 
 def feedback(
