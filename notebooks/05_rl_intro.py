@@ -389,6 +389,8 @@ def _():
     "Wrong" is not one thing. First sort the failures, then give each of them a price.
 
     ### Exercise 1: sort them
+
+    Write the rules by which the gallery below is sorted.
     """)
     return
 
