@@ -386,7 +386,7 @@ def _(ask_busy, busy, busy_runs):
     _faster = nb08.faster(busy[0].step, busy[1].step)
     lesson.reveal(
         ask_busy,
-        right=2 if _faster == "as fast" else int(busy[1].step < busy[0].step),
+        right=2 if _faster == "just as fast" else int(busy[1].step < busy[0].step),
         why=f"Side by side is {_faster}. {nb08.shared(busy)}",
         shows=[
             lesson.table("A step, in the faster of two runs", nb08.phases(busy, busy_runs))

@@ -159,11 +159,11 @@ def faster(turns: float, other: float) -> str:
     """Say how many times as fast a step of ``other`` seconds is as one in ``turns``.
 
     >>> faster(3.0, 1.5), faster(1.0, 1.25), faster(1.0, 0.98)
-    ('2.0 times as fast', '25% slower', 'as fast')
+    ('2.0 times as fast', '25% slower', 'just as fast')
     """
     if turns > 1.1 * other:
         return f"{turns / other:.1f} times as fast"
-    return f"{other / turns - 1:.0%} slower" if other > 1.1 * turns else "as fast"
+    return f"{other / turns - 1:.0%} slower" if other > 1.1 * turns else "just as fast"
 
 
 def shared(busy: Mapping[int, SimpleNamespace]) -> str:
