@@ -173,7 +173,7 @@ def serve(pipe, build, *arguments):
 
 
 def may_start(version, started, per_step, max_lag):
-    return max(0, (version + max_lag + 1) * per_step - started)
+    return (version + max_lag + 1) * per_step - started
 
 
 async def generate(generator, may_start, ready, newest, news, steps, per_step, max_lag):

@@ -50,7 +50,8 @@ def test_the_page_s_loop_is_the_package_s():
     train_with_lag(
         Trial("reinforce", 1, 0), conditions, watch=lambda learner, _: packaged.update(weights_of(learner.policy))
     )
-    assert max((mine[name] - packaged[name]).abs().max().item() for name in mine) < 1e-6
+    # The package's AdamW is the fused one, which rounds otherwise.
+    assert max((mine[name] - packaged[name]).abs().max().item() for name in mine) < 1e-5
 
 
 def test_the_recorded_runs_are_those_that_the_page_begins():
