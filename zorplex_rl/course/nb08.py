@@ -227,11 +227,12 @@ def quietly() -> Iterator[list[str]]:
 
 
 def books_of(log: RunLog, books: dict[str, int]) -> SimpleNamespace:
-    """Return how many groups of a run were started, lost with a generator and trained on, and whether
-    each number was trained on once."""
+    """Return how many groups of a run were started, lost with a generator, trained on and too old, and
+    whether each number was trained on once."""
     numbers = [number for span in log.timeline.spans if span.kind == "train" for number, *_ in span.args["groups"]]
     once = sorted(numbers) == list(range(books["trained"]))
-    return SimpleNamespace(started=books["started"], lost=books["abandoned"], trained=books["trained"], each_once=once)
+    started, lost, trained, stale = (books[name] for name in ("started", "abandoned", "trained", "stale"))
+    return SimpleNamespace(started=started, lost=lost, trained=trained, stale=stale, each_once=once)
 
 
 def around_the_kill(timeline: Timeline) -> tuple[str, float]:
