@@ -22,7 +22,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from zorplex_rl.config import LearnerConfig
 from zorplex_rl.learning.batches import collate
 from zorplex_rl.learning.learner import Learner, add_gradients, token_logprobs
-from zorplex_rl.policy.decoder import row_length
 from zorplex_rl.policy.load import Policy
 from zorplex_rl.policy.rollout import rollout
 from zorplex_rl.policy.tool_loop import Sampling, group_requests
@@ -111,7 +110,7 @@ def measure(policy: Policy, prompts: int, group_size: int = 8, shots: int = 2, r
     advantages = [1.0 if index % 2 else -1.0 for index in range(len(episodes))]
 
     def gradient() -> int:
-        batches = collate(episodes, advantages, config.token_budget, device=model.device, row_length=row_length(model))
+        batches = collate(episodes, advantages, config.token_budget, device=model.device)
         forward = lambda batch: token_logprobs(policy, batch)  # noqa: E731
         add_gradients(forward, batches, found.tokens, config, learner.optimizer, None, None)
         for master in learner.optimizer.masters:

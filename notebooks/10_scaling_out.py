@@ -43,6 +43,7 @@ with app.setup(hide_code=True):
     from zorplex_rl.hosts.hosts import MARGIN_SECONDS
     from zorplex_rl.hosts.lease import LEASE_SECONDS
     from zorplex_rl.sizing.memory import (
+        BLOCK,
         BatchShape,
         Workload,
         generator_memory,
@@ -96,17 +97,15 @@ def _():
 
 @app.function
 def activation_bytes(shape, batch, e, recomputed=False):
-    """Bytes that autograd keeps of a micro-batch: `rows` of `width` tokens, packed with texts."""
-    tokens = batch.rows * batch.width
+    """Bytes that autograd keeps of a micro-batch, a tree of `tokens` read in blocks of 128 queries."""
+    tokens, kv = batch.tokens, 2 * shape.keys
     norms = 16 * shape.hidden
-    inner = e * (2 * shape.hidden + 4 * shape.intermediate)
-    shared = (
-        1 < shape.kv_heads < shape.heads
-    )  # then keys and values are repeated for each head
-    keys = 2 * shape.attention if shared else shape.keys
-    layer = tokens * (norms + inner + e * (2 * shape.attention + shape.keys + keys))
-    # the mask, who may look at whom, has width² numbers for each row
-    ends = 8 * shape.hidden * tokens + e * tokens * batch.width
+    inner = e * (2 * shape.hidden + 4 * shape.intermediate + 3 * shape.attention + kv)
+    # keys and values that stand apart in the tree are copied for each block
+    layer = tokens * (norms + inner) + e * kv * batch.copied
+    # the mask, who may look at whom, has a row for each head that shares keys
+    mask = min(BLOCK, tokens) * shape.heads // shape.kv_heads * batch.seen
+    ends = 8 * shape.hidden * tokens + e * mask
     if recomputed:  # keep the input of each layer, and one whole layer at a time
         return shape.layers * e * shape.hidden * tokens + layer + ends
     return shape.layers * layer + ends
@@ -118,7 +117,7 @@ def _():
     ### Exercise 1: the budget of a trainer
 
     Write `trainer_budget`: a dictionary of the bytes of each part on one rank. `shape` has `parameters`, `hidden` and `vocabulary`;
-    `batch` has `rows` and `response` (tokens).
+    `batch` has `responses` and `response` (tokens).
     """)
     return
 
@@ -186,7 +185,7 @@ def _(config):
 
     def on_this_machine(work):
         """With the ring of notebook 07: two copies of the weights, for generators."""
-        batch = max(work.micro_batches(config.shape), key=lambda batch: batch.tokens)
+        batch = max(work.micro_batches(), key=lambda batch: batch.tokens)
         ring = {"weight ring": 2 * 4 * config.shape.parameters}
         return my_budget(config.shape, batch, 4, 1, 0) | ring
 
@@ -389,7 +388,7 @@ def _():
 
 @app.cell
 def _(my_budget):
-    one_answer = BatchShape(rows=1, width=512 + 2047, responses=1, response=2048)
+    one_answer = BatchShape.of(range(512 + 2047), responses=1, response=2048)
     room = MEMORY_SHARE * H100.memory
 
     def first_stage(shape, ranks, recomputed=False):

@@ -38,7 +38,7 @@ def bytes_of(work: Workload) -> int:
 @pytest.mark.parametrize("work", WORKS)
 @pytest.mark.parametrize("stage", range(4))
 def test_a_trainers_budget_is_the_packages(shape, work, stage):
-    batch = work.micro_batches(shape)[0]
+    batch = work.micro_batches()[0]
     phases = trainer_memory(shape, work, 4, stage).phases.values()
     by_hand = notebook.trainer_budget_solution(shape, batch, bytes_of(work), 4, stage)
     largest = {part: max(parts.get(part, 0) for parts in phases) for part in by_hand}
@@ -55,7 +55,7 @@ def test_a_generators_budget_is_the_packages(shape, work):
 
 
 def test_what_is_recomputed_is_not_kept():
-    batch, shape = BatchShape(1, 512 + 2047, 1, 2048), MODELS["72B"]
+    batch, shape = BatchShape.of(range(512 + 2047), 1, 2048), MODELS["72B"]
     whole, inputs = (notebook.activation_bytes(shape, batch, 2, again) for again in (False, True))
     one_layer = replace(shape, layers=1)
     tokens = 512 + 2047

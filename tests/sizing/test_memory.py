@@ -13,6 +13,7 @@ from zorplex_rl.course.nb10 import make_model
 from zorplex_rl.learning.batches import collate
 from zorplex_rl.policy.decoder import states_of
 from zorplex_rl.policy.load import load_policy
+from zorplex_rl.policy.model import Masked
 from zorplex_rl.sizing import memory
 from zorplex_rl.sizing.measured import measure
 from zorplex_rl.sizing.memory import BatchShape, Workload, available_memory, generator_memory, trainer_memory
@@ -47,11 +48,13 @@ def test_each_zero_stage_divides_one_more_part():
 def test_a_token_by_hand():
     """One layer, one response to one prompt: every tensor that autograd keeps, counted by hand."""
     shape = ModelShape(layers=1, hidden=8, heads=4, kv_heads=2, intermediate=16, vocabulary=10)
-    batch = BatchShape(rows=1, width=3 + 4, responses=1, response=5)
     tokens = 3 + 4
+    batch = BatchShape.of(range(tokens), responses=1, response=5)
     of_norms = 4 * 8 * tokens  # of each of two the input and what is scaled
     of_products = (2 * 8 + 8 + 4 * 16) * tokens  # inputs, attention's output, the gated layer
-    of_attention = (8 + 4 + 2 * 8) * tokens + tokens**2  # queries, keys, both repeated for all heads, mask
+    of_attention = (
+        8 + 8 + 2 * 4
+    ) * tokens + 2 * tokens**2  # queries, what they find, keys and values, mask of two heads
     ends = 2 * 8 * tokens
     by_hand = 4 * (of_norms + of_products + of_attention + ends)
     assert memory.activation_bytes(shape, batch, "float32") == by_hand
@@ -73,11 +76,14 @@ def episodes_of(prompts: int, prompt: int, samples: int, response: int) -> list[
 
 @pytest.mark.parametrize(("prompt", "response", "budget"), [(100, 96, 8192), (100, 20, 500), (50, 90, 400), (7, 2, 1)])
 def test_the_micro_batches_are_those_of_the_trainer(prompt, response, budget):
-    found = Workload(prompt, response, prompts=4, group_size=8, token_budget=budget).micro_batches(SMALL)
-    length = SMALL.hidden + 3 * SMALL.intermediate // 4
-    batches = collate(episodes_of(4, prompt, 8, response), [1.0] * 32, budget, row_length=length)
+    found = Workload(prompt, response, prompts=4, group_size=8, token_budget=budget).micro_batches()
+    batches = collate(episodes_of(4, prompt, 8, response), [1.0] * 32, budget)
     assert sorted(batch.responses for batch in found) == sorted(len(b.episodes) for b in batches)
-    assert max(batch.tokens for batch in found) == max(b.tree.ids.numel() for b in batches)
+    assert sorted(batch.tokens for batch in found) == sorted(b.tree.ids.numel() for b in batches)
+    masked = [Masked(b.tree.ends[None]) for b in batches]
+    for each in masked:
+        each(0, *torch.zeros(3, 1, each.ends.numel(), 2, 4))
+    assert sorted(b.seen for b in found) == sorted(sum(mask.shape[-1] for _, mask in each.seen) for each in masked)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -100,7 +106,8 @@ def test_autograd_keeps_the_activations_that_are_counted(kv_heads, dtype, tmp_pa
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         states = states_of(model, batch.tree)
     assert states.requires_grad
-    computed = memory.activation_bytes(shape, BatchShape(1, 2 * 40 + 6 * 49, 6, 50), dtype)
+    (counted,) = Workload(prompt=40, response=50, prompts=2, group_size=3).micro_batches()
+    computed = memory.activation_bytes(shape, counted, dtype)
     assert computed == pytest.approx(sum(storage.nbytes() for storage in kept.values()), rel=0.05)
 
 

@@ -91,7 +91,7 @@ def workload_of(config: Config, folder: Path, environment: Environment) -> Workl
 def processes(shape: ModelShape, work: Workload, config: Config) -> list[Process]:
     """Return the processes of ``config`` that hold a model."""
     weights = {"weights": BYTES[work.dtype] * shape.parameters}
-    scoring = weights | {"logits": max(logit_bytes(shape, batch) for batch in work.micro_batches(shape))}
+    scoring = weights | {"logits": max(logit_bytes(shape, batch) for batch in work.micro_batches())}
     found = [
         ("trainer", 1, trainer_memory(shape, work)),
         ("generator", config.services.generators, generator_memory(shape, replace(work, dtype=config.sampled_in))),

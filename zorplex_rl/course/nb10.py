@@ -155,7 +155,8 @@ def check_trainer_budget(attempt: Callable[..., Any], solution: Callable[..., An
         shape = ModelShape(
             draw.randint(1, 5), 8 * heads, heads, draw.choice([1, 2]), draw.randint(20, 90), draw.randint(50, 300)
         )
-        batch = BatchShape(draw.randint(1, 3), draw.randint(2, 20), draw.randint(4, 9), draw.randint(3, 30))
+        tokens, seen, copied = (draw.randint(2, 200) for _ in range(3))
+        batch = BatchShape(tokens, seen, copied, draw.randint(4, 9), draw.randint(3, 30))
         return shape, batch, draw.choice([2, 4]), draw.choice([2, 3, 8]), draw.randint(0, 3)
 
     for seed in range(40):

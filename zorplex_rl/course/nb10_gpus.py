@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from zorplex_rl.sizing.memory import BYTES, Workload, generator_memory, trainer_memory
+from zorplex_rl.sizing.memory import BLOCK, BYTES, Workload, generator_memory, trainer_memory
 from zorplex_rl.sizing.model_shape import ModelShape
 
 COMPUTE_SHARE = 0.4
@@ -177,8 +177,8 @@ def train_seconds(shape: ModelShape, work: Workload, tensor: int = 1) -> float:
     """Return the seconds in which ``tensor`` GPUs train on ``prompts`` · ``group_size`` answers."""
     divided = 4 * shape.parameters / BANDWIDTH * OPTIMIZER_PASSES
     calls = 0.0
-    for batch, count in Counter(work.micro_batches(shape)).items():
-        of_layer = 6 * shape.matrices * batch.tokens + 12 * shape.attention * batch.tokens * batch.width
+    for batch, count in Counter(work.micro_batches()).items():
+        of_layer = 6 * shape.matrices * batch.tokens + 12 * shape.attention * BLOCK * batch.seen
         logits = 6 * shape.table * batch.responses * batch.response
         divided += count * (shape.layers * of_layer + logits) / SPEED
         calls += count * (TRAINING_CALLS * shape.layers + 300) * CALL

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from zorplex_rl.policy.decoder import TokenTree, plant, rows_of, split_by_tokens
+from zorplex_rl.policy.decoder import TokenTree, divide, plant
 from zorplex_rl.task.episode import Episode
 
 Advantages = Sequence[float] | Sequence[Sequence[float]]
@@ -29,8 +29,8 @@ class MicroBatch:
     """B responses of up to T tokens, and the ``tree`` of their texts.
 
     Shapes: ids, mask, behaviour_logp, reference_logp [B, T]; advantage [B], or [B, T] if each token
-    has its own; places [2, B, T]: row and column in the tree of the token before. ``episodes`` holds
-    the index in the batch of each row's episode.
+    has its own; places [B, T]: where in the tree the token before is. ``episodes`` holds the index in
+    the batch of each row's episode.
     """
 
     episodes: tuple[int, ...]
@@ -50,14 +50,13 @@ def collate(
     reference_logprobs: Sequence[Sequence[float]] | None = None,
     device: torch.device | str = "cpu",
     part: tuple[int, int] = (0, 1),
-    row_length: int = 768,
 ) -> list[MicroBatch]:
     """Return micro-batches of ``episodes``, each of at most ``token_budget`` distinct tokens if it
     has more than one text; rows of advantage 0, without gradient, are in the last.
 
     ``reference_logprobs`` has a value for every token of each response. ``part`` (k, n) returns the
     k-th of n parts, as many micro-batches as in the others: so n processes can work through them in
-    step. ``row_length`` is the model's, of ``policy/decoder.py``.
+    step.
     """
     which, parts = part
     batches = []
@@ -66,21 +65,16 @@ def collate(
         # Along groups, so that few prompts run in two parts.
         chosen.sort(key=lambda i: (episodes[i].prompt_ids, episodes[i].token_ids))
         cuts = [k * len(chosen) // parts for k in range(parts + 1)]
-        planned = [_plan(episodes, chosen[a:b], token_budget, row_length) for a, b in pairwise(cuts)]
+        planned = [_plan(episodes, chosen[a:b], token_budget) for a, b in pairwise(cuts)]
         own = planned[which]
-        batches += [_micro_batch(rows, episodes, advantages, reference_logprobs, device) for rows in own]
+        batches += [_micro_batch(indices, episodes, advantages, reference_logprobs, device) for indices in own]
         batches += [_idle_batch(teaches, device)] * (max(map(len, planned)) - len(own))
     return batches
 
 
-def _plan(
-    episodes: Sequence[Episode], chosen: Sequence[int], token_budget: int, row_length: int
-) -> list[list[list[int]]]:
-    """Return for each micro-batch the rows of its tree, each the indices of sorted episodes."""
-    texts = [_text(episodes[i]) for i in chosen]
-    rows = rows_of(texts, min(row_length, token_budget))
-    batches = split_by_tokens([size for _, size in rows], token_budget)
-    return [[[chosen[i] for i in rows[number][0]] for number in batch] for batch in batches]
+def _plan(episodes: Sequence[Episode], chosen: Sequence[int], token_budget: int) -> list[list[int]]:
+    """Return for each micro-batch the indices of its episodes, sorted."""
+    return [[chosen[i] for i in tree] for tree in divide([_text(episodes[i]) for i in chosen], token_budget)]
 
 
 def _text(episode: Episode) -> list[int]:
@@ -90,27 +84,25 @@ def _text(episode: Episode) -> list[int]:
 
 def _idle_batch(teaches: bool, device: torch.device | str) -> MicroBatch:
     """Return a batch without an episode. Its gradient is 0."""
-    tree = plant([[[0]]], device)
-    places, row = torch.zeros(2, 1, 1, dtype=torch.long), torch.zeros(1, 1)
-    tensors = (places, row.long(), row, row, row, torch.tensor([float(teaches)]))
-    return MicroBatch((), tree, *(tensor.to(device) for tensor in tensors))
+    row = torch.zeros(1, 1)
+    tensors = (row.long(), row.long(), row, row, row, torch.tensor([float(teaches)]))
+    return MicroBatch((), plant([[0]], device), *(tensor.to(device) for tensor in tensors))
 
 
 def _micro_batch(
-    rows: list[list[int]],
+    indices: list[int],
     episodes: Sequence[Episode],
     advantages: Advantages,
     reference_logprobs: Sequence[Sequence[float]] | None,
     device: torch.device | str,
 ) -> MicroBatch:
-    indices = [i for row in rows for i in row]
     chosen = [episodes[i] for i in indices]
-    tree = plant([[_text(episodes[i]) for i in row] for row in rows], device)
-    before = [place[:, len(e.prompt_ids) - 1 :].T for place, e in zip(tree.places, chosen, strict=True)]
+    tree = plant([_text(episode) for episode in chosen], device)
+    before = [place[len(e.prompt_ids) - 1 :] for place, e in zip(tree.places, chosen, strict=True)]
     behaviour = _pad([episode.logprobs for episode in chosen], torch.float32)
     reference = [reference_logprobs[i] for i in indices] if reference_logprobs is not None else None
     tensors = (
-        pad_sequence(before, batch_first=True).permute(2, 0, 1),
+        pad_sequence(before, batch_first=True),
         _pad([episode.token_ids for episode in chosen], torch.long),
         _pad([episode.sampled for episode in chosen], torch.float32),
         behaviour,

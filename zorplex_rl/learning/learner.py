@@ -28,7 +28,7 @@ from zorplex_rl.learning.advantages import by_prefix
 from zorplex_rl.learning.batches import Advantages, MicroBatch, collate
 from zorplex_rl.learning.losses import LOSSES, Loss, kl_penalty, onward, policy_loss, second_moment_bound
 from zorplex_rl.learning.ratios import Diagnostics, effective_sample_size, episode_log_ratios, mismatch
-from zorplex_rl.policy.decoder import plant, project, row_length, states_of
+from zorplex_rl.policy.decoder import plant, project, states_of
 from zorplex_rl.policy.load import Policy
 from zorplex_rl.task.episode import Episode
 
@@ -89,8 +89,7 @@ def take_step(
     config, model = learner.config, learner.policy.model
     loss, number = loss_of(config), learner.version + 1
     credit: Advantages = by_prefix(episodes, advantages) if config.credit == "prefix" else advantages
-    length = row_length(model)
-    batches = collate(episodes, credit, config.token_budget, reference_logprobs, model.device, part, length)
+    batches = collate(episodes, credit, config.token_budget, reference_logprobs, model.device, part)
     tokens = float(sum(sum(episode.sampled) for episode in episodes))
     metrics: Diagnostics = {}
     proximal: list[Tensor] | None = None
@@ -222,19 +221,16 @@ def largest_magnitude(tensors: Iterable[Tensor]) -> float:
 
 @torch.no_grad()
 def last_logits(policy: Policy, batch: MicroBatch) -> Tensor:
-    """Return the logits [R, V] of ``batch``'s first tokens: finite weights can overflow."""
-    first = plant([[[token]] for token in batch.tree.ids[:, 0].tolist()], policy.model.device)
-    return project(policy.model, states_of(policy.model, first)[:, 0])
+    """Return the logits [1, V] of ``batch``'s first token: finite weights can overflow."""
+    return project(policy.model, states_of(policy.model, plant([batch.tree.ids[:1].tolist()], policy.model.device)))
 
 
 def token_logprobs(policy: Policy, batch: MicroBatch, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
     """Return log π and entropy (no gradient) of sampled tokens [B, T]; 0 where ``mask`` is. The
     logits, the largest tensor of a step, are computed once for each distinct beginning."""
     chosen = batch.mask.bool()
-    width = batch.tree.ids.shape[1]
-    places = batch.places[0][chosen] * width + batch.places[1][chosen]
-    distinct, which = places.unique(return_inverse=True)
-    states = states_of(policy.model, batch.tree).flatten(0, 1)[distinct]
+    distinct, which = batch.places[chosen].unique(return_inverse=True)
+    states = states_of(policy.model, batch.tree)[distinct]
     all_logp = torch.log_softmax(project(policy.model, states) / temperature, dim=-1)
     picked = all_logp[which, batch.ids[chosen]]
     with torch.no_grad():
@@ -252,8 +248,7 @@ def response_logprobs(
 ) -> list[list[float]]:
     """Return log π of each response's tokens under ``policy``, a reference; 0.0 where injected."""
     found: list[list[float]] = [[] for _ in episodes]
-    none, model = [0.0] * len(episodes), policy.model
-    for batch in collate(episodes, none, token_budget, device=model.device, row_length=row_length(model)):
+    for batch in collate(episodes, [0.0] * len(episodes), token_budget, device=policy.model.device):
         logp, _ = token_logprobs(policy, batch, temperature)
         for row, index in enumerate(batch.episodes):
             found[index] = logp[row, : len(episodes[index].token_ids)].tolist()

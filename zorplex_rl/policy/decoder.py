@@ -7,8 +7,7 @@ cache, for texts that are being written.
              │          └─ ␣-> 17 ⏎ So 17              positions  depth: how many tokens come before
              └─ mip ] ──── ␣-> 4 ⏎ [ANSWER] 4          ends       where the texts end that have this beginning
 
-Each distinct beginning runs once, and its gradients add up. Texts that share little are cheaper in
-rows beside each other, because a row's attention grows with its square.
+Each distinct beginning runs once, and its gradients add up.
 
 **Slots**, for sampling. The cache has one for each row that is written, alone or by samples together:
 
@@ -37,26 +36,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from zorplex_rl.policy.model import Masked, Model, ancestors, linear
+from zorplex_rl.policy.model import Masked, Model, ancestors, attention, linear
 
 # Transformers takes seconds to load: it is imported where one of its models is already there.
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
     from transformers.cache_utils import Cache, CacheLayerMixin
 
-PADDED_TOKENS = 8192
-"""Most padded tokens of prompts that run at once."""
-PADDING = 1.35
-"""Padding may make a row this many times as long. Beyond that, another batch is cheaper."""
+TOGETHER = 8192
+"""Most distinct tokens of prompts that run at once."""
 Snapshot = Tensor
 """One row's part of the cache, [layers, 2, kv_heads, length, head_dim], outside of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenTree:
-    """Texts in R rows of N tokens, each distinct beginning of a row once. ``ids`` and ``positions``
-    [R, N]; ``ends`` [R, N]: the last column whose token sees this one (``model.Masked``). ``places[i]``
-    [2, T] has row and column of each of text i's tokens. Padding is on the right and sees itself."""
+    """Texts as N tokens, each distinct beginning once. ``ids`` and ``positions`` [N]; ``ends`` [N]: the
+    last token that sees this one (``model.Masked``). ``places[i]`` [T]: where text i's tokens are."""
 
     ids: Tensor
     positions: Tensor
@@ -64,37 +60,26 @@ class TokenTree:
     places: list[Tensor]
 
 
-def plant(rows: Sequence[Sequence[Sequence[int]]], device: torch.device | str = "cpu") -> TokenTree:
-    """Return a tree whose row r holds the texts ``rows[r]``, which are sorted."""
-    grown = [_grow(texts) for texts in rows]
-    width = max(len(ids) for ids, _, _ in grown)
-    ids, positions = (torch.zeros(len(rows), width, dtype=torch.long) for _ in range(2))
-    ends = torch.arange(width).repeat(len(rows), 1)
-    places = []
-    for row, (tokens, depths, paths) in enumerate(grown):
-        ids[row, : len(tokens)], positions[row, : len(tokens)] = torch.tensor(tokens), torch.tensor(depths)
-        for path in paths:
-            columns = torch.tensor(path)
-            ends[row, columns] = path[-1]
-            places.append(torch.stack((torch.full_like(columns, row), columns)).to(device))
-    return TokenTree(ids.to(device), positions.to(device), ends.to(device), places)
-
-
-def _grow(texts: Sequence[Sequence[int]]) -> tuple[list[int], list[int], list[list[int]]]:
-    """Return the tokens of a row, their depths, and for each text the columns of its tokens."""
-    tokens: list[int] = []
+def plant(texts: Sequence[Sequence[int]], device: torch.device | str = "cpu") -> TokenTree:
+    """Return the tree of ``texts``, which are sorted."""
+    ids: list[int] = []
     depths: list[int] = []
-    paths: list[list[int]] = []
+    ends: list[int] = []
+    places = []
     path: list[int] = []
     before: Sequence[int] = ()
     for text in texts:
         shared = common_length(before, text)
-        path = [*path[:shared], *range(len(tokens), len(tokens) + len(text) - shared)]
-        tokens += text[shared:]
+        path = [*path[:shared], *range(len(ids), len(ids) + len(text) - shared)]
+        ids += text[shared:]
         depths += range(shared, len(text))
-        paths.append(path)
+        ends += path[shared:]
+        for place in path:
+            ends[place] = path[-1]
+        places.append(torch.tensor(path, device=device))
         before = text
-    return tokens, depths, paths
+    tokens, positions, last = torch.tensor([ids, depths, ends], device=device)
+    return TokenTree(tokens, positions, last, places)
 
 
 def common_length(one: Sequence[int], other: Sequence[int]) -> int:
@@ -103,58 +88,34 @@ def common_length(one: Sequence[int], other: Sequence[int]) -> int:
     return next(differing, min(len(one), len(other)))
 
 
-def row_length(model: PreTrainedModel | Model) -> int:
-    """Return how many tokens to pack into a row: with them attention takes half as long as the rest
-    of a layer."""
-    return model.config.hidden_size + 3 * getattr(model.config, "intermediate_size", 0) // 4
+def divide(texts: Sequence[list[int]], most: int) -> list[list[int]]:
+    """Divide ``texts`` into trees. Returns the indices of each one's texts, sorted; it has at most
+    ``most`` distinct tokens if it has more than one text.
 
-
-def rows_of(texts: Sequence[list[int]], most: int) -> list[tuple[list[int], int]]:
-    """Divide ``texts`` into rows. Returns the indices of each row's texts, sorted, and its number of
-    distinct tokens, at most ``most`` if it has more than one text.
-
-    >>> rows_of([[7, 1, 4], [7, 2], [7, 1, 5], [8, 1]], most=5)
-    [([0, 2, 1], 5), ([3], 2)]
+    >>> divide([[7, 1, 4], [7, 2], [7, 1, 5], [8, 1]], most=5)
+    [[0, 2, 1], [3]]
     """
-    rows: list[tuple[list[int], int]] = []
+    trees: list[list[int]] = []
+    size = most
     before: Sequence[int] = ()
     for index in sorted(range(len(texts)), key=lambda i: texts[i]):
         text = texts[index]
-        indices, size = rows[-1] if rows else ([], most)
-        longer = size + len(text) - common_length(before, text)
-        if longer <= most:
-            indices.append(index)
-            rows[-1] = (indices, longer)
-        else:
-            rows.append(([index], len(text)))
+        size += len(text) - common_length(before, text)
+        if size > most:
+            trees.append([])
+            size = len(text)
+        trees[-1].append(index)
         before = text
-    return rows
-
-
-def split_by_tokens(lengths: Sequence[int], token_budget: int) -> list[list[int]]:
-    """Split ``lengths`` into batches of similar lengths. Returns the indices of each: at least one,
-    and at most ``token_budget`` padded tokens if there are more.
-
-    >>> split_by_tokens([10, 30, 9, 10, 8], token_budget=30)
-    [[4, 2, 0], [3], [1]]
-    """
-    batches: list[list[int]] = []
-    for index in sorted(range(len(lengths)), key=lambda i: (lengths[i], i)):
-        longest = lengths[index]
-        is_full = not batches or (len(batches[-1]) + 1) * longest > token_budget
-        if is_full or longest > PADDING * lengths[batches[-1][0]]:
-            batches.append([])
-        batches[-1].append(index)
-    return batches
+    return trees
 
 
 def states_of(model: PreTrainedModel | Model, tree: TokenTree) -> Tensor:
-    """Return the last hidden states [R, N, hidden_size] of the tokens of ``tree``."""
+    """Return the last hidden states [N, hidden_size] of the tokens of ``tree``."""
+    ids, positions, ends = tree.ids[None], tree.positions[None], tree.ends[None]
     if isinstance(model, Model):
-        return model.base_model(tree.ids, tree.positions, Masked(tree.ends)).last_hidden_state
-    return model.base_model(
-        input_ids=tree.ids, attention_mask=ancestors(tree.ends), position_ids=tree.positions, use_cache=False
-    ).last_hidden_state
+        return model.base_model(ids, positions, Masked(ends)).last_hidden_state[0]
+    places = {"attention_mask": ancestors(ends), "position_ids": positions}
+    return model.base_model(input_ids=ids, **places, use_cache=False).last_hidden_state[0]
 
 
 def project(model: PreTrainedModel | Model, states: Tensor) -> Tensor:
@@ -176,15 +137,13 @@ def prefill(model: PreTrainedModel | Model, prompts: Sequence[list[int]]) -> lis
     if not isinstance(model, Model):
         return [_prefill_by_forward(model, prompt) for prompt in prompts]
     found: dict[int, tuple[Snapshot, Tensor]] = {}
-    rows = rows_of(prompts, row_length(model))
-    for batch in split_by_tokens([size for _, size in rows], PADDED_TOKENS):
-        chosen = [rows[i][0] for i in batch]
-        tree = plant([[prompts[i] for i in row] for row in chosen], model.device)
-        attend = Masked(tree.ends, keep=True)
-        states = model.base_model(tree.ids, tree.positions, attend).last_hidden_state
-        for index, place in zip((i for row in chosen for i in row), tree.places, strict=True):
-            kv = torch.stack([torch.stack((k[*place], v[*place])) for k, v in attend.kept or ()])
-            found[index] = kv.transpose(2, 3), project(model, states[*place[:, -1]])
+    for chosen in divide(prompts, TOGETHER):
+        tree = plant([prompts[i] for i in chosen], model.device)
+        attend = Masked(tree.ends[None], keep=True)
+        (states,) = model.base_model(tree.ids[None], tree.positions[None], attend).last_hidden_state
+        for index, place in zip(chosen, tree.places, strict=True):
+            kv = torch.stack([torch.stack((k[0, place], v[0, place])) for k, v in attend.kept or ()])
+            found[index] = kv.transpose(2, 3), project(model, states[place[-1]])
     return [found[i] for i in range(len(prompts))]
 
 
@@ -195,7 +154,7 @@ class DecodeStep:
 
     The first token of each row comes first; ``mask`` [B, 1, 1, width] is their additive mask.
     ``results`` has the others, those of equal length Q together: which tokens of the step they are,
-    row after row, their rows [n], and mask [n, 1, Q, width]. ``last`` is each row's last token.
+    row after row, their rows [n], and mask [n, 1, Q · heads / kv_heads, width]. ``last`` is each row's last token.
     """
 
     ids: Tensor
@@ -213,7 +172,7 @@ class SlotCache:
         config = model.config
         heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        layers = config.num_hidden_layers
+        layers, self._shared = config.num_hidden_layers, config.num_attention_heads // heads
         self.kv = torch.empty(layers, 2, slots, heads, 0, head_dim, dtype=model.dtype, device=model.device)
         self.rows = self.positions = torch.arange(slots, device=model.device)
         self.width = 0
@@ -257,7 +216,10 @@ class SlotCache:
         self.width = max(places) + 1
         hidden = torch.arange(self.width, device=device) > positions[:, None]
         mask = torch.zeros(hidden.shape, dtype=self.kv.dtype, device=device).masked_fill_(hidden, float("-inf"))
-        results = [(part, rows[part][::n], mask[part].view(-1, 1, n, self.width)) for part, n in parts]
+        shared = mask[:, None].expand(-1, self._shared, -1)
+        results = [
+            (part, rows[part][::n], shared[part].reshape(-1, 1, n * self._shared, self.width)) for part, n in parts
+        ]
         ends = torch.tensor(last, device=device) if results else rows
         _, _, _, heads, length, _ = self.kv.shape
         cells = (rows[:, None] * heads + torch.arange(heads, device=device)) * length + positions[:, None]
@@ -297,17 +259,14 @@ class Decoder:
 def _attend(q: Tensor, kv: Tensor, step: DecodeStep) -> Tensor:
     """Return [N, heads, dim] for q [N, heads, dim] over kv [2, slots, kv_heads, length, dim]."""
     batch, width = len(step.mask), step.mask.shape[-1]
-    shape = q.shape
     keys, values = kv[:, :batch, :, :width].unbind(0)
-    # Query heads that share a key-value head become query positions, so no key is copied for them.
-    q = q.reshape(len(q), keys.shape[1], -1, q.shape[-1])
-    mixed = [F.scaled_dot_product_attention(q[:batch], keys, values, attn_mask=step.mask).reshape(batch, -1)]
+    # As ``attention`` does, for one query of each row.
+    own = q[:batch].view(batch, keys.shape[1], -1, q.shape[-1])
+    mixed = [F.scaled_dot_product_attention(own, keys, values, attn_mask=step.mask).view(q[:batch].shape)]
     for part, rows, mask in step.results:
-        n, _, length, _ = mask.shape
-        own, mask = q[part].view(n, length, *q.shape[1:]).transpose(1, 2), mask.repeat_interleave(q.shape[2], 2)
-        output = F.scaled_dot_product_attention(own.flatten(2, 3), keys[rows], values[rows], attn_mask=mask)
-        mixed.append(output.view(own.shape).transpose(1, 2).reshape(n * length, -1))
-    return (torch.cat(mixed) if step.results else mixed[0]).view(shape)
+        results = q[part].unflatten(0, (len(rows), -1))
+        mixed.append(attention(results, keys[rows], values[rows], mask).flatten(0, 1))
+    return torch.cat(mixed) if step.results else mixed[0]
 
 
 def _fills(model: PreTrainedModel, cache: Cache) -> dict[str, Any]:

@@ -214,8 +214,8 @@ def _difference(model: PreTrainedModel, length: int) -> float:
     text = [7919 * i % min(1000, model.config.vocab_size) for i in range(length)]
     with torch.inference_mode():
         expected = model(input_ids=torch.tensor([text], device=model.device)).logits[0].float()
-        tree = plant([[text, [*text[: length // 2], 1]]], model.device)
-        trained = project(model, states_of(model, tree))[0, :length]
+        tree = plant([text, [*text[: length // 2], 1]], model.device)
+        trained = project(model, states_of(model, tree))[:length]
         ((snapshot, first),) = prefill(model, [text[:-1]])
         slots = SlotCache(model, 1, length)
         slots.put(0, snapshot)

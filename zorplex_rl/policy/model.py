@@ -30,6 +30,8 @@ FAMILY = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qw
 ROPE_TYPES = ("default", "linear", "llama3")
 LARGE = 100_000
 """Weights of a layer for which it matters how a product is arranged."""
+BLOCK = 128
+"""Queries that attend together, to what one of them sees: a tree's other branches cost nothing."""
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """How tokens find what they attend to: of layer, queries [B, T, heads, head_dim], keys and values with
 fewer heads, it returns what each query finds, [B, T, heads, head_dim]."""
@@ -43,24 +45,44 @@ class Masked:
     def __init__(self, ends: Tensor, keep: bool = False) -> None:
         self.ends = ends
         self.kept: list[tuple[Tensor, Tensor]] | None = [] if keep else None
-        # Made with the first layer, for all.
-        self.mask: Tensor | None = None
+        # For each block of queries whom they see, and their mask. Made with the first layer, for all.
+        self.seen: list[tuple[Tensor | slice, Tensor]] = []
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         if self.kept is not None:
             self.kept.append((k, v))
-        groups = q.shape[2] // k.shape[2]
-        q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-        if self.mask is None:
-            self.mask = q.new_zeros(1).where(ancestors(self.ends), float("-inf"))
-        k, v = (x[:, :, None].expand(-1, -1, groups, -1, -1).flatten(1, 2) for x in (k, v))
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=self.mask).transpose(1, 2)
+        if not self.seen:
+            starts, shared = range(0, q.shape[1], BLOCK), q.shape[2] // k.shape[2]
+            self.seen = [_seen(ancestors(self.ends, slice(at, at + BLOCK)), shared, q) for at in starts]
+        # Copies: a part of what the queries lie in, too, would keep all of it for the backward pass.
+        k, v = (x.transpose(1, 2).contiguous() for x in (k, v))
+        blocks = zip(q.split(BLOCK, 1), self.seen, strict=True)
+        return torch.cat([attention(each, k[:, :, keys], v[:, :, keys], mask) for each, (keys, mask) in blocks], 1)
 
 
-def ancestors(ends: Tensor) -> Tensor:
-    """Return for each token [B, 1, T, T] whom it sees, itself among them; ``ends`` as in ``Masked``."""
+def _seen(visible: Tensor, shared: int, q: Tensor) -> tuple[Tensor | slice, Tensor]:
+    """Return which columns some query of ``visible`` [B, 1, n, T] sees, and ``attention``'s mask on
+    them. Those of a plain text are all up to its end, which costs no copy."""
+    columns = visible.any(2).any(0)[0].nonzero()[:, 0]
+    seen = slice(len(columns)) if columns[-1] < len(columns) else columns
+    mask = q.new_zeros(1).where(visible[..., seen], float("-inf"))
+    return seen, mask.repeat_interleave(shared, 2)
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    """Return what q [B, T, heads, head_dim] finds in k and v [B, kv_heads, S, head_dim], shaped as q.
+    Heads that share keys become queries, so no key is copied for them: ``mask``, which is added, has
+    each row so often, [B, 1, T · heads / kv_heads, S]."""
+    own = q.unflatten(2, (k.shape[1], -1)).transpose(1, 2).contiguous()
+    found = F.scaled_dot_product_attention(own.flatten(2, 3), k, v, attn_mask=mask)
+    return found.view(own.shape).transpose(1, 2).flatten(2, 3)
+
+
+def ancestors(ends: Tensor, queries: slice = slice(None)) -> Tensor:
+    """Return for each of n tokens, ``queries``, whom it sees [B, 1, n, T], itself among them; ``ends`` as
+    in ``Masked``."""
     key = torch.arange(ends.shape[1], device=ends.device)
-    query = key[:, None]
+    query = key[queries, None]
     return ((key <= query) & (query <= ends[:, None]))[:, None]
 
 

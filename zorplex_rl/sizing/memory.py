@@ -14,9 +14,9 @@ N parameters, L layers, h hidden size, a attention width (heads · head size), k
 intermediate size, V vocabulary, e bytes of a number (2 or 4). Activations are what autograd keeps.
 
     weights     e·N                         masters   4·N if e is 2        gradients  4·N        AdamW's moments  8·N
-    one token   L · (16·h + e·(2h + 4i + 2a + k + keys))    two norms in float32, inputs and results of all products; keys and values
-                                            that query heads share are repeated for each (2a), else they are there (k)
-    mask        e · n² for each row of n tokens of the tree (policy/decoder.py)
+    one token   L · (16·h + e·(2h + 4i + 3a + 2k))    two norms in float32, inputs and results of all products
+    one block   L · e·2k and e·128·heads/kv_heads    of each key that a block of 128 queries sees: it is copied, if
+                                            the block does not see all before it, and the mask has a number for it
     logits      3 · 4·V for each sampled token: log-probs and two more for the entropy, or for their gradients, all float32
     cache       L · 2k · e · slots · length, the length rounded up to a multiple of 32
 
@@ -27,6 +27,7 @@ et al. 2022 (arXiv:2205.05198, section 4), for this architecture.
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,9 +42,8 @@ BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 ZERO = {"weights": 3, "masters": 1, "gradients": 2, "moments": 1}
 """The stage from which ZeRO divides each part."""
 RING_SLOTS = 2
-"""As in ``weights/ring.py``; a test holds the two together."""
-PADDING = 1.35
-"""As in ``policy/decoder.py``; a test holds the two together, too."""
+BLOCK = 128
+"""As in ``weights/ring.py`` and in ``policy/model.py``; tests hold them together."""
 CACHE_STEP = 32
 """``RolloutEngine`` reserves rows of a multiple of this many tokens."""
 LOGIT_COPIES = 3
@@ -66,18 +66,21 @@ OFF_GPU = ("weight ring", "staging", KEPT, LIBRARIES)
 
 @dataclass(frozen=True, slots=True)
 class BatchShape:
-    """A micro-batch: ``responses`` of ``response`` tokens, whose texts are packed in ``rows`` of
-    ``width`` tokens each."""
+    """A micro-batch: a tree of ``tokens``, with ``responses`` of ``response`` tokens. Its blocks of
+    queries see ``seen`` keys, one counted for each block, and of these ``copied`` are not in place."""
 
-    rows: int
-    width: int
+    tokens: int
+    seen: int
+    copied: int
     responses: int
     response: int
 
-    @property
-    def tokens(self) -> int:
-        """On which the model runs."""
-        return self.rows * self.width
+    @classmethod
+    def of(cls, depths: Sequence[int], responses: int, response: int) -> Self:
+        """Return the shape of a tree of ``depths``: a block sees what its first token sees, and itself."""
+        seen = {at: depths[at] + min(BLOCK, len(depths) - at) for at in range(0, len(depths), BLOCK)}
+        copied = sum(keys for at, keys in seen.items() if depths[at] < at)
+        return cls(len(depths), sum(seen.values()), copied, responses, response)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,26 +112,18 @@ class Workload:
             shared_prompt, config.transport in ("rdma", "message"),
         )  # fmt: skip
 
-    def micro_batches(self, shape: ModelShape) -> list[BatchShape]:
-        """Return the micro-batches of a step of ``shape`` if all responses are longest, and share only
-        their prompts. They are filled as in ``policy/decoder.py``."""
-        most = min(shape.hidden + 3 * shape.intermediate // 4, self.token_budget)
-        own = self.response - 1
-        rows: list[list[int]] = []  # tokens and responses of each
+    def micro_batches(self) -> list[BatchShape]:
+        """Return the micro-batches of a step if all responses are longest, and share only their prompts.
+        They are filled as in ``policy/decoder.py``."""
+        whole = self.prompt + self.response - 1
+        trees: list[list[int]] = []  # of the depths of their tokens
         for sample in list(range(self.group_size)) * self.prompts:
-            added = own if sample else self.prompt - self.shared_prompt + own
-            if rows and rows[-1][0] + added <= most:
-                rows[-1][0] += added
-                rows[-1][1] += 1
+            added = range(self.prompt if sample else self.shared_prompt, whole)
+            if not trees or len(trees[-1]) + len(added) > self.token_budget:
+                trees.append([*range(whole)])
             else:
-                rows.append([self.prompt + own, 1])
-        batches: list[list[list[int]]] = []
-        for row in sorted(rows):
-            is_full = not batches or (len(batches[-1]) + 1) * row[0] > self.token_budget
-            if is_full or row[0] > PADDING * batches[-1][0][0]:
-                batches.append([])
-            batches[-1].append(row)
-        return [BatchShape(len(b), b[-1][0], sum(count for _, count in b), self.response) for b in batches]
+                trees[-1] += added
+        return [BatchShape.of(depths, depths.count(whole - 1), self.response) for depths in trees]
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +174,7 @@ def trainer_memory(shape: ModelShape, work: Workload, ranks: int = 1, stage: int
     phases: dict[str, dict[str, int]] = {}
     small: dict[str, int] = {}  # Of each phase the bytes in blocks that come and go and are not given back.
     done = 0
-    batches = work.micro_batches(shape)
+    batches = work.micro_batches()
     for batch, count in Counter(batches).items():
         # The last of these: the gradients of the earlier ones are there when it begins.
         done += count
@@ -215,10 +210,14 @@ def _returned(size: int, blocks: int = 1) -> int:
 def activation_bytes(shape: ModelShape, batch: BatchShape, dtype: str, tensor: int = 1) -> int:
     """Return what autograd keeps of ``batch`` for its backward pass, without the logits."""
     e = BYTES[dtype]
-    repeated = 2 * shape.attention if 1 < shape.kv_heads < shape.heads else shape.keys
-    divided = 4 * shape.intermediate + 2 * shape.attention + shape.keys + repeated
-    layer = batch.tokens * ((16 + 2 * e) * shape.hidden + e * divided // tensor)
-    return shape.layers * layer + 8 * shape.hidden * batch.tokens + e * batch.tokens * batch.width
+    divided = batch.tokens * (4 * shape.intermediate + 3 * shape.attention + 2 * shape.keys)
+    layer = batch.tokens * (16 + 2 * e) * shape.hidden + e * (divided + 2 * shape.keys * batch.copied) // tensor
+    return shape.layers * layer + 8 * shape.hidden * batch.tokens + mask_bytes(shape, batch, dtype)
+
+
+def mask_bytes(shape: ModelShape, batch: BatchShape, dtype: str) -> int:
+    """Return the masks of ``batch``, which have a row for each query head that shares keys."""
+    return BYTES[dtype] * min(BLOCK, batch.tokens) * shape.heads // shape.kv_heads * batch.seen
 
 
 def logit_bytes(shape: ModelShape, batch: BatchShape, tensor: int = 1) -> int:
@@ -263,9 +262,10 @@ def _sampling(shape: ModelShape, work: Workload, tasks: int, samples: int, tenso
     length = -(-(work.prompt + work.response) // CACHE_STEP) * CACHE_STEP
     shared = min(work.shared_prompt, work.prompt - 1) if prompts > 1 else 0
     new = shared + prompts * (work.prompt - shared)
-    seen = new**2 if shared else prompts * work.prompt**2
+    tree = [*range(work.prompt), *list(range(shared, work.prompt)) * (prompts - 1)]
     prompt_keys, tree_keys = (cache_bytes(shape, 1, n, work.dtype, tensor) for n in (prompts * work.prompt, new))
-    layer = e * (new * 4 * (shape.intermediate + shape.attention) + seen) // tensor + new * (8 + e) * shape.hidden
+    masks = mask_bytes(shape, BatchShape.of(tree, 0, 0), work.dtype)
+    layer = e * new * 4 * (shape.intermediate + shape.attention) // tensor + masks + new * (8 + e) * shape.hidden
     prefill = {
         # Those of the tree, then a copy for each prompt.
         "prompts' keys and values": prompt_keys + tree_keys,

@@ -9,12 +9,10 @@ import torch
 
 
 def _activations(shape, batch, e):
-    tokens = batch.rows * batch.width
-    keys = 2 * shape.attention if 1 < shape.kv_heads < shape.heads else shape.keys
-    numbers = 2 * shape.hidden + 4 * shape.intermediate + 2 * shape.attention + shape.keys + keys
-    return (
-        shape.layers * tokens * (16 * shape.hidden + e * numbers) + 8 * shape.hidden * tokens + e * tokens * batch.width
-    )
+    kv, mask = 2 * shape.keys, e * min(128, batch.tokens) * shape.heads // shape.kv_heads * batch.seen
+    numbers = 2 * shape.hidden + 4 * shape.intermediate + 3 * shape.attention + kv
+    layers = shape.layers * (batch.tokens * (16 * shape.hidden + e * numbers) + e * kv * batch.copied)
+    return layers + 8 * shape.hidden * batch.tokens + mask
 
 
 def _budget(shape, batch, e, ranks, stage, factors=(4, 4, 8), copies=3, groups=None):
