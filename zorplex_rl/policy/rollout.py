@@ -271,15 +271,12 @@ class RolloutEngine:
 
     def _draw(self, branches: Sequence[Sequence[PartialEpisode]], logits: torch.Tensor) -> None:
         """Draw each row's next token from the ``logits`` [B, V] of its branch."""
-        rows = [row for branch in branches for row in branch]
-        if not rows:
-            return
-        which = [index for index, branch in enumerate(branches) for _ in branch]
-        tokens, logprobs = draw(logits[which].float(), self.sampling.temperature, [row.rng.random() for row in rows])
-        for row, token, logprob in zip(rows, tokens, logprobs, strict=True):
-            if not math.isfinite(logprob):
-                raise TrainingDiverged(f"the weights of version {row.version} give logits that are not finite")
-            row.drawn = token, logprob
+        uniform = [[row.rng.random() for row in rows] for rows in branches]
+        for rows, drawn in zip(branches, draw(logits.float(), self.sampling.temperature, uniform), strict=True):
+            for row, (token, logprob) in zip(rows, drawn, strict=True):
+                if not math.isfinite(logprob):
+                    raise TrainingDiverged(f"the weights of version {row.version} give logits that are not finite")
+                row.drawn = token, logprob
 
     def _enter(self, rows: list[PartialEpisode], snapshot: Snapshot) -> None:
         """Begin a branch in the first free slot."""
@@ -296,22 +293,24 @@ class RolloutEngine:
                 self._branches[slot] = last
 
 
-def draw(logits: torch.Tensor, temperature: float, uniform: Sequence[float]) -> tuple[list[int], list[float]]:
-    """Draw a token from each row of ``logits`` [B, V] by a number of ``uniform`` in [0, 1). Returns
-    the tokens and their log-probabilities, which are not finite where the logits are not."""
+def draw(logits: torch.Tensor, temperature: float, uniform: Sequence[Sequence[float]]) -> list[list[tuple[int, float]]]:
+    """Draw a token from each row of ``logits`` [B, V] for each number in [0, 1) of its ``uniform``. Returns
+    each row's, with their log-probabilities, which are not finite where the logits are not."""
+    most = max(map(len, uniform))
     if temperature == 0:
         logprobs = torch.log_softmax(logits, -1)
-        tokens = logprobs.argmax(-1, keepdim=True)
+        tokens = logprobs.argmax(-1, keepdim=True).expand(-1, most)
     else:
         logprobs = torch.log_softmax(logits / temperature, -1)
         # Inverse transform sampling: the first token whose cumulative probability exceeds the draw.
         cumulated = logprobs.exp().cumsum(-1)
         # A draw that float32 would round up to 1 is kept below it: no token would be left.
-        draws = torch.tensor(uniform, device=logits.device).clamp_(max=1 - 2**-23)
-        tokens = torch.searchsorted(cumulated, draws[:, None] * cumulated[:, -1:], right=True)
+        draws = torch.tensor([[*row, *[0.0] * (most - len(row))] for row in uniform], device=logits.device)
+        tokens = torch.searchsorted(cumulated, draws.clamp_(max=1 - 2**-23) * cumulated[:, -1:], right=True)
         # With NaN there is no such token, only an index beyond the vocabulary.
         tokens.clamp_(max=logprobs.shape[1] - 1)
-    return tokens[:, 0].tolist(), logprobs.gather(1, tokens)[:, 0].tolist()
+    found = zip(tokens.tolist(), logprobs.gather(1, tokens).tolist(), uniform, strict=True)
+    return [list(zip(ids, values, strict=True))[: len(row)] for ids, values, row in found]
 
 
 def rollout(
