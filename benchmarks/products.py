@@ -29,8 +29,9 @@ from zorplex_rl.task.environment import Zorplex
 from zorplex_rl.task.specs import run_tool
 
 MM, ADDMM, LINEAR = torch.ops.aten.mm.default, torch.ops.aten.addmm.default, torch.ops.aten.linear.default
+MATMUL = torch.ops.aten.matmul.default
 ROTATED_BYTES = 128_000_000
-"""Bytes of right-hand matrices that take turns: more than a cache holds."""
+"""Bytes of matrices that take turns, the larger of the two: more than a cache holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ class Products(TorchDispatchMode):
         self.found: Counter[tuple[tuple[int, ...], ...]] = Counter()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in (MM, ADDMM, LINEAR):
+        if func in (MM, ADDMM, LINEAR) or (func is MATMUL and args[0].dim() == args[1].dim() == 2):
             left, right = args[1:3] if func is ADDMM else args[:2]
             if func is LINEAR:
                 left, right = left.reshape(-1, left.shape[-1]), right.t()
@@ -68,9 +69,13 @@ def _seconds_of(left: Any, of_left: Any, right: Any, of_right: Any, like: Tensor
     def made(shape: Any, strides: Any) -> Tensor:
         return torch.empty_strided(shape, strides, dtype=like.dtype, device=like.device).normal_()
 
-    turns = min(30, 1 + ROTATED_BYTES // (like.element_size() * right[0] * right[1]))
-    one, others = made(left, of_left), [made(right, of_right) for _ in range(turns)]
-    return timed(lambda: [one @ other for other in others], like.device, 2)[0] / turns
+    turns = min(30, 1 + ROTATED_BYTES // (like.element_size() * max(left.numel(), right.numel())))
+    lefts, rights = [made(left, of_left)], [made(right, of_right)]
+    if left.numel() > right.numel():
+        lefts = [made(left, of_left) for _ in range(turns)]
+    else:
+        rights = [made(right, of_right) for _ in range(turns)]
+    return timed(lambda: [one @ other for one in lefts for other in rights], like.device, 2)[0] / turns
 
 
 def timed(work: Callable[[], Any], device: torch.device, repeats: int) -> tuple[float, Any]:

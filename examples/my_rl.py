@@ -4,8 +4,8 @@ framework.
 Run it in the course's folder, which has a small model: half a minute. Or teach a real one, on two
 cores and in some minutes: `zorplex-rl policy get smollm2`, and then `my_rl.py --policy smollm2`.
 
-Words have values, and only a tool tells them. What stands behind an arrow is fed by the loop; the
-model draws the rest:
+Each word has a secret number, and only a tool knows it. What stands behind an arrow is fed by the
+loop; the model draws the rest:
     LOOKUP[blip] -> 32 ⏎ LOOKUP[mip] -> 18 ⏎ 32+18=50 ⏎ [ANSWER] 50 ⏎
 """
 

@@ -754,7 +754,7 @@ def _(half, send_numbers, sums):
     _gain = (
         f"{_here / _end:.1f} times as fast as here"
         if _here > 1.15 * _end
-        else f"no faster than here, as the {os.cpu_count()} cores of this machine were busy"
+        else f"hardly faster than here, on the {os.cpu_count()} cores of this machine"
     )
     lesson.reveal(
         send_numbers,

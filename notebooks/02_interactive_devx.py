@@ -252,8 +252,8 @@ async def _():
 @app.cell(hide_code=True)
 def _(joined, restart_seconds):
     lesson.md(f"""
-    The {len(joined)} ranks found each other within {lesson.in_words(restart_seconds)}. Most of that was spent
-    importing PyTorch. Every restart would cost as much, even of this small program.
+    The {len(joined)} ranks found each other within {lesson.in_words(restart_seconds)}. Each new process had to
+    import PyTorch first. Every restart would cost as much, even of this small program.
 
     Ranks work together through **collectives**: operations that all of them call at the same time. One
     is enough for this page: it adds up a tensor over all ranks.
@@ -286,10 +286,10 @@ def _():
 
 @app.function
 def ddp_step(model, optimizer, mine, everybody, add_up):
-    """Take one step on the mean squared error over all ranks' examples. Returns this error.
+    """Take one step on the mean squared error over all ranks' examples. Returns the error before it.
 
-    ``mine`` is (inputs, targets), this rank's part, of the examples of ``everybody``.
-    ``add_up(tensor)`` returns the sum over all ranks. All must call it equally often.
+    ``mine`` is (inputs, targets): this rank's part. ``everybody`` counts all examples.
+    ``add_up(tensor)`` returns the sum over all ranks. All must call it equally often, with equal shapes.
     Example: ``error = ddp_step(model, optimizer, (inputs, targets), 64, add_up)``
     """
     ...
@@ -435,7 +435,7 @@ def _(one_process, trained, whose_step, with_ddp):
         shows=[
             lesson.figure(
                 loss_chart(_curves, "loss on all 64 examples"),
-                "Parts of 48 and 16 examples. A rank that learns alone gets better on its own part, and worse on the whole.",
+                "Parts of 48 and 16 examples. A rank that learns alone never sees the rest of the curve.",
             ),
         ],
     )
@@ -528,8 +528,8 @@ def _(came, config, one_rank):
         one_rank,
         right=0 if came else 1,
         why=f"""
-        {"It answered" if came else f"After {config.patience:g} s there was no answer"}. A *collective* such as `all_reduce` is a meeting: it begins when all ranks have come. Rank 0 has come and waits. Nothing in the program is
-        wrong, so nothing can report an error. By default, PyTorch would wait for half an hour.
+        {"It answered" if came else f"After {config.patience:g} s there was no answer"}. A *collective* such as `all_reduce` is a meeting: it begins when all ranks have come. Rank 0 has come and waits. No rank has
+        failed, so nothing can report an error. By default, PyTorch would wait for half an hour.
         """,
     )
     return
@@ -906,7 +906,7 @@ def _(recorded):
 
 @app.cell(hide_code=True)
 def _(counted, first_nan, merged, whose_merge):
-    _said = ", ".join(f"{lesson.quote(line)} of {count}" for line, count in counted.items())
+    _said = ", ".join(f"{count} × {lesson.quote(line)}" for line, count in counted.items())
     lesson.md(f"""
     {len(merged)} lines, counted: {_said}. The first `nan` came from rank {first_nan}. Running here:
     {whose_merge}.

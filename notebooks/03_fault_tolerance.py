@@ -372,7 +372,7 @@ def _():
     mo.md("""
     ## The dead may wake up
 
-    A stopped process is not gone: an overloaded machine catches up. One more worker was stopped, in the
+    A silent process is not gone: an overloaded machine may answer later. One more worker was stopped, in the
     middle of a call that ends with a line in a file. Its caller was told that it is dead. Then
     `SIGCONT` let the process run on.
     """)
@@ -643,8 +643,8 @@ def _(ask_fates, limits, lived, whose_decide):
         was found dead after {_killed:.1f} s, the one with `SIGSTOP` after {_silent:.1f} s. Below the
         limit of {limits.silent:g} s, silence is only slow. The last row is a fault that comes back:
         after {limits.restarts} restarts the supervisor gives up. All this was decided by
-        {whose_decide}. `ReplicaSet`, the package's supervisor, does not give up: after each
-        failure it waits longer, which notebook 06 shows.
+        {whose_decide}. `ReplicaSet`, the package's supervisor, gives up too. Before that it
+        waits longer after each failure, as in notebook 06.
         """,
         shows=[
             lesson.figure(
@@ -816,7 +816,7 @@ def _():
     mo.md("""
     ### Exercise 3: merge what has come back
 
-    Complete `merge`. Each change counts by its examples. If nobody answered, the weights stay as they
+    Complete `merge`. Weight each change by its number of examples. If nobody answered, the weights stay as they
     are. Do not modify an argument.
     """)
     return
@@ -946,8 +946,8 @@ def _(ask_forget, config, trained, whose_merge):
         from {_others[0]:.3f} to {_others[1]:.3f}. With the learner, its *data* are gone. Had every learner drawn
         from all data, a death would only have cost some speed. The changes were averaged by
         {whose_merge}. The round with the kill took {_longest:.0f} ms, the median one
-        {_normal:.0f} ms. Where the supervisor had a **spare** ready, a second process with the same
-        data, it took part in the next round.
+        {_normal:.0f} ms. In the run *replaced* a **spare** was ready: a second process with the same
+        data took over.
         """,
         shows=[
             lesson.figure(

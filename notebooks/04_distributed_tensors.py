@@ -217,7 +217,7 @@ def _(ask_uneven, four_by_hand, held):
         why=f"""
         By the rule in `cut` the ranks get {", ".join(map(str, four_by_hand))} rows: sizes are rounded *up*, so
         the last ranks get less, or nothing. Code must cope with an empty shard. A **DTensor** is torch's
-        tensor with a placement: each process holds its part and knows the rest. On the two real ranks
+        tensor with a placement: each process holds its part and knows the whole shape. On the two real ranks
         its parts {"are those" if _same else "are *not* those"} of `cut`.
         """,
     )
@@ -432,7 +432,7 @@ def _():
 def _():
     mo.md("""
     Two rules of the backward pass are missing. The gradient of a sum goes to every summand unchanged. And every
-    rank used `x`, so the ranks' gradients for it are added up. `by_hand` runs `two_layers` between the two.
+    rank used `x`, so the ranks' gradients for it are added up. `by_hand` runs `two_layers` with both rules.
     """)
     return
 
@@ -614,7 +614,7 @@ def _(ask_partial, relu_right, relu_sent, relu_wrong_by):
         right=1 if relu_right is None else 2 if relu_right else 0,
         why=f"""
         {"The result is right" if relu_right else "The result is not right"}, and each rank sent {relu_sent:,} bytes for it: a DTensor changes its placement by itself when an operation needs that. ReLU of each
-        summand would have been wrong by up to {relu_wrong_by:.1f}. That is convenient, and a trap:
+        summand would have been wrong by up to {relu_wrong_by:.1f}. The automatic change is convenient, and a trap:
         a collective hides in a line that looks like arithmetic. This is why `up` is cut in columns.
         """,
     )

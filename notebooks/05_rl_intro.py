@@ -341,40 +341,47 @@ def _(name):
 
 
 @app.cell
-def _(benchmark, config, policy, real, sampling, smol, summarise):
+def _(benchmark, config, real, sampling, small, smol, summarise):
     by_shots, anywhere = {}, {}
-    for shots in (0, 1, 2, 4) if smol else (0, 2):
-        found = real
-        if shots != config.shots or not real:
-            found = benchmark(policy, ("simple",), config.real_samples, shots, sampling)
-        by_shots[shots] = summarise(f"examples: {shots}", found["simple"])
-        # Does the right number stand anywhere?
-        numbers = [(e.task.answer, re.findall("[0-9]+", e.text)) for e in found["simple"]]
-        anywhere[shots] = fmean(str(right) in texts for right, texts in numbers)
+    for shots in (0, 1, 2, 4):
+        for who, asked in {"small": small, "SmolLM2": smol}.items():
+            if asked is None:
+                continue
+            found = real
+            if asked is small or shots != config.shots:
+                found = benchmark(asked, ("simple",), config.real_samples, shots, sampling)
+            by_shots[who, shots] = summarise(f"{who}, examples: {shots}", found["simple"])
+            # Does the right number stand anywhere?
+            numbers = [
+                (e.task.answer, re.findall("[0-9]+", e.text)) for e in found["simple"]
+            ]
+            anywhere[who, shots] = fmean(str(right) in texts for right, texts in numbers)
     return anywhere, by_shots
 
 
 @app.cell(hide_code=True)
-def _(anywhere, ask_shots, by_shots, computed_on, config, name, reports, smol):
+def _(anywhere, ask_shots, by_shots, computed_on, config, smol):
     from zorplex_rl.course.figures.bars import outcome_chart
 
-    _in_form = {
-        n: r.outcomes["success"] + r.outcomes["wrong_answer"] for n, r in by_shots.items()
-    }
-    _most = max(by_shots)
+    _who = "SmolLM2" if smol else "small"
+    _without, _with = (
+        by_shots[_who, n].outcomes["success"] + by_shots[_who, n].outcomes["wrong_answer"]
+        for n in (0, 4)
+    )
+    _bare, _shown = (anywhere[_who, n] for n in (0, 4))
     lesson.reveal(
         ask_shots,
-        right=0 if 3 * _in_form[0] < 1 else 1 if 3 * _in_form[0] <= 2 else 2,
+        right=0 if 3 * _without < 1 else 1 if 3 * _without <= 2 else 2,
         why=f"""
-    Without an example {_in_form[0]:.0%} answer in the format, with {_most} examples {_in_form[_most]:.0%}.
-    Of the texts without an example, {anywhere[0]:.0%} have the right number somewhere, the tool's lines included; of those with {_most}, {anywhere[_most]:.0%}.
-    {"So the examples show the task, not only the form." if 2 * anywhere[0] < anywhere[_most] else "The weights are the same, and the number was often there: much of what examples add is the form."}
+    Without an example {_without:.0%} answer in the format, with 4 examples {_with:.0%}.
+    Of the texts without an example, {_bare:.0%} have the right number somewhere, the tool's lines included; of those with 4, {_shown:.0%}.
+    {"So the examples show the task, not only the form." if 2 * _bare < _shown else "The weights are the same, and the number was often there: much of what examples add is the form."}
     {"RL needs a model that already gets some answers right, so SmolLM2 is trained with two examples before each question." if smol else computed_on}
     """,
         shows=[
             lesson.figure(
-                outcome_chart([reports[0], *by_shots.values()]),
-                f"How answers to `simple` end: the small policy, then {name} by its number of worked examples ({config.real_samples} answers each, so only large differences count).",
+                outcome_chart([by_shots[key] for key in sorted(by_shots, reverse=True)]),
+                f"How answers to `simple` end, by the number of worked examples ({config.real_samples} answers each, so only large differences count). The small policy was made without any.",
             )
         ],
     )
@@ -523,26 +530,32 @@ def paid_for(episode):
 
 @app.cell
 def _(answered):
-    paid = [paid_for(episode) for episodes in answered.values() for episode in episodes]
-    paid_shares = {
-        what: paid.count(what) / len(paid)
-        for what in ("answer", "own words", "tool's words")
-    }
-    return (paid_shares,)
+    pay, whose_pay = exercise.running(lambda: reward, check_reward, reward_solution)
+    priced, lenient = {outcome: [] for outcome in OUTCOMES}, []
+    for _episode in [episode for episodes in answered.values() for episode in episodes]:
+        _ending, _parts = _episode.score.outcome, _episode.score.parts.values()
+        _needless = max(0, _episode.tool_calls - _episode.task.min_tool_calls)
+        lenient.append(paid_for(_episode))
+        priced[_ending].append((*_parts, pay(_ending, _needless), bool(lenient[-1])))
+    return lenient, priced, whose_pay
 
 
 @app.cell(hide_code=True)
-def _(paid_shares):
-    _answer, _own, _tool = (f"{share:.0%}" for share in paid_shares.values())
-    _strict, _lenient = 100 * paid_shares["answer"], 100 * sum(paid_shares.values())
+def _(lenient, priced, whose_pay):
+    _rows = ["ending | episodes | answer | form | needless calls | reward | lenient"]
+    for _ending, _found in priced.items():
+        if _found:
+            *_parts, _share = (fmean(column) for column in zip(*_found, strict=True))
+            _means = " | ".join(f"{value + 0:+.2f}".replace("-", "−") for value in _parts)
+            _rows.append(
+                f"{_ending.replace('_', ' ')} | {len(_found)} | {_means} | {_share:.0%}"
+            )
+    _right, _own, _tool = map(lenient.count, ("answer", "own words", "tool's words"))
     lesson.table(
-        f"Where the small policy's episodes hold the right number: of 100, a lenient checker pays {_lenient:.0f} instead of {_strict:.0f}",
-        nb05.rows(f"""
-        it stands | episodes | strict | lenient
-        behind `[ANSWER]` | {_answer} | pays | pays
-        in its own words: right value, wrong form | {_own} | – | pays
-        in the tool's words alone | {_tool} | – | pays
-        """),
+        f"Each ending, which term of the reward answers it (means, by {whose_pay}), and how many of it a lenient checker pays for. "
+        f"It pays {_right + _own + _tool} of {len(lenient)} instead of {_right}: {_own} have the right value in the wrong form, "
+        f"{_tool} only in the tool's words",
+        nb05.rows("\n".join(_rows)),
     )
     return
 
@@ -735,7 +748,7 @@ def _():
         "Four generators write the eight groups of a step, 1 s each, and the trainer takes 4 s. Once, a group takes 8 s. "
         "What is the smallest `max_lag` whose run is within 2 % of the fastest? "
         "Afterwards try it below: it is the scenario *one straggler*.",
-        *("0", "1", "2", "4"),
+        *("0", "1", "2", "3 or more"),
     )
     ask_lag
     return (ask_lag,)
@@ -762,7 +775,7 @@ def _(ask_lag):
     _told = ", ".join(f"{took:.1f} s at {lag}" for lag, took in _lags.items())
     lesson.reveal(
         ask_lag,
-        right=_enough,
+        right=min(_enough, 3),
         why=f"{_told}. Later batches are begun while the straggler is written, as far as `max_lag` allows.",
     )
     return

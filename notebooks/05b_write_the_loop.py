@@ -279,7 +279,7 @@ def _():
         check_sample_episode,
         sample_episode_solution,
         level="core",
-        minutes=16,
+        minutes=20,
         lines=20,
         hints=(
             "What has to survive from one token to the next? Where does the present turn begin, "
@@ -415,7 +415,8 @@ def _(RolloutRequest, config, environment, policy, rollout, sampling, summarise)
         return episodes
 
     held_out = environment.tasks(("compositional",), config.held_out, "held_out")
-    answered = answer_tasks(policy, held_out)
+    with mo.status.spinner("It answers 200 held-out tasks", remove_on_exit=True):
+        answered = answer_tasks(policy, held_out)
     was = summarise("before", answered)
     return answer_tasks, answered, held_out, was
 
@@ -688,7 +689,8 @@ def _(
 
 @app.cell(hide_code=True)
 def _(answer_tasks, ask_gain, held_out, history, learner, summarise, was):
-    now = summarise("after", answer_tasks(learner, held_out))
+    with mo.status.spinner("It answers them again", remove_on_exit=True):
+        now = summarise("after", answer_tasks(learner, held_out))
     gain = 100 * (now.accuracy - was.accuracy)
     _form = was.outcomes["wrong_format"] - now.outcomes["wrong_format"]
     lesson.reveal(
@@ -697,7 +699,7 @@ def _(answer_tasks, ask_gain, held_out, history, learner, summarise, was):
         why=f"""
     From {was.accuracy:.0%} to {now.accuracy:.0%}, on words that training never draws. Episodes that just end without
     an answer fell from {was.outcomes["wrong_format"]:.0%} to {now.outcomes["wrong_format"]:.0%}, which is
-    {"most of the gain. Here RL taught a habit, more than arithmetic" if 200 * _form > gain else "less than half of the gain"}.
+    {"most of the gain. So that gain is formatting: the model already knew the answer" if 200 * _form > gain else "less than half of the gain"}.
     """,
         shows=[
             lesson.figure(

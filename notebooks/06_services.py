@@ -70,7 +70,7 @@ def _():
     process is free, or which has just died. So it asks a *pool*: one name for several equal processes,
     its **replicas**.
 
-    Here is a tool. `look_up` only reads. `charge` must not happen twice. Both write into
+    Here is a tool. `look_up` stands for reading. `charge` must not happen twice. Both note calls in
     a ledger, a file that survives the process.
     """)
     return
@@ -350,7 +350,7 @@ async def route(self, endpoint, *args, again=True):
     """Send a request to the replica with the least ``load``. Returns its answer.
 
     Use ``await self.there()``, ``self.remove(replica)`` and ``await self.ask(replica, endpoint,
-    *args)``. Where this raises ReplicaDied, remove the replica, so that nobody asks it, and ask
+    *args)``. Where this raises ReplicaDied, always remove the replica. Then ask
     another; without ``again``, raise. Other exceptions are the endpoint's answer: let them through.
 
     >>> await pool.route("look_up", 7)
@@ -559,7 +559,7 @@ def _():
     ## Charge once
 
     To make `charge` idempotent, number the charges, and let the ledger remember the numbers. It is now
-    a database of two tables: `seen(number)` and `charges(number, amount)`. Two rules are almost right:
+    a database of two tables: `seen(number)` and `charges(number, amount)`. Two wrong rules:
     """)
     return
 
@@ -632,7 +632,7 @@ def _():
 @app.cell(hide_code=True)
 def _():
     ask_once = lesson.predict(
-        "Ten charges go through your pool, which may send them again. Three times a process dies at the worst moment. What does `charge_always` do wrong, and what `note_then_charge`?",
+        "Ten charges go through your pool, which may send them again. Up to three times a process dies at the worst moment. What does `charge_always` do wrong, and what `note_then_charge`?",
         "both charge twice",
         "the first charges twice, the second forgets a charge",
         "the first forgets a charge, the second charges twice",

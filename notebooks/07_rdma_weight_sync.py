@@ -216,7 +216,7 @@ def _(ask_busy, backend, config, waits):
         why=f"""
         These waited for the busy owner: {", ".join(waited_for_busy) or "nobody"}. A message is answered by
         an endpoint, and an endpoint waits for its turn. These waited for the stopped process: {", ".join(_stopped) or "nobody"}. {"Here the network card does the work." if backend == "ibverbs" else "Without RDMA hardware, threads of the owner's process send the bytes. So RDMABuffer is one-sided for Python only."}
-        Shared memory needs nobody: the reader copies pages that are its own as well.
+        Shared memory needs nobody: the reader has the same pages, and copies them itself.
         """,
         shows=[
             lesson.figure(
@@ -329,7 +329,7 @@ def _(ask_ladder, config, late_move, middle, rates):
         why=f"""
         {_times:.1f} times, by {_best}.
 
-        Each phase stops a different process. During *publish* the trainer stands still. During *fetch*
+        Each phase stops somebody else, or nobody. During *publish* the trainer stands still. During *fetch*
         nobody does: the bytes go to a **staging buffer**, host memory beside the model, and
         generation goes on. During *swap* the generator stops between two decode steps. In TCP's
         case that is {_tcp.swap / (_tcp.swap + _tcp.fetch):.0%} of the pull.
@@ -371,7 +371,7 @@ def _(line_rates, rates, whole_model):
 
     Published, not measured here: RDMA writes between GPUs moved Kimi-K2, 10¹² parameters
     of one byte, in 1.3 s ([Perplexity, 2025](https://research.perplexity.ai/articles/weight-transfer-for-rl-post-training-in-under-2-seconds)).
-    That takes {1e12 / 1.3 / 1e9 / _card:.0f} such cards or more. So every training GPU sends its own part: notebook 07b.
+    That is the line rate of {1e12 / 1.3 / 1e9 / _card:.0f} such cards. So every training GPU sends its own part: notebook 07b.
     """)
     return
 
@@ -621,7 +621,7 @@ async def _(careless, config):
     lesson.needs(lambda: careless)  # one after the other: they would share the processor
     reader, whose = exercise.running(lambda: read, check_read, read_solution)
     careful = race(publish, reader, config.megabytes, config.reads)
-    # The package's ring, of two slots, in another process, read through RDMABuffer.
+    # The package's ring, of three slots, in another process, read through RDMABuffer.
     afar = await nb07_torn.race_from_afar(reader, config.megabytes, config.reads // 2)
     return afar, careful, whose
 
@@ -647,7 +647,7 @@ def _():
     mo.md("""
     ### Exercise 3: how many slots?
 
-    Slots make reading quick. The writer starts a new version every
+    With more slots, fewer reads are torn. The writer starts a new version every
     `period` seconds, always into the oldest slot, and writes for `write` seconds (`write` ≤
     `period`). A reader picks the newest complete slot at any moment, and its copy is done `read`
     seconds later. Return the fewest slots, 2 or more, with which no read is ever torn.
@@ -688,7 +688,7 @@ def _(afar, middle):
     Across processes the slowest read took {1e3 * _slowest:.0f} ms, and a version
     {1e3 * afar.period:.0f} ms. If that writer never rested (`write` = `period`), that would make
     {_count(_slowest, afar.period, afar.period)} slots, says {_whose}. With a training step of one
-    second {_count(_slowest, min(1.0, middle["TCP"].publish), 1.0)} are enough. The package uses 3, *and* the seqlock:
+    second {_count(_slowest, min(1.0, middle["TCP"].publish), 1.0)} are enough. The package uses 2, *and* the seqlock:
     the slowest read that was seen need not be the slowest possible.
     """)
     return
@@ -871,7 +871,7 @@ def _(ask_push, protocols):
         ask_push,
         right=0 if _times < 1.15 else 1 if _times <= 2 else 2,
         why=f"""
-        A step took {_push.step:.2f} s with pushing and {_pull.step:.2f} s with pulling, {_times:.1f} times as long. When it pushes, the
+        A step took {_pull.step:.2f} s with pulling and {_push.step:.2f} s with pushing, {_times:.1f} times as long. When it pushes, the
         trainer waits for {_waits:.0%} of the time shown: a generator takes weights only between batches, and the slow
         one has long batches. The price of pulling is age. When a batch of the slow generator ended, its weights were
         {_ages[0]:.1f} versions old with pushing, and {_ages[1]:.1f} with pulling. That is staleness, and `max_lag` bounds it.

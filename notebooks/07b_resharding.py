@@ -316,7 +316,7 @@ def _():
     mo.md("""
     ## Heads, not rows
 
-    A real model cannot be cut anywhere. Tensor parallelism gives each rank whole attention heads, because one rank computes a head. Models with
+    A real model cannot be cut just anywhere. Tensor parallelism gives each rank whole attention heads, because one rank computes a head. Models with
     grouped queries have fewer heads for keys and values than for queries. With many ranks there are not enough of them. The policy of this page
     has few, as Qwen2.5-0.5B has.
     """)
@@ -579,7 +579,7 @@ def cut(model, mesh):
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    `plan_with` makes the plan of the whole model. Each rank computes it by itself, so no rank has to
+    `plan_with` makes the plan of the whole model. The notebook sends it to all ranks, so no rank has to
     ask another one during a transfer. Versions must not mix, neither within a shard nor across the
     shards. So `fetch` fills only a **staging buffer**. `pull_together` repeats it until *all*
     generator ranks hold the same version. Only then does each of them `install` it.
@@ -719,7 +719,7 @@ def _():
 def _():
     lesson.recap(
         "A shard is a box of the whole tensor, and may be empty. A transfer is the overlap of two boxes.",
-        "A plan fetches each wanted element once. Copies on the trainer's side share the work; every rank computes the same plan by itself.",
+        "A plan fetches each wanted element once. Copies on the trainer's side share the work, and all ranks follow the same plan.",
         "Gathering on one rank sends everything through one link. With a plan the load is divided by the number of ranks.",
         "Attention is cut by heads. With more ranks than heads, libraries copy heads or refuse; a planner must know which.",
         "Versions must mix neither within a shard nor across shards: fetch into staging buffers, agree, then install.",

@@ -45,7 +45,7 @@ with app.setup(hide_code=True):
 def _():
     lesson.header(
         __file__,
-        minutes=45,
+        minutes=50,
         hardware="two CPU cores, no network; a GPU is used where there is one",
         goals=[
             "write the rule that bounds the age of data, and the loop of the trainer",

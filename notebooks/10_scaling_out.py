@@ -116,7 +116,7 @@ def _():
     mo.md("""
     ### Exercise 1: the budget of a trainer
 
-    Write `trainer_budget`: a dictionary of the bytes of each part on one rank. `shape` has `parameters`, `hidden` and `vocabulary`;
+    Write `trainer_budget`: a dictionary of the bytes of each part on one rank. `shape` has `parameters` and `vocabulary`;
     `batch` has `responses` and `response` (tokens).
     """)
     return
@@ -267,7 +267,7 @@ def _(
         right=0 if _ratio < 0.95 else 1 if _ratio < 1.05 else 2,
         why=f"""
         Measured: {trained.peak / 1e6:,.0f} MB. By {whose_budget}: {_sum / 1e6:,.0f} MB, of which the weights alone are {4 * config.shape.parameters / 1e6:,.0f}. The sum leaves one thing
-        out: a block that Python has freed, the C library may keep. The package's `memory.py` counts
+        out: the C library may keep blocks that Python has freed. The package's `memory.py` counts
         {_sized.parts.get("kept by the allocator", 0) / 1e6:,.0f} MB of such blocks. It says {_sized.total / 1e6:,.0f} MB, highest in the phase *{_sized.highest}*.
         Start marimo with `MALLOC_MMAP_THRESHOLD_=65536`, and the C library gives them back. How close is the sum then?
         """,
@@ -311,7 +311,7 @@ def generator_budget(shape, slots, length, e):
 @app.cell(hide_code=True)
 def _(config, many_slots):
     ask_slots = lesson.predict(
-        f"{config.budget / 1e6:,.0f} MB have room for {many_slots} slots. How does the processor time of {math.prod(config.sampled)} answers change, compared with {config.few_slots}?",
+        f"{config.budget / 1e6:,.0f} MB have room for {many_slots} slots. How does the processor time of {math.prod(config.sampled)} answers change, compared with {config.few_slots} slots?",
         "hardly: the same tokens are computed",
         "to between a half and nine tenths",
         "to less than a half",
@@ -388,7 +388,7 @@ def _():
 
 @app.cell
 def _(my_budget):
-    one_answer = BatchShape.of(range(512 + 2047), responses=1, response=2048)
+    one_answer = BatchShape.of([(0, 512 + 2047)], response=2048)
     room = MEMORY_SHARE * H100.memory
 
     def first_stage(shape, ranks, recomputed=False):
@@ -832,8 +832,8 @@ def _():
     lesson.recap(
         "A trainer needs memory for each parameter, and for each token of a micro-batch.",
         "More slots make a generator faster, and cost memory. ZeRO divides what belongs to parameters.",
-        "In the best split of the GPUs, neither side waits for the other.",
-        "A dead host and one that is cut off look alike: a lease ends both.",
+        "In the best split of the GPUs, the slower side is as fast as it can be.",
+        "A dead host and one that is cut off look alike: in both cases, wait for the lease.",
     )
     return
 
@@ -841,7 +841,7 @@ def _():
 @app.cell(hide_code=True)
 def _(config, trained):
     lesson.headline(
-        f"a trainer of {config.name}, {config.shape.parameters / 1e6:.1f} million parameters, took {trained.peak / 1e6:.0f} MB; the budget had said {trainer_memory(config.shape, trained.work).total / 1e6:.0f} MB."
+        f"a trainer of {config.name}, {config.shape.parameters / 1e6:.1f} million parameters, took {trained.peak / 1e6:.0f} MB; `memory.py` had said {trainer_memory(config.shape, trained.work).total / 1e6:.0f} MB."
     )
     return
 

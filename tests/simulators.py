@@ -29,7 +29,6 @@ LABELS = {
     "sync_seconds": "Weight sync",
     "generators": "Generators",
     "max_lag": "Max lag",
-    "steps": "Training steps",
 }
 
 

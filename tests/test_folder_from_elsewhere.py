@@ -16,7 +16,7 @@ from zorplex_rl.cli import train
 from zorplex_rl.cli.commands import main
 from zorplex_rl.config import Config
 from zorplex_rl.policy.load import EMBEDDED_PATH
-from zorplex_rl.run.folder import seal
+from zorplex_rl.run.folder import RunFolder, seal
 from zorplex_rl.run.timeline import Timeline
 
 pytestmark = pytest.mark.slow
@@ -35,7 +35,7 @@ def make_run(path: Path, config: Config = SMALL) -> Path:
     (path / "config.json").write_text(config.to_json())
     for file in ("metrics.jsonl", "episodes.jsonl", "journal.jsonl"):
         (path / file).write_text("")
-    Timeline().save(path / "timeline.json")
+    RunFolder(path).save_timeline(Timeline())
     (newest / "trainer" / "learner.safetensors").write_bytes(b"no weights")
     (newest / "controller.json").write_text(json.dumps(state_at(2, config)))
     seal(newest)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -22,3 +25,25 @@ def test_the_workflow_publishes_what_the_build_writes():
     workflow = (ROOT / ".github/workflows/site.yml").read_text()
     (built,), (published,) = re.findall(r"run: \./build_site\.sh (\S+)", workflow), re.findall(r"path: (\S+)", workflow)
     assert built == published
+
+
+def test_the_branch_of_previews_has_the_notebooks_with_the_outputs_of_the_last_build(tmp_path):
+    def git(*words) -> str:
+        return subprocess.run(["git", *map(str, words)], check=True, capture_output=True, text=True).stdout
+
+    origin, clone = tmp_path / "origin.git", tmp_path / "clone"
+    git("init", "--quiet", "--bare", origin)
+    git("clone", "--quiet", "--depth=1", ROOT.as_uri(), clone)
+    git("-C", clone, "remote", "set-url", "origin", origin)
+    shutil.copyfile(ROOT / ".ci/previews", clone / ".ci/previews")
+    output = clone / "notebooks/__marimo__/session/05_rl_intro.py.json"
+    output.parent.mkdir(parents=True)
+    output.write_text("{}")
+    subprocess.run(["bash", clone / ".ci/previews"], check=True, env={**os.environ, "GITHUB_REPOSITORY": "one/fork"})
+    found = git("-C", origin, "ls-tree", "-r", "--name-only", "previews", "notebooks").split()
+    assert {"notebooks/05_rl_intro.py", "notebooks/__marimo__/session/05_rl_intro.py.json"} < set(found)
+    assert 'zorplex-rl = { git = "https://github.com/one/fork" }' in git(
+        "-C", origin, "show", "previews:notebooks/05_rl_intro.py"
+    )
+    assert git("-C", clone, "status", "--porcelain", "notebooks") == ""
+    assert "run: bash .ci/previews" in (ROOT / ".github/workflows/site.yml").read_text()

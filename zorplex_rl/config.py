@@ -53,7 +53,7 @@ class LearnerConfig:
     updates_per_batch: int = bounded(1, 1)
     """Optimizer updates for each batch."""
     token_budget: int = bounded(8192, 1)
-    """Padded tokens that the trainer's model takes at once: bounds the memory of a step."""
+    """Distinct tokens that the trainer's model takes at once: bounds the memory of a step."""
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ def test_the_models_have_the_parameters_that_were_published(name, billions):
 
 def test_a_training_step_by_hand():
     tokens = 5 + 2 * 3  # In one row: the prompt, and of each response all but its last token.
-    attention = 2 * 12 * 8 * tokens**2
+    attention = 2 * 12 * 8 * tokens**2  # in one block
     logits = 6 * 100 * 8 * 2 * 4
     expected = (6 * WEIGHTS * tokens + attention + logits) / SPEED
     expected += 22 * 4 * TINY.parameters / BANDWIDTH

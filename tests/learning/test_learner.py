@@ -215,25 +215,11 @@ def test_small_steps_do_not_vanish_in_bfloat16(embedded, episodes, advantages):
     assert all(p.dtype == torch.bfloat16 for p in learner.policy.model.parameters())
 
 
-@pytest.mark.parametrize("what", ["norm of the gradient", "largest weight", "largest logit"])
-def test_a_step_that_leaves_something_infinite_is_named_and_makes_no_version(
-    embedded, episodes, advantages, what, monkeypatch
-):
-    """A gradient that is not finite does not reach the weights; one infinite weight is found wherever it is."""
-    learner = Learner(fresh(embedded), LearnerConfig(learning_rate=1e30 if what == "largest logit" else 1e-4))
-    optimizer, before = learner.optimizer, weights(learner.policy)
-    step = optimizer.step
-
-    @torch.no_grad()
-    def overflow(learning_rate):
-        step(learning_rate)
-        optimizer.parameters[-1].flatten()[-1] = float("inf")
-
-    if what == "largest weight":
-        monkeypatch.setattr(optimizer, "step", overflow)
-    if what == "norm of the gradient":
-        next(learner.policy.model.parameters()).register_hook(lambda gradient: gradient * float("nan"))
-    with pytest.raises(TrainingDiverged, match=f"the {what} of step 1 is (nan|inf)"):
+def test_a_gradient_that_is_not_finite_does_not_reach_the_weights(embedded, episodes, advantages):
+    learner = Learner(fresh(embedded), LearnerConfig())
+    before = weights(learner.policy)
+    next(learner.policy.model.parameters()).register_hook(lambda gradient: gradient * float("nan"))
+    with pytest.raises(TrainingDiverged, match="the norm of the gradient of step 1 is (nan|inf)"):
         learner.step(episodes[:4], advantages[:4])
     assert learner.version == 0
-    assert what != "norm of the gradient" or torch.equal(weights(learner.policy), before)
+    assert torch.equal(weights(learner.policy), before)

@@ -55,6 +55,12 @@ def test_a_headline_is_computed(name):
 
 
 @every_notebook
+def test_a_page_names_its_ideas_which_are_at_most_five(name):
+    (header,) = calls_of(NOTEBOOKS[name], "lesson.header")
+    assert 1 <= len({key.arg: key.value for key in header.keywords}["goals"].elts) <= 5
+
+
+@every_notebook
 def test_exercises_are_graded_and_have_two_hints(name):
     given = [{key.arg: key.value for key in call.keywords} for call in calls_of(NOTEBOOKS[name], "exercise.feedback")]
     assert {ast.literal_eval(options["level"]) for options in given} == {"warm-up", "core", "stretch"}

@@ -68,7 +68,7 @@ def test_what_a_policy_writes_adds_no_element_to_the_page(embedded, episodes):
 
 def test_a_straggler_is_hidden_from_lag_two_on():
     lags = nb05.straggler_by_lag()
-    assert list(lags) == [0, 1, 2, 4]
+    assert list(lags) == [0, 1, 2, 3, 4]
     assert lags[0] > lags[1] > 1.02 * lags[2] and lags[2] == pytest.approx(lags[4], rel=0.02)
 
 
@@ -110,7 +110,7 @@ def test_it_runs_from_its_first_cell_to_its_last_without_a_real_model(monkeypatc
     _, values = notebook.app.run(defs={"config": config})
     assert values["smol"] is None and "small policy alone" in values["computed_on"]
     assert len(values["reports"]) == 4
-    assert values["paid_shares"]["own words"] > values["paid_shares"]["tool's words"] > 0
+    assert values["lenient"].count("own words") > values["lenient"].count("tool's words") > 0
     sorts = {ending for ending, _ in values["gallery"]["small"]}
     assert {"success", "wrong_format"} < sorts and not values["gallery"]["SmolLM2"]
     shown = [[episode.score.reward for episode in step] for step in values["card"].recorded]

@@ -55,7 +55,7 @@ def test_a_generators_budget_is_the_packages(shape, work):
 
 
 def test_what_is_recomputed_is_not_kept():
-    batch, shape = BatchShape.of(range(512 + 2047), 1, 2048), MODELS["72B"]
+    batch, shape = BatchShape.of([(0, 512 + 2047)], 2048), MODELS["72B"]
     whole, inputs = (notebook.activation_bytes(shape, batch, 2, again) for again in (False, True))
     one_layer = replace(shape, layers=1)
     tokens = 512 + 2047

@@ -160,6 +160,7 @@ def test_a_disk_that_fills_up_is_one_sentence_whatever_is_written(small_disk, em
 
     folder, learner = filled_folder(small_disk / "run", 1), Learner(embedded)
     begun = folder.begin_checkpoint(3)
+    folder.save_timeline(Timeline())
     for action in (
         lambda: save_learner(learner, begun / "trainer"),
         # What is left of a file's last block is enough for a few rows.
@@ -175,4 +176,5 @@ def test_a_disk_that_fills_up_is_one_sentence_whatever_is_written(small_disk, em
             action()
     (small_disk / "filler").unlink()
     assert folder.newest_checkpoint() == folder.checkpoints()[0]
+    assert Timeline.load(folder.timeline) == Timeline()
     assert RunFolder.reopen(folder.path)[1] == Config()

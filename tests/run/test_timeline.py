@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import pytest
 
+from zorplex_rl.run.folder import RunFolder
 from zorplex_rl.run.timeline import Span, SpanRecorder, Timeline
 
 RUN = [
@@ -83,5 +84,5 @@ def test_spans_that_overlap_never_share_a_lane_of_the_trace():
 
 @pytest.mark.parametrize("spans", [RUN, [], [Span("a", "train", 12345.678901, 12346.0)]])
 def test_a_saved_timeline_loads_as_an_equal_one(tmp_path, spans):
-    Timeline(spans).save(tmp_path / "timeline.json")
+    RunFolder(tmp_path).save_timeline(Timeline(spans))
     assert Timeline.load(tmp_path / "timeline.json") == Timeline(spans)

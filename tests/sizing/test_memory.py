@@ -13,7 +13,7 @@ from zorplex_rl.course.nb10 import make_model
 from zorplex_rl.learning.batches import collate
 from zorplex_rl.policy.decoder import states_of
 from zorplex_rl.policy.load import load_policy
-from zorplex_rl.policy.model import Masked
+from zorplex_rl.policy.model import BLOCK, Masked
 from zorplex_rl.sizing import memory
 from zorplex_rl.sizing.measured import measure
 from zorplex_rl.sizing.memory import BatchShape, Workload, available_memory, generator_memory, trainer_memory
@@ -49,7 +49,7 @@ def test_a_token_by_hand():
     """One layer, one response to one prompt: every tensor that autograd keeps, counted by hand."""
     shape = ModelShape(layers=1, hidden=8, heads=4, kv_heads=2, intermediate=16, vocabulary=10)
     tokens = 3 + 4
-    batch = BatchShape.of(range(tokens), responses=1, response=5)
+    batch = BatchShape.of([(0, tokens)], response=5)
     of_norms = 4 * 8 * tokens  # of each of two the input and what is scaled
     of_products = (2 * 8 + 8 + 4 * 16) * tokens  # inputs, attention's output, the gated layer
     of_attention = (
@@ -84,6 +84,8 @@ def test_the_micro_batches_are_those_of_the_trainer(prompt, response, budget):
     for each in masked:
         each(0, *torch.zeros(3, 1, each.ends.numel(), 2, 4))
     assert sorted(b.seen for b in found) == sorted(sum(mask.shape[-1] for _, mask in each.seen) for each in masked)
+    copied = [sum(len(keys) for keys, _ in each.seen if isinstance(keys, torch.Tensor)) for each in masked]
+    assert sorted(b.copied for b in found) == pytest.approx(sorted(copied), abs=BLOCK)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -133,14 +135,11 @@ def test_the_ring_has_the_slots_and_the_bytes_that_the_trainer_gives_it():
     assert found == pytest.approx(ring_bytes(layout, SLOTS), rel=1e-2)
 
 
-@pytest.mark.parametrize("place", range(2), ids=["version 2", "version 1"])
-def test_a_container_has_what_its_limit_leaves(tmp_path, monkeypatch, place):
-    groups = [(tmp_path, *names) for _, *names in memory.CONTROL_GROUPS]
-    monkeypatch.setattr(memory, "CONTROL_GROUPS", groups[place : place + 1])
-    _, limit, used, droppable = groups[place]
-    (tmp_path / "memory.stat").write_text(f"anon 5\n{droppable} {GB // 1000}\n")
-    (tmp_path / used).write_text(f"{3 * GB // 1000}\n")
-    (tmp_path / limit).write_text(f"{5 * GB // 1000}\n")
+def test_a_container_has_what_its_limit_leaves(tmp_path, monkeypatch):
+    monkeypatch.setattr(memory, "CONTROL_GROUP", tmp_path)
+    (tmp_path / "memory.stat").write_text(f"anon 5\ninactive_file {GB // 1000}\n")
+    (tmp_path / "memory.current").write_text(f"{3 * GB // 1000}\n")
+    (tmp_path / "memory.max").write_text(f"{5 * GB // 1000}\n")
     assert available_memory() == 3 * GB // 1000
-    (tmp_path / limit).write_text("max\n")
+    (tmp_path / "memory.max").write_text("max\n")
     assert available_memory() > 3 * GB // 1000

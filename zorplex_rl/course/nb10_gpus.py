@@ -178,7 +178,7 @@ def train_seconds(shape: ModelShape, work: Workload, tensor: int = 1) -> float:
     divided = 4 * shape.parameters / BANDWIDTH * OPTIMIZER_PASSES
     calls = 0.0
     for batch, count in Counter(work.micro_batches()).items():
-        of_layer = 6 * shape.matrices * batch.tokens + 12 * shape.attention * BLOCK * batch.seen
+        of_layer = 6 * shape.matrices * batch.tokens + 12 * shape.attention * min(BLOCK, batch.tokens) * batch.seen
         logits = 6 * shape.table * batch.responses * batch.response
         divided += count * (shape.layers * of_layer + logits) / SPEED
         calls += count * (TRAINING_CALLS * shape.layers + 300) * CALL

@@ -14,8 +14,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from zorplex_rl.errors import CheckpointError, StorageError
+from zorplex_rl.errors import CheckpointError
 from zorplex_rl.learning.learner import Learner
+from zorplex_rl.run.folder import storing
 
 if TYPE_CHECKING:
     from zorplex_rl.learning.sharded_learner import ShardedLearner
@@ -31,11 +32,9 @@ def save_learner(learner: "Learner | ShardedLearner", folder: Path) -> None:
     state = learner.state_dict()
     if state is None:
         return
-    try:
+    with storing("the checkpoint"):
         folder.mkdir(parents=True, exist_ok=True)
         write_tensors(state | {RANDOM_STATE: torch.get_rng_state()}, folder / FILE)
-    except OSError as error:
-        raise StorageError(f"the checkpoint cannot be written ({error.strerror or error})") from error
 
 
 def load_learner(learner: "Learner | ShardedLearner", folder: Path) -> None:

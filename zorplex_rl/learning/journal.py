@@ -10,7 +10,6 @@ log-probabilities are there to be compared with: little-endian int32 and float32
 """
 
 import base64
-import json
 import platform
 import sys
 from array import array
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from zorplex_rl.errors import ConfigError
+from zorplex_rl.run.folder import read_rows
 from zorplex_rl.task.episode import Episode, Event
 
 
@@ -115,12 +115,7 @@ def read_journal(file: Path) -> list[Sitting]:
     """Return the sittings of the run whose journal is ``file``. Batches that were trained on after
     the checkpoint from which it went on are left out. Raises ConfigError if there is no step."""
     sittings: list[Sitting] = []
-    for line in file.read_bytes().splitlines() if file.is_file() else ():
-        try:
-            row = json.loads(line)
-        except ValueError:
-            # Cut off by a crash.
-            continue
+    for row in read_rows(file):
         match row["event"]:
             case "sitting":
                 for sitting in sittings:

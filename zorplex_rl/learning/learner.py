@@ -13,7 +13,7 @@ compute is rounded all the same, and so its gradient is not that of the float32 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from statistics import fmean
 from typing import Any
@@ -28,7 +28,7 @@ from zorplex_rl.learning.advantages import by_prefix
 from zorplex_rl.learning.batches import Advantages, MicroBatch, collate
 from zorplex_rl.learning.losses import LOSSES, Loss, kl_penalty, onward, policy_loss, second_moment_bound
 from zorplex_rl.learning.ratios import Diagnostics, effective_sample_size, episode_log_ratios, mismatch
-from zorplex_rl.policy.decoder import plant, project, states_of
+from zorplex_rl.policy.decoder import project, states_of
 from zorplex_rl.policy.load import Policy
 from zorplex_rl.task.episode import Episode
 
@@ -59,8 +59,7 @@ class Learner:
         """Train on ``episodes``, each with its advantage; with ``--credit prefix`` whole groups.
         Returns the step's diagnostics, those of the loss before its first update.
 
-        Raises TrainingDiverged if loss, gradient, new weights or their logits are not finite: the
-        caller must neither publish nor save them.
+        Raises TrainingDiverged if loss or gradient are not finite; the weights are as before then.
         """
         return take_step(self, episodes, advantages, reference_logprobs)
 
@@ -113,10 +112,6 @@ def take_step(
         if proximal is None:
             proximal = logps
             metrics = totals | {"grad_norm": norm} | divergence(*found)
-    logits = run(last_logits, learner.policy, batches[0])
-    for what, tensors in (("largest weight", learner.optimizer.parameters), ("largest logit", [logits])):
-        _, largest = of_all_ranks({}, [torch.tensor([largest_magnitude(tensors)])])
-        expect_finite(what, largest_magnitude(largest), number)
     learner.version = number
     return metrics | describe(episodes, number - 1)
 
@@ -208,21 +203,6 @@ def expect_finite(what: str, value: float, step: int) -> None:
     """Raise TrainingDiverged if ``value`` is not finite."""
     if not math.isfinite(value):
         raise TrainingDiverged(f"the {what} of step {step} is {value}")
-
-
-def largest_magnitude(tensors: Iterable[Tensor]) -> float:
-    """Return this rank's largest |value| in ``tensors``: NaN if there is one, 0.0 if empty. Reads once."""
-    # Not by its type, DTensor, which is slow to import.
-    own = [(t.to_local() if hasattr(t, "to_local") else t).detach() for t in tensors]
-    found = [bound.float() for t in own if t.numel() for bound in torch.aminmax(t)]
-    # Python's max loses a NaN that is not the first value; torch's does not.
-    return torch.stack(found).abs().max().item() if found else 0.0
-
-
-@torch.no_grad()
-def last_logits(policy: Policy, batch: MicroBatch) -> Tensor:
-    """Return the logits [1, V] of ``batch``'s first token: finite weights can overflow."""
-    return project(policy.model, states_of(policy.model, plant([batch.tree.ids[:1].tolist()], policy.model.device)))
 
 
 def token_logprobs(policy: Policy, batch: MicroBatch, temperature: float = 1.0) -> tuple[Tensor, Tensor]:

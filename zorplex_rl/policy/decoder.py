@@ -7,7 +7,7 @@ cache, for texts that are being written.
              │          └─ ␣-> 17 ⏎ So 17              positions  depth: how many tokens come before
              └─ mip ] ──── ␣-> 4 ⏎ [ANSWER] 4          ends       where the texts end that have this beginning
 
-Each distinct beginning runs once, and its gradients add up.
+Each distinct beginning runs once, and its gradients add up. Tokens attend in blocks of neighbours.
 
 **Slots**, for sampling. The cache has one for each row that is written, alone or by samples together:
 

@@ -31,7 +31,7 @@ ROPE_TYPES = ("default", "linear", "llama3")
 LARGE = 100_000
 """Weights of a layer for which it matters how a product is arranged."""
 BLOCK = 128
-"""Queries that attend together, to what one of them sees: a tree's other branches cost nothing."""
+"""Queries that attend together, to what one of them sees: a tree's other branches cost little."""
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """How tokens find what they attend to: of layer, queries [B, T, heads, head_dim], keys and values with
 fewer heads, it returns what each query finds, [B, T, heads, head_dim]."""

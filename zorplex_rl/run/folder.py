@@ -147,7 +147,7 @@ class RunFolder:
 
     def save_timeline(self, timeline: Timeline) -> None:
         with self._writing():
-            timeline.save(self.timeline)
+            write_whole(self.timeline, json.dumps(timeline.to_chrome_trace()))
 
     def begin_policy(self) -> Path:
         """Return an empty folder for the trained policy."""

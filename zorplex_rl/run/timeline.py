@@ -173,13 +173,9 @@ class Timeline:
             events.append({**place, "ts": start - origin, "dur": end - start, "args": span.args})
         return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"origin_microseconds": origin}}
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the Chrome trace to ``path``."""
-        Path(path).write_text(json.dumps(self.to_chrome_trace()), encoding="utf-8")
-
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Timeline":
-        """Read a timeline that ``save`` wrote, in microseconds."""
+        """Read a timeline from its Chrome trace, in microseconds."""
         trace = json.loads(Path(path).read_text(encoding="utf-8"))
         events, origin = trace["traceEvents"], trace["otherData"]["origin_microseconds"]
         actors = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}

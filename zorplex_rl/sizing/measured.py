@@ -2,10 +2,9 @@
 
     measure([("trainer", work), …], folder) ──► a process for each: the real parts, without Monarch ──► Measured
 
-Memory is the resident set of the process at its highest, minus that before the policy was loaded; by
-then it has run the embedded policy through the same code, so what libraries keep is not counted.
-Seconds are those of the process on its processors. Linux only. With a GPU memory is what torch has
-allocated there, and seconds are wall time.
+Memory is the process's resident set at its highest, minus that before the policy was loaded, when
+libraries had run another; seconds are those on its processors. Linux only. With a GPU memory is what
+torch has allocated there, and seconds are wall time.
 """
 
 from __future__ import annotations

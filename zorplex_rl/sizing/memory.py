@@ -8,15 +8,14 @@
 A phase is a moment at which much is allocated at once; ``Memory.total`` is the sum of the parts in
 the highest one. In main memory the C library keeps freed blocks below 32 MiB; the next phase takes
 their places, but leaves holes. These, and what another phase needed more of such blocks, are "kept
-by the allocator". A GPU's wastes nothing, but there also slots of the cache that no row uses take memory.
+by the allocator". A GPU's wastes nothing.
 
 N parameters, L layers, h hidden size, a attention width (heads · head size), k key-value width, i
 intermediate size, V vocabulary, e bytes of a number (2 or 4). Activations are what autograd keeps.
 
     weights     e·N                         masters   4·N if e is 2        gradients  4·N        AdamW's moments  8·N
     one token   L · (16·h + e·(2h + 4i + 3a + 2k))    two norms in float32, inputs and results of all products
-    one block   L · e·2k and e·128·heads/kv_heads    of each key that a block of 128 queries sees: it is copied, if
-                                            the block does not see all before it, and the mask has a number for it
+    one key     L · e·2k + e·128·heads/kv_heads    that a block of 128 queries sees: copied if it is not in place, and masked
     logits      3 · 4·V for each sampled token: log-probs and two more for the entropy, or for their gradients, all float32
     cache       L · 2k · e · slots · length, the length rounded up to a multiple of 32
 
@@ -44,21 +43,15 @@ ZERO = {"weights": 3, "masters": 1, "gradients": 2, "moments": 1}
 RING_SLOTS = 2
 BLOCK = 128
 """As in ``weights/ring.py`` and in ``policy/model.py``; tests hold them together."""
-CACHE_STEP = 32
-"""``RolloutEngine`` reserves rows of a multiple of this many tokens."""
+CACHE_STEP = 32  # ``RolloutEngine`` reserves rows of a multiple of this many tokens
 LOGIT_COPIES = 3
 """Float32 [tokens, V] at once in ``token_logprobs``: log π, π, and their product; as many on the way back."""
 RETURNED = 32 * 2**20
 """The C library keeps smaller freed blocks (mallopt(3), DEFAULT_MMAP_THRESHOLD_MAX)."""
 HOLES = {"trainer": 0.1, "generator": 0.15}
 """What the holes between these add, as a share; a generator has no backward pass."""
-LIBRARY_BYTES = 5_000_000
-"""What torch's kernels keep for the shapes that they have met."""
-CONTROL_GROUPS = (
-    (Path("/sys/fs/cgroup"), "memory.max", "memory.current", "inactive_file"),
-    (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-)
-"""Of version 2 and of version 1: limit, bytes in use, and of these the files that can be dropped."""
+LIBRARY_BYTES = 5_000_000  # what torch's kernels keep for the shapes that they have met
+CONTROL_GROUP = Path("/sys/fs/cgroup")  # a container's limits, of version 2
 KEPT, LIBRARIES = "kept by the allocator", "libraries"
 OFF_GPU = ("weight ring", "staging", KEPT, LIBRARIES)
 """Parts that are in no GPU's memory."""
@@ -76,11 +69,17 @@ class BatchShape:
     response: int
 
     @classmethod
-    def of(cls, depths: Sequence[int], responses: int, response: int) -> Self:
-        """Return the shape of a tree of ``depths``: a block sees what its first token sees, and itself."""
-        seen = {at: depths[at] + min(BLOCK, len(depths) - at) for at in range(0, len(depths), BLOCK)}
-        copied = sum(keys for at, keys in seen.items() if depths[at] < at)
-        return cls(len(depths), sum(seen.values()), copied, responses, response)
+    def of(cls, parts: Sequence[tuple[int, int]], response: int) -> Self:
+        """Return the shape of a tree of ``parts``, each with the depth of its first token and the number of
+        its tokens. A block sees what its first token sees, and itself."""
+        tokens = seen = copied = 0
+        for depth, length in parts:
+            firsts = range(-(-tokens // BLOCK) * BLOCK, tokens + length, BLOCK)  # of blocks that begin here
+            before = sum(firsts) - len(firsts) * (tokens - depth)
+            seen += before
+            copied += (before + len(firsts) * BLOCK) * (depth < tokens)
+            tokens += length
+        return cls(tokens, seen + tokens, copied, len(parts), response)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,14 +115,16 @@ class Workload:
         """Return the micro-batches of a step if all responses are longest, and share only their prompts.
         They are filled as in ``policy/decoder.py``."""
         whole = self.prompt + self.response - 1
-        trees: list[list[int]] = []  # of the depths of their tokens
+        trees: list[list[tuple[int, int]]] = []
+        size = self.token_budget
         for sample in list(range(self.group_size)) * self.prompts:
-            added = range(self.prompt if sample else self.shared_prompt, whole)
-            if not trees or len(trees[-1]) + len(added) > self.token_budget:
-                trees.append([*range(whole)])
-            else:
-                trees[-1] += added
-        return [BatchShape.of(depths, depths.count(whole - 1), self.response) for depths in trees]
+            depth = self.prompt if sample else self.shared_prompt
+            size += whole - depth
+            if size > self.token_budget:
+                trees.append([])
+                depth, size = 0, whole
+            trees[-1].append((depth, whole - depth))
+        return [BatchShape.of(parts, self.response) for parts in trees]
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,9 +263,9 @@ def _sampling(shape: ModelShape, work: Workload, tasks: int, samples: int, tenso
     length = -(-(work.prompt + work.response) // CACHE_STEP) * CACHE_STEP
     shared = min(work.shared_prompt, work.prompt - 1) if prompts > 1 else 0
     new = shared + prompts * (work.prompt - shared)
-    tree = [*range(work.prompt), *list(range(shared, work.prompt)) * (prompts - 1)]
+    tree = [(0, work.prompt), *[(shared, work.prompt - shared)] * (prompts - 1)]
     prompt_keys, tree_keys = (cache_bytes(shape, 1, n, work.dtype, tensor) for n in (prompts * work.prompt, new))
-    masks = mask_bytes(shape, BatchShape.of(tree, 0, 0), work.dtype)
+    masks = mask_bytes(shape, BatchShape.of(tree, 0), work.dtype)
     layer = e * new * 4 * (shape.intermediate + shape.attention) // tensor + masks + new * (8 + e) * shape.hidden
     prefill = {
         # Those of the tree, then a copy for each prompt.
@@ -283,9 +284,9 @@ def _sampling(shape: ModelShape, work: Workload, tasks: int, samples: int, tenso
 
 def available_memory() -> int:
     """Return the bytes that are left in main memory, or in a container."""
-    found = [psutil.virtual_memory().available]
-    for group, limit, used, droppable in CONTROL_GROUPS:
-        with suppress(OSError, ValueError):  # There is no such group, or no limit ("max").
-            files = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())[droppable]
-            found.append(int((group / limit).read_text()) - int((group / used).read_text()) + int(files))
-    return min(found)
+    left = psutil.virtual_memory().available
+    with suppress(OSError, ValueError):  # There is no such group, or no limit ("max").
+        limit, used = (int((CONTROL_GROUP / name).read_text()) for name in ("memory.max", "memory.current"))
+        droppable = dict(line.split() for line in (CONTROL_GROUP / "memory.stat").read_text().splitlines())
+        left = min(left, limit - used + int(droppable["inactive_file"]))
+    return left

@@ -446,8 +446,9 @@ def test_a_dead_link_or_an_outside_asset_is_refused(link, tmp_path):
         check_links(tmp_path / "page.html")
 
 
-def test_a_site_without_the_library_has_no_search_and_the_build_says_so(tmp_path, monkeypatch):
+def test_a_site_without_the_library_has_no_search_and_one_that_github_builds_leads_to_previews(tmp_path, monkeypatch):
     monkeypatch.setattr(search, "installed", lambda: False)
+    monkeypatch.setenv("GITHUB_REPOSITORY", "someone/fork")
     said = []
     build_site(
         write(tmp_path / "notebooks", **{"01_first": BARE.format(title="First", minutes=1)}),
@@ -457,6 +458,9 @@ def test_a_site_without_the_library_has_no_search_and_the_build_says_so(tmp_path
     assert said.count(search.WITHOUT) == 1
     assert names_of_pages(tmp_path / "site") == ["01_first.html", "glossary.html", "index.html", "stacks.html"]
     assert not any(search.PAGE in (tmp_path / "site" / name).read_text() for name in names_of_pages(tmp_path / "site"))
+    preview = "https://molab.marimo.io/github/someone/fork/blob/previews/notebooks/01_first.py"
+    assert f'href="{preview}"' in (tmp_path / "site" / "01_first.html").read_text()
+    assert (tmp_path / "notebooks" / "__marimo__" / "session" / "01_first.py.json").is_file()
 
 
 # What it builds

@@ -238,6 +238,7 @@ def open_bare(page: Page, *widgets, **options) -> None:
     if not hasattr(page, "kernel"):
         page.expose_function("kernel", lambda index, changed: page.kernel(index, changed))
     page.kernel = kernel
+    page.evaluate("window.ready = false")  # else that of the content before
     page.set_content(bare_page(*widgets, **options))
     page.wait_for_function("window.ready")
 

@@ -37,7 +37,7 @@ def _episode(policy: Policy, episode: Episode, reward: bool, lines: int) -> str:
     if reward:
         score = episode.scored
         colour = OUTCOME_COLOURS[score.outcome]
-        parts = [f"{PARTS_OF_A_REWARD[name]} {value:+.1f}" for name, value in score.parts.items() if value]
+        parts = [f"{PARTS_OF_A_REWARD[name]} {value + 0:+.1f}" for name, value in score.parts.items()]
         told = [f"<b>{score.reward:.1f}</b>", score.outcome.replace("_", " "), *parts]
         said = f"<p>{'<br>'.join(told).replace('-', '−')}</p>"
     question = f"<p><b>{html.escape(episode.task.question)}</b></p>"

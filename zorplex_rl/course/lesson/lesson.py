@@ -71,7 +71,7 @@ def header(notebook: str, minutes: int, hardware: str, goals: Sequence[str]) -> 
 
 def ran_on(policy: Policy | None = None) -> mo.Html:
     """State the machine and the policy that computed the page."""
-    said = machine()
+    said = machine() + " Another notebook ran beside it." * (os.environ.get("ZORPLEX_JOBS", "1") != "1")
     if policy is not None:
         name = policy.name if policy.name.count("/") <= 1 else Path(policy.name).name
         said += (
@@ -255,7 +255,7 @@ def headline(result: str) -> mo.Html:
 
     Pass a sentence with computed values, never a typed number.
     """
-    return mo.Html(f'<p class="lesson-headline"><strong>In this run:</strong> {inline(result)}</p>')
+    return mo.Html(f'<p class="lesson-headline">{inline(result[:1].upper() + result[1:])}</p>')
 
 
 def links(notebook: str) -> mo.Html:

@@ -64,7 +64,7 @@ def build_site(
             # are.
             calibrations.append(notebook_seconds.seconds_per_step())
         start = time.monotonic()
-        page = Page.read(export(notebook))
+        page = Page.read(export(notebook, jobs=jobs))
         return page, time.monotonic() - start
 
     read = dict[Path, Page]()

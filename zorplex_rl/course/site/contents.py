@@ -108,8 +108,8 @@ def headline_of(page: Page) -> str:
     f-string in the notebook); else the last question that the measurement decided, with its answer.
     """
     markup = "".join(cell.markup for cell in page.cells)
-    if given := re.search(r'<p class="lesson-headline"><strong>[^<]*</strong> (.*?)</p>', markup, re.DOTALL):
-        return plain(given[1][:1].upper() + given[1][1:])
+    if given := re.search(r'<p class="lesson-headline">(.*?)</p>', markup, re.DOTALL):
+        return plain(given[1])
     for cell in page.cells:
         if (index := _computed_point(cell)) is not None:
             points = re.findall(r"<li>(.*?)</li>", cell.markup.partition('class="lesson-recap"')[2], re.DOTALL)
@@ -256,7 +256,7 @@ def entry(card: Card, cards: Sequence[Card]) -> str:
     facts = f"{card.lesson.minutes} minutes · {html.escape(card.lesson.hardware)} · "
     facts += f"builds on {before}" if before else "needs none of the others"
     built = f"<p><strong>You will have built</strong> {inline(card.built)}.</p>" if card.built else ""
-    result = f'<p class="headline"><strong>Measured:</strong> {card.headline}</p>' if card.headline else ""
+    result = f'<p class="headline">{card.headline}</p>' if card.headline else ""
     drawing = f'<figure class="lesson-figure" tabindex="0">{card.drawing}</figure>' if card.drawing else ""
     return (
         f'<li><div><h3><span class="ordinal">{card.number}</span>'

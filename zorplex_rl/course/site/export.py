@@ -13,11 +13,9 @@ from pathlib import Path
 from zorplex_rl.errors import SiteError
 
 
-def export(notebook: Path, timeout: float = 1200.0) -> str:
-    """Run ``notebook``. Returns the HTML of the page; raises SiteError if marimo wrote no page
-    within ``timeout`` seconds.
-
-    Neither the page nor marimo's exit code proves that all cells ran: check ``Page.complaints``.
+def export(notebook: Path, timeout: float = 1200.0, jobs: int = 1) -> str:
+    """Run ``notebook``, as one of ``jobs`` at a time, which it says. Returns the HTML of the page, which is
+    no proof that all cells ran: check ``Page.complaints``. Raises SiteError if there is none in time.
     """
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "page.html"
@@ -27,7 +25,7 @@ def export(notebook: Path, timeout: float = 1200.0) -> str:
             command,
             cwd=notebook.parent,
             # Two notebooks at a time: threads that wait by spinning would take the other's cores.
-            env={"OMP_WAIT_POLICY": "PASSIVE"} | os.environ,
+            env={"OMP_WAIT_POLICY": "PASSIVE", "ZORPLEX_JOBS": str(jobs)} | os.environ,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

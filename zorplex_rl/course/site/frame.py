@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import html
 import json
+import os
 import re
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
@@ -32,8 +33,10 @@ MAX_LAG = "With <code>max_lag</code> 1, a batch may come from weights one versio
 NEEDED = "You know Python and have trained a model with PyTorch; RL and actors are explained here."
 HOW = (
     "To work in a notebook instead of reading it, take the repository and run <code>uv run zorplex-rl open NUMBER</code>. "
-    'All terms are explained in the <a href="glossary.html">glossary</a>.'
+    'All terms are explained in the <a href="glossary.html">glossary</a>. '
+    "If something fails, <code>docs/TROUBLESHOOTING.md</code> goes by its symptom."
 )
+PREVIEW = '. <a href="https://molab.marimo.io/github/{}/blob/previews/notebooks/{}">Open in molab</a>'
 # A page without an icon makes the browser request one from the server.
 _ICON = (
     "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 8 8'%3E"
@@ -51,10 +54,10 @@ def lesson_page(
     shown[:2] = sorted(shown[:2], key=lambda written: "<h1" not in written)
     rendered = with_fewer_folds("\n".join(shown))
     cells = anchored(with_drawings(link_terms(rendered), page))
-    name = html.escape(notebook)
+    name, repository = html.escape(notebook), os.environ.get("GITHUB_REPOSITORY")  # where GitHub builds it
     source = (
         f'<p class="source">The notebook behind this page: <a href="{name}">{name}</a>. To work in it, in a clone of the repository: '
-        f"<code>uv run zorplex-rl open {name.partition('_')[0]}</code></p>"
+        f"<code>uv run zorplex-rl open {name.partition('_')[0]}</code>{PREVIEW.format(repository, name) if repository else ''}</p>"
     )
     body = (
         f"{_top(previous, following, searchable)}\n{outline(cells)}\n<main>\n{cells}\n{source}\n</main>\n"
@@ -65,8 +68,7 @@ def lesson_page(
 
 
 def contents_page(cards: Sequence[Card], film: Animation, searchable: bool = False) -> str:
-    """Build the contents page: a run to play, the course in one drawing, and the card of every
-    notebook."""
+    """Build the contents page: a run to play, the course in one drawing, the card of every notebook."""
     minutes = sum(card.lesson.minutes for card in cards)
     count = "1 notebook" if len(cards) == 1 else f"{len(cards)} notebooks"
     model = Page([], {"film": film.model})
@@ -136,8 +138,7 @@ def address_of(term: str) -> str:
 
 
 def link_terms(content: str) -> str:
-    """Link the first bold mention of each term of the glossary to its explanation, unless the page
-    links it already."""
+    """Link the first bold mention of each term of the glossary, unless the page links it already."""
     linked: set[str] = set()
 
     def link(found: re.Match[str]) -> str:
@@ -152,8 +153,7 @@ def link_terms(content: str) -> str:
 
 
 def _with_notes(content: str) -> str:
-    """Mark the first link to each term. On a wide screen the style sheet shows its tooltip as a
-    note in the margin."""
+    """Mark the first link to each term: a wide screen shows its tooltip as a note in the margin."""
     noted: set[str] = set()
 
     def mark(found: re.Match[str]) -> str:

@@ -6,7 +6,7 @@
 
 A scenario sets every slider. The latencies of "one straggler" and "this machine" are not on the
 sliders' grid: these scenarios fix the latencies, show them as numbers without a thumb, and say why.
-The reader can change the numbers of generators and steps and the lag bound.
+The reader can change the number of generators and the lag bound.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LATENCIES: Axes = {
-    "generation_seconds": [0.5, 1.0, 2.0],
+    "generation_seconds": [0.5, 0.75, 1.0, 1.5, 2.0],
     "variation": [0.0, 0.25, 0.5, 1.0],
-    "training_seconds": [0.5, 1.0, 2.0, 4.0],
-    "sync_seconds": [0.0, 0.25, 1.0, 2.0],
+    "training_seconds": [0.5, 1.0, 2.0, 3.0, 4.0],
+    "sync_seconds": [0.0, 0.25, 0.5, 1.0, 2.0],
 }
-COUNTS: Axes = {"generators": [1, 2, 4, 8], "steps": [6, 12], "max_lag": [0, 1, 2, 4]}
+COUNTS: Axes = {"generators": [1, 2, 4, 8], "max_lag": [0, 1, 2, 3, 4]}
 GRID: Axes = {**LATENCIES, **COUNTS}
 START = Setting(
     generators=4, steps=6, max_lag=1, generation_seconds=1, variation=0.5, training_seconds=2, sync_seconds=0.25
@@ -62,7 +62,8 @@ class TimelineSimulator(Simulator, script="timeline_simulator.js"):
     """
 
     def __init__(self, measured: Setting | None = None, static: bool = False, scenario: str = "balanced") -> None:
-        self._fixed = {"one straggler": ONE_STRAGGLER} | ({"this machine": measured} if measured else {})
+        own = {"this machine": replace(measured, steps=START.steps)} if measured else {}
+        self._fixed = {"one straggler": ONE_STRAGGLER} | own
         scenarios = {name: _params(setting, None) for name, setting in ON_THE_GRID.items()}
         scenarios |= {name: _params(_on_counts(setting), name) for name, setting in self._fixed.items()}
         if scenario not in scenarios:

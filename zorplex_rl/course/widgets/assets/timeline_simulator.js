@@ -5,9 +5,8 @@ const SLIDERS = {
   sync_seconds: ["Weight sync", secondsText],
   generators: ["Generators", String],
   max_lag: ["Max lag", (value) => `${value} ${value === 1 ? "version" : "versions"}`],
-  steps: ["Training steps", String],
 };
-const LIMITS = { trainer: "Trainer", generators: "Generators", weights: "Weights", round_trips: "Round trips" };
+const LIMITS = { trainer: "trainer", generators: "generators", weights: "weights", round_trips: "send, write, train in turn (lag)" };
 const BAR_UNITS = 1000;
 
 function render({ model, el }) {
@@ -17,7 +16,7 @@ function render({ model, el }) {
   const sliders = Object.fromEntries(Object.entries(SLIDERS).map(([key, [name, format]]) => [key, slider(name, axes[key], format, moved)]));
   const chosen = choices("Scenario", [...scenarios.keys()], (name) => { place(scenarios.get(name)); ask(params); });
   const reason = html("p", { class: "zx-quiet" });
-  const figures = html("dl", { class: "zx-figures" });
+  const figures = html("dl", { class: "zx-figures" }), said = html("p");
   const chart = html("div"), staleness = html("div"), bounds = html("div"), voice = announcer();
   const swatch = (colour, odd) => html("span", { class: "zx-swatch", style: `background:var(--${colour});opacity:${odd ? 0.55 : 1}` });
   const legend = html("ul", { class: "zx-legend" },
@@ -27,9 +26,10 @@ function render({ model, el }) {
     html("li", { class: "zx-quiet" }, "The shade changes with every version of the weights."));
   el.replaceChildren(html("section", { class: "zx zx-stack", "aria-label": "Timeline simulator" },
     chosen.root,
-    html("div", { class: "zx-sliders zx-by-four" }, ...Object.values(sliders).map(({ root }) => root)),
+    html("div", { class: "zx-sliders zx-by-three" }, ...Object.values(sliders).map(({ root }) => root)),
     reason,
     figures,
+    said,
     html("div", { class: "zx-stack", style: "gap:10px" }, legend, chart),
     html("div", { class: "zx-columns" }, bounds, staleness),
     voice.root));
@@ -54,12 +54,14 @@ function render({ model, el }) {
     result = answer;
     const { sync, async } = answer;
     const figure = (name, value, text, note) => html("div", {}, html("dt", {}, name), html("dd", { "data-value": value }, text), html("dd", { class: "zx-note" }, note));
-    const limit = (run) => `at best ${secondsText(run.bounds[4])}: ${LIMITS[run.binding].toLowerCase()}`;
+    const limit = (run) => `at best ${secondsText(run.bounds[4])}: ${LIMITS[run.binding]}`;
     figures.replaceChildren(
       figure("Synchronous", sync.seconds, secondsText(sync.seconds), limit(sync)),
       figure("Asynchronous", async.seconds, secondsText(async.seconds), limit(async)),
       figure("Speed-up", async.speed_up, `${async.speed_up.toFixed(2)} ×`, "on the same latencies"));
     voice.say(`Synchronous ${secondsText(sync.seconds)}, asynchronous ${secondsText(async.seconds)}, speed-up ${async.speed_up.toFixed(2)}.`);
+    const wins = async.speed_up >= 1.02 ? `${async.speed_up.toFixed(2)} times as fast` : async.speed_up > 0.98 ? "just as fast" : "slower";
+    said.textContent = `Side by side is ${wins}. What limits it now: ${LIMITS[async.binding]}.`;
     bounds.replaceChildren(boundsTable(sync, async));
     staleness.replaceChildren(...stalenessBars(async.staleness));
     drawing.redraw();
@@ -127,7 +129,7 @@ function boundsTable(sync, async) {
   return html("table", { class: "zx-table" },
     html("caption", {}, "No run can take less than this"),
     html("thead", {}, html("tr", {}, html("th", { scope: "col" }, "because of the"), html("th", { scope: "col" }, "sync"), html("th", { scope: "col" }, "async"))),
-    html("tbody", {}, ...rows, line("All of it together", (run) => run.bounds[4])),
+    html("tbody", {}, ...rows, line("all four at once", (run) => run.bounds[4])),
     html("tfoot", {}, line("Simulated", (run) => run.seconds)));
 }
 
