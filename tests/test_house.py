@@ -32,20 +32,20 @@ LINES = {
     "course": 9_900,
     "cli": 1_100,
     "training": 1_780,
-    "simulation": 950,
+    "simulation": 935,
     "sizing": 550,
-    "learning": 1_550,
+    "learning": 1_490,
     "hosts": 600,
     "run": 700,
-    "policy": 1_965,
+    "policy": 1_945,
     "services": 1_300,
     "task": 850,
-    "weights": 800,
+    "weights": 775,
     ".": 320,
 }
 """At most so many lines in each folder; "." is the files of the root. A capability that comes in
 takes machinery out: a budget is lowered when there is less, and never raised."""
-SYSTEM = 12_411
+SYSTEM = 12_335
 BESIDE = {
     "tests": ("tests/**/*.py", 20_000),
     "benchmarks": ("benchmarks/*.py", 2_500),
