@@ -343,10 +343,9 @@ def _(name):
 @app.cell
 def _(benchmark, config, real, sampling, small, smol, summarise):
     by_shots, anywhere = {}, {}
-    for shots in (0, 1, 2, 4):
-        for who, asked in {"small": small, "SmolLM2": smol}.items():
-            if asked is None:
-                continue
+    policies = {"small": small} | ({"SmolLM2": smol} if smol else {})
+    for who, asked in policies.items():
+        for shots in (0, 1, 2, 4):
             found = real
             if asked is small or shots != config.shots:
                 found = benchmark(asked, ("simple",), config.real_samples, shots, sampling)
@@ -412,8 +411,9 @@ def outcome(answer, expected, finish):
     "truncated"      no answer, `finish` is "tokens": cut off
     "wrong_format"   no answer, it just ended its text
 
-    `answer` and `expected` are integers; `answer` is None if there is none. `finish` says what
-    ended it: a limit ("turns", "tokens"), its last token ("eos") or its last line ("answer").
+    `answer` and `expected` are integers; `answer` is None if there is none.
+    `finish` says what ended it: a limit ("turns", "tokens"), its last token ("eos")
+    or its last line ("answer").
 
     >>> outcome(7, 7, "answer"), outcome(None, 7, "turns")
     ('success', 'tool_spam')
@@ -542,7 +542,7 @@ def _(answered):
 
 @app.cell(hide_code=True)
 def _(lenient, priced, whose_pay):
-    _rows = ["ending | episodes | answer | form | needless calls | reward | lenient"]
+    _rows = ["ending | episodes | answer | form | calls | reward | lenient"]
     for _ending, _found in priced.items():
         if _found:
             *_parts, _share = (fmean(column) for column in zip(*_found, strict=True))
@@ -550,13 +550,16 @@ def _(lenient, priced, whose_pay):
             _rows.append(
                 f"{_ending.replace('_', ' ')} | {len(_found)} | {_means} | {_share:.0%}"
             )
-    _right, _own, _tool = map(lenient.count, ("answer", "own words", "tool's words"))
-    lesson.table(
-        f"Each ending, which term of the reward answers it (means, by {whose_pay}), and how many of it a lenient checker pays for. "
-        f"It pays {_right + _own + _tool} of {len(lenient)} instead of {_right}: {_own} have the right value in the wrong form, "
-        f"{_tool} only in the tool's words",
+    _table = lesson.table(
+        f"What each ending earns, term by term, in the mean: by {whose_pay}",
         nb05.rows("\n".join(_rows)),
     )
+    _right, _own, _tool = map(lenient.count, ("answer", "own words", "tool's words"))
+    _told = lesson.md(f"""
+    A lenient checker pays for {_right + _own + _tool} of {len(lenient)} episodes instead of {_right}: {_own} have the right value
+    in the wrong form, {_tool} only in the tool's words.
+    """)
+    mo.vstack([_table, _told])
     return
 
 
