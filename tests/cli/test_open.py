@@ -84,7 +84,7 @@ def test_the_wheel_carries_what_is_copied():
 
 
 @pytest.mark.long
-def test_the_wheel_alone_opens_05(home):
+def test_the_wheel_alone_opens_05b(home):
     """In an environment that has what the course needs, and of the course the wheel only."""
     clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"HOME": str(home)}
 
@@ -105,7 +105,7 @@ def test_the_wheel_alone_opens_05(home):
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
     opened = subprocess.Popen(
-        [own / "zorplex-rl", "open", "05", "--port", port, "--no-browser"],
+        [own / "zorplex-rl", "open", "05b", "--port", port, "--no-browser"],
         cwd=home, env=clean, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
     try:
