@@ -59,7 +59,8 @@ class Learner:
         """Train on ``episodes``, each with its advantage; with ``--credit prefix`` whole groups.
         Returns the step's diagnostics, those of the loss before its first update.
 
-        Raises TrainingDiverged if loss or gradient are not finite; the weights are as before then.
+        Raises TrainingDiverged if loss or gradient are not finite: the caller must neither publish nor
+        save the weights.
         """
         return take_step(self, episodes, advantages, reference_logprobs)
 

@@ -271,6 +271,8 @@ class RolloutEngine:
 
     def _draw(self, branches: Sequence[Sequence[PartialEpisode]], logits: torch.Tensor) -> None:
         """Draw each row's next token from the ``logits`` [B, V] of its branch."""
+        if not any(branches):
+            return
         uniform = [[row.rng.random() for row in rows] for rows in branches]
         for rows, drawn in zip(branches, draw(logits.float(), self.sampling.temperature, uniform), strict=True):
             for row, (token, logprob) in zip(rows, drawn, strict=True):
