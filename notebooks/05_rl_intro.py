@@ -72,7 +72,7 @@ def _(config, environment, sampling, small):
         small,
         config.steps,
         sampling,
-        nb05b.varied(_answered, 4),
+        nb05b.varied([nb05b.example(small, sampling), *_answered], 4),
         lines=5,
     )
     card
@@ -84,7 +84,7 @@ def _():
     lesson.md(f"""
     Each word has a secret number, and only a tool knows it. Solid boxes are tokens of the model, dashed
     ones come from the tool. At the right stands the {lesson.term("reward")}, and what it is made of. At step 0 you see
-    three ways to fail, and a success. Once the training further down has run, the slider shows what 20 steps change.
+    three ways to fail, and a success. The first question comes back in 05b, 08b, 09 and 11. Once the training further down has run, the slider shows what 20 steps change.
 
     How do we measure failures, what do we pay for, and when is one process too few? That is this page.
     """)

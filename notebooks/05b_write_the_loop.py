@@ -68,7 +68,7 @@ def _(answered, config, policy, sampling):
         policy,
         config.steps,
         sampling,
-        nb05b.varied(answered, 4),
+        nb05b.varied([nb05b.example(policy, sampling), *answered], 4),
         lines=5,
     )
     card
@@ -78,7 +78,7 @@ def _(answered, config, policy, sampling):
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    A card as in notebook 05, with no limit on calls: solid boxes are tokens of the model, dashed ones come from the tool.
+    A card as in notebook 05, with the same first question and no limit on calls: solid boxes are tokens of the model, dashed ones come from the tool.
     Once your own functions have trained the policy, further down, the slider shows what each step changed.
     """)
     return
@@ -757,7 +757,7 @@ def _(real):
 
     SmolLM2 has 135 million parameters. Two worked examples stand before each question, because then it
     gets some answers right. The loop is the same, in the package's words; task, sizes and learning rate differ. Its loss is GRPO with clipping; on fresh data it has the gradient of yours.
-    With *your* two functions, your file trains SmolLM2 in some minutes: `python my_rl.py --policy smollm2`.
+    With *your* two functions, your file trains SmolLM2, too, in a little more than a minute: `python my_rl.py --policy smollm2`.
 
     {"" if real else "**SmolLM2 is not on this machine**, so nothing below was computed. Notebook 05 has a button that fetches it (93 MB)."}
     """)

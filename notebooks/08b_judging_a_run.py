@@ -558,7 +558,7 @@ def _(ask_hack, card, config, hacked):
         why=f"""
     The reward went from {_was["reward"]:.2f} to {_is["reward"]:.2f}, the share of right answers from {_was["accuracy"]:.0%} to {_is["accuracy"]:.0%}, and the calls from {_was["calls"]:.1f} to {_is["calls"]:.1f}.
     These are means of the first steps and of the last. {"That is **reward hacking**: nobody cheated, the policy learns what is paid." if _change < -0.1 else ""}
-    On a dashboard of rewards this run looks like a success. Drag the slider, and read what it writes:
+    On a dashboard of rewards this run looks like a success. Drag the slider, and read what it writes, for the question of notebook 05 first:
     """,
         shows=[
             card,

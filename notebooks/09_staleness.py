@@ -374,7 +374,7 @@ def _(ask_plain, before, card, config, ended, kept_at):
         right=2 if _old < before else 1 if _old < _fresh - 0.1 else 0,
         why=f"""
     Before training {before:.0%} of the tasks were right; after {config.steps} steps {_fresh:.0%} with
-    fresh data and {_old:.0%} with old ones. Nothing else differs. The card shows the run on old data, word by word.
+    fresh data and {_old:.0%} with old ones. Nothing else differs. The card shows the run on old data, word by word. Its first question is notebook 05's.
 
     Most tokens have hardly moved, a few very much. At lag {max(config.ages)}, the effective sample
     size of the tokens is {_last[0]:.0%}; that of the *episodes*, whose ratio is the product over all

@@ -129,7 +129,7 @@ def _(card, recording, unchanged):
     {unchanged.same["episodes"]} of {unchanged.compared["episodes"]} episodes came out the same, token for token and
     log-prob for log-prob, in {unchanged.same["steps"]} of {unchanged.compared["steps"]} steps.
     {"So whatever you change now is the only difference." if unchanged.is_equal else f"The first difference: {unchanged.first_difference}; {unchanged.why}."}
-    Processes that died in it: {len(recording.events("restart"))}.
+    Processes that died in it: {len(recording.events("restart"))}. The card's first question is that of notebook 05.
     """)
     mo.vstack([_told, card])
     return

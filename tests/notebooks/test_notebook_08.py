@@ -138,10 +138,10 @@ def test_a_loop_that_forgets_to_wake_or_to_flatten_is_told_so():
 
 
 @pytest.mark.long
-def test_at_max_lag_0_two_steps_give_the_weights_of_the_packages_controller_bit_for_bit():
+def test_at_max_lag_0_two_steps_give_the_weights_of_the_packages_controller_bit_for_bit(tmp_path):
     config = settings(prompts=4, samples=4, device="cpu")
     run = nb08.run_config(config, steps=2, max_lag=0, eval_tasks=2)
-    ours, folder = nb08.new_path("ours"), RunFolder.create(nb08.new_path("theirs"), run)
+    ours, folder = tmp_path / "ours", RunFolder.create(tmp_path / "theirs", run)
 
     async def both():
         actors = await notebook.bring_up(run, config.device)

@@ -5,7 +5,7 @@ beside_the_engine       the learner's sampler against the package's, episode by 
 foreseen  diagnosis     how well tokens are foreseen; what a trainer would log of the rows that it gets
 chances_after           the next-token probabilities where an answer begins
 push  mass_chart        these after one push; over the steps of a run
-Card                    some episodes before training and after each step, with a slider
+Card  example  varied   episodes before training and after each step, with a slider; one is on all pages
 """
 
 from __future__ import annotations
@@ -238,9 +238,17 @@ class Card(WhatIf):
         self.table = pack(self.make_table())
 
 
+def example(policy: Policy, sampling: Sampling, shots: int = 0) -> Episode:
+    """Return what ``policy`` writes for the question that stands first in the cards of all pages, scored."""
+    (task,) = Zorplex(0, shots=shots).tasks(("compositional",), 1, "held_out")
+    (episode,) = rollout(policy, [RolloutRequest(task, 7)], ZORPLEX.execute, sampling)
+    return replace(episode, score=score(episode))
+
+
 def varied(episodes: Sequence[Episode], count: int) -> list[Episode]:
-    """Return ``count`` scored episodes that end in as many ways as there are, a success after three failures."""
-    unlike: dict[str, list[Episode]] = {outcome: [] for outcome in (*OUTCOMES[1:4], OUTCOMES[0], *OUTCOMES[4:])}
+    """Return ``count`` scored episodes that end in as many ways as there are: the first one, failures, a success."""
+    order = (episodes[0].scored.outcome, *OUTCOMES[1:4], OUTCOMES[0], *OUTCOMES[4:])
+    unlike = {outcome: list[Episode]() for outcome in order}
     for episode in episodes:
         unlike[episode.scored.outcome].append(episode)
     turns = [episode for row in zip_longest(*unlike.values()) for episode in row if episode is not None]
@@ -262,7 +270,8 @@ def train_the_real_one(
     sampling = Sampling(max_tokens=48, max_turns=8, slots=32)
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     marks = [[answer(policy, tasks, sampling) for tasks in exams]]
-    card = Card("SmolLM2: an arrow in a solid box is an invented result", policy, steps, sampling, marks[0][0][:3])
+    shown = [example(policy, sampling, shots=2), *marks[0][0][:3]]
+    card = Card("SmolLM2: an arrow in a solid box is an invented result", policy, steps, sampling, shown)
 
     def on_step(step: int, episodes: Sequence[Episode]) -> None:
         curve.add("sampled", step, accuracy(episodes))

@@ -39,22 +39,17 @@ from zorplex_rl.training.run_log import RunLog
 KEPT = Path("runs") / "notebook_08"
 """Where the run with the kill stays, in the folder above the notebooks, for notebook 11 to replay."""
 SMALL = {"task": "compositional", "shots": 0, "prompts": 8, "max_tokens": 96, "learning_rate": 4e-4}
-REAL = {"task": "simple", "shots": 2, "prompts": 2, "max_tokens": 48, "learning_rate": 2e-5}
+REAL = {"task": "simple", "shots": 2, "prompts": 2, "max_tokens": 26, "learning_rate": 2e-5}
 """Settings for the small policy, and for a pre-trained one, which sees worked examples."""
 PROCESSES = list[Any]()
 """What runs: a cell that runs again stops what it had left."""
 SCRATCH = tempfile.TemporaryDirectory(prefix="zorplex_rl_08_")
 
 
-def new_path(name: str) -> Path:
-    """Return a path that is gone when the notebook is."""
-    return Path(tempfile.mkdtemp(dir=SCRATCH.name)) / name
-
-
 def create(run: Config, beside: str | None = None) -> RunFolder:
     """Create the folder of a run: a temporary one, or ``KEPT`` for the notebook ``beside`` it, where
     it takes the place of the one before."""
-    path = Path(beside).resolve().parents[1] / KEPT if beside else new_path("run")
+    path = Path(beside).resolve().parents[1] / KEPT if beside else Path(tempfile.mkdtemp(dir=SCRATCH.name)) / "run"
     shutil.rmtree(path, ignore_errors=True)
     return RunFolder.create(path, run)
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from zorplex_rl.course import FILES
 from zorplex_rl.course.figures.lines import shaped_chart
-from zorplex_rl.course.nb05b import Card, varied
+from zorplex_rl.course.nb05b import Card, example, varied
 from zorplex_rl.course.widgets.what_if import Answer, Knob, WhatIf
 from zorplex_rl.policy.load import Policy
 from zorplex_rl.policy.rollout import Sampling
@@ -85,7 +85,8 @@ class PaidCard(Card):
     ) -> None:
         self.bonus = bonus
         # One of each outcome; what is cut off is long.
-        shown = [self.paid(e) for e in varied(answered, 5) if e.scored.outcome != "truncated"]
+        ends = varied([example(policy, sampling), *answered], 5)
+        shown = [self.paid(each) for each in ends if each.scored.outcome != "truncated"]
         super().__init__("What the policy writes while its reward rises", policy, steps, sampling, shown, lines=5)
 
     def paid(self, episode: Episode) -> Episode:

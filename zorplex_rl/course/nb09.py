@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from zorplex_rl.course.nb05b import Card, varied
+from zorplex_rl.course.nb05b import Card, example, varied
 from zorplex_rl.course.recorded_study import Study
 from zorplex_rl.course.staleness import EVALUATION_SEED, Conditions, held_out_accuracy
 from zorplex_rl.course.widgets import LiveCurve
@@ -73,7 +73,7 @@ def falling(policy: Policy, environment: Zorplex, conditions: Conditions, steps:
     """Return a card of four held-out tasks, at step 0."""
     tasks = environment.tasks(kinds_of(conditions.task, conditions.difficulty), 24, "held_out")
     sampling = Sampling(max_tokens=conditions.max_tokens)
-    shown = varied(play(policy, environment, tasks, EVALUATION_SEED, sampling), 4)
+    shown = varied([example(policy, sampling), *play(policy, environment, tasks, EVALUATION_SEED, sampling)], 4)
     return Card("What the policy writes while it trains on old data", policy, steps, sampling, shown, lines=5)
 
 

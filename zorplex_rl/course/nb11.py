@@ -23,14 +23,13 @@ from typing import TYPE_CHECKING, Any
 from zorplex_rl.course import nb08
 from zorplex_rl.course.alarm import BEARABLE, RATE, alike
 from zorplex_rl.course.figures.two_runs import two_runs, why_parted
-from zorplex_rl.course.nb05b import Card
+from zorplex_rl.course.nb05b import Card, example
 from zorplex_rl.course.recorded_study import Row, Study
-from zorplex_rl.policy.rollout import rollout
-from zorplex_rl.policy.tool_loop import Sampling, held_out_requests
+from zorplex_rl.learning.train_simple import play
+from zorplex_rl.policy.tool_loop import Sampling
 from zorplex_rl.run import figure as style
 from zorplex_rl.run.figure import render
 from zorplex_rl.simulation.what_if import PairedRuns, RecordedRun
-from zorplex_rl.task.rewards import score
 from zorplex_rl.training.controller import Controller
 
 if TYPE_CHECKING:
@@ -59,12 +58,10 @@ async def make_run(config: SimpleNamespace) -> Path:
 
 
 def card_of(recording: RecordedRun) -> Card:
-    """Return a card of three held-out questions, as the run's policy answers them at first."""
+    """Return a card of the course's question and two held-out ones, as the run's policy answers them at first."""
     environment, sampling = recording.source.make(), Sampling.of(recording.config)
-    requests = held_out_requests([environment.task(index, "held_out") for index in range(3)])
-    shown = rollout(recording.policy, requests, environment.execute, sampling)
-    for episode in shown:
-        episode.score = score(episode)
+    tasks = [environment.task(index, "held_out") for index in range(2)]
+    shown = [example(recording.policy, sampling), *play(recording.policy, environment, tasks, 1, sampling)]
     return Card("Three questions to the run's policy", recording.policy, len(recording.batches), sampling, shown)
 
 

@@ -20,12 +20,10 @@ from zorplex_rl.learning.learner import Learner
 from zorplex_rl.learning.ratios import Diagnostics
 from zorplex_rl.learning.train_simple import play
 from zorplex_rl.policy.load import Policy, load_policy
-from zorplex_rl.policy.rollout import Sampling
+from zorplex_rl.policy.tool_loop import EVALUATION_SEED, Sampling
 from zorplex_rl.task.environment import Zorplex, kinds_of
 from zorplex_rl.task.episode import Episode
 from zorplex_rl.task.rewards import accuracy
-
-EVALUATION_SEED = 1_000_003
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from torch.nn.utils.rnn import pad_sequence
 from zorplex_rl.config import LearnerConfig
 from zorplex_rl.policy.load import Policy, load_policy
 from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
-from zorplex_rl.task.environment import Zorplex, kinds_of
+from zorplex_rl.task.environment import Environment, Zorplex, kinds_of
 from zorplex_rl.task.episode import Episode, Task
 from zorplex_rl.task.rewards import accuracy, score
 
@@ -71,7 +71,7 @@ def train(
 
 def play(
     policy: Policy,
-    environment: Zorplex,
+    environment: Environment,
     tasks: list[Task],
     seed: int,
     sampling: Sampling = Sampling(),

@@ -25,9 +25,9 @@ from runs import eventually
 
 from zorplex_rl.course.lesson import lesson
 from zorplex_rl.course.lesson.glossary import GLOSSARY
-from zorplex_rl.course.site import search
+from zorplex_rl.course.site import reference, search
 from zorplex_rl.course.site.__main__ import main
-from zorplex_rl.course.site.build import FRAME, MARKER, build_site, check_links, publish, zip_site
+from zorplex_rl.course.site.build import MARKER, build_site, check_links, publish, zip_site
 from zorplex_rl.course.site.contents import Card, built_by, headline_of, routes
 from zorplex_rl.course.site.course_map import Station, course_map
 from zorplex_rl.course.site.export import export
@@ -40,6 +40,7 @@ pytestmark = pytest.mark.slow
 with_a_library = pytest.mark.skipif(not search.installed(), reason=search.WITHOUT)
 about_the_course = pytest.mark.skipif("ZORPLEX_SITE" not in os.environ, reason="this test is about the real course")
 
+FRAME = ("index.html", "glossary.html", reference.PAGE, search.PAGE)  # the pages of no notebook
 TOP = """
 import marimo
 

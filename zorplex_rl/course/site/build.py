@@ -21,8 +21,6 @@ from zorplex_rl.course.site.frame import contents_page, glossary_page, lesson_pa
 from zorplex_rl.course.site.page import Lesson, Page
 from zorplex_rl.errors import ConfigError, SiteError
 
-FRAME = ("index.html", "glossary.html", reference.PAGE, search.PAGE)
-"""The pages that belong to no notebook. The last is there only if what searches is installed."""
 MARKER = ".zorplex-site"
 """Name of the file that lists every file which a build wrote into the folder; it marks the folder
 as a build's own."""
