@@ -2,7 +2,7 @@
 framework.
 
 Run it in the course's folder, which has a small model: half a minute. Or teach a real one, on two
-cores and in some minutes: `zorplex-rl policy get smollm2`, and then `my_rl.py --policy smollm2`.
+cores and in two minutes: `zorplex-rl policy get smollm2`, and then `my_rl.py --policy smollm2`.
 
 Each word has a secret number, and only a tool knows it. What stands behind an arrow is fed by the
 loop; the model draws the rest:
@@ -22,7 +22,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 TRAINING = "blip clup faz frub gorn hax klem mip norf prub rilk snib ulf wub zam zork".split()
 HELD_OUT = "bonk drim flim glop grix jint lurp nask plek quon skob trun vom yim zil zorp".split()
 SYSTEM = "Words have hidden values. LOOKUP[word] tells one. Do the arithmetic. End with [ANSWER] and the integer."
-SAMPLED, GREEDY = (Record(temperature=t, max_tokens=96) for t in (1.0, 0.001))
+SAMPLED, GREEDY, SHORT = (Record(temperature=t, max_tokens=m) for t, m in ((1.0, 96), (0.001, 96), (1.0, 26)))
 CALL, ANSWER = re.compile(r"LOOKUP\[([^\[\]\n]*)\]"), re.compile(r"\[ANSWER\] *(-?[0-9]+) *$", re.MULTILINE)
 find_call, find_answer = CALL.search, ANSWER.search
 SHOTS = ("What is wug?", "LOOKUP[wug] -> 35\n[ANSWER] 35", "Tell the value of gazz.", "LOOKUP[gazz] -> 30\n[ANSWER] 30")
@@ -117,11 +117,11 @@ class Reader:
         return Record(logits=self.logits)
 
 
-def train(policy, steps=8, prompts=4, group_size=8, learning_rate=5e-4, seed=0, examples=()):
+def train(policy, steps=8, prompts=4, group_size=8, learning_rate=5e-4, seed=0, sampling=SAMPLED, examples=()):
     optimizer = torch.optim.AdamW(policy.model.parameters(), learning_rate, weight_decay=0.0)
     for step in range(steps):
         tasks = [draw_task(TRAINING, f"{seed} {step} {n // group_size}", examples) for n in range(prompts * group_size)]
-        episodes = play(policy, tasks, SAMPLED, seed=1_000_000 * (seed + 1) + step * len(tasks))
+        episodes = play(policy, tasks, sampling, seed=1_000_000 * (seed + 1) + step * len(tasks))
         rewards = [episode.reward for episode in episodes]
         groups = [rewards[start : start + group_size] for start in range(0, len(rewards), group_size)]
         advantages = [(reward - fmean(group)) / (pstdev(group) + 1e-4) for group in groups for reward in group]
@@ -136,11 +136,11 @@ if __name__ == "__main__":
     folder, examples, exam, settings = "zorplex_rl/policy/embedded", (), GREEDY, {}
     if sys.argv[1:] == ["--policy", "smollm2"]:
         folder = os.path.expanduser(os.getenv("ZORPLEX_CACHE") or "~/.cache/zorplex-rl") + "/smollm2"
-        examples, exam, settings = EXAMPLES, SAMPLED, {"steps": 6, "prompts": 2, "learning_rate": 5e-5}
+        examples, exam, settings = EXAMPLES, SHORT, {"steps": 3, "prompts": 2, "learning_rate": 5e-5, "sampling": SHORT}
     torch.set_num_threads(2 if examples else 1)
     model, tokenizer = AutoModelForCausalLM.from_pretrained(folder).float(), AutoTokenizer.from_pretrained(folder)
     policy = Record(model=Reader(model.eval()), tokenizer=tokenizer, eos_ids=(tokenizer.eos_token_id,))
-    held_out = [draw_task(HELD_OUT, number, examples) for number in range(20 if examples else 50)]
+    held_out = [draw_task(HELD_OUT, number, examples) for number in range(16 if examples else 50)]
     print(f"held out: {fmean(e.right for e in play(policy, held_out, exam, seed=0)):.0%} right")
     train(policy, **settings, examples=examples)
     print(f"held out: {fmean(e.right for e in play(policy, held_out, exam, seed=0)):.0%} right")
