@@ -10,11 +10,14 @@ import pytest
 from echo import Deaf, Parrot
 from runs import until
 
+from zorplex_rl.config import Config
 from zorplex_rl.errors import WeightPullError
 from zorplex_rl.services.replica import Replica, ReplicaFailed, ServiceOptions, State, replicas_of
+from zorplex_rl.services.runtime import start_monarch, this_host
 from zorplex_rl.services.service import Service
+from zorplex_rl.task.environment import Zorplex
 from zorplex_rl.training import generator
-from zorplex_rl.training.generator import NO_WEIGHTS, GeneratorHandle
+from zorplex_rl.training.generator import NO_WEIGHTS, GeneratorActor, GeneratorHandle
 
 pytestmark = pytest.mark.slow
 
@@ -93,3 +96,18 @@ def test_weights_that_a_trainer_offers_and_cannot_be_read_end_the_run_with_the_r
     with pytest.raises(WeightPullError, match="generator 0 .*: the trainer is far away"):
         asyncio.run(scenario())
     assert 1 < len(asked) < 5
+
+
+@pytest.mark.long
+def test_its_progress_counts_what_is_under_way_and_forgets_what_is_over():
+    async def scenario():
+        procs = this_host().spawn_procs(per_host={"procs": 1})
+        actor = procs.spawn("generator", GeneratorActor, "generator_0", Config(group_size=1, max_tokens=4), "cpu")
+        await actor.setup.call_one()
+        tasks = enumerate(Zorplex(0).tasks(("simple",), 3))
+        await asyncio.gather(*(actor.generate.call_one([task]) for task in tasks))
+        assert await actor.how_far.call_one() == "0 of 0"
+        await procs.stop()
+
+    start_monarch()
+    asyncio.run(scenario())

@@ -104,23 +104,25 @@ class GeneratorActor(ModelActor):
             group = await self._stream.sample(group_requests([(number, task)], size, self.config.seed))
             for episode in group:
                 episode.generator = self.recorder.actor
-            self._ended += 1
+            self._count(ended=1)
             return number, group
 
-        self._begin(len(tasks))
+        self._count(asked=len(tasks))
         groups = await asyncio.gather(*(sample(*numbered) for numbered in tasks))
+        self._count(-len(tasks), -len(tasks))
         return groups, (self.recorder.actor, *self._stream.take_history())
 
     @concurrent_endpoint
     async def evaluate(self, tasks: list[Task], temperature: float) -> list[Episode]:
         """Return an episode for each of ``tasks``, sampled with the same draws every time."""
-        self._begin(len(tasks))
-        return await self.compute(self._evaluate, held_out_requests(tasks), temperature)
+        self._count(asked=len(tasks))
+        episodes = await self.compute(self._evaluate, held_out_requests(tasks), temperature)
+        self._count(-len(tasks), -len(tasks))
+        return episodes
 
-    def _begin(self, count: int) -> None:
-        if self._ended == self._asked:
-            self._ended = self._asked = 0
-        self._asked += count
+    def _count(self, ended: int = 0, asked: int = 0) -> None:
+        self._ended += ended
+        self._asked += asked
 
     @concurrent_endpoint
     async def how_far(self) -> str:
@@ -131,10 +133,7 @@ class GeneratorActor(ModelActor):
         engine = self._engine(temperature, self._environment.execute)
         engine.version = self._version
         with self.recorder.span("evaluate", version=engine.version):
-            return engine.run(requests, self._note_end)
-
-    def _note_end(self, episode: Episode) -> None:
-        self._ended += 1
+            return engine.run(requests, lambda episode: self._count(ended=1))
 
     def _engine(self, temperature: float, execute: Execute) -> "RolloutEngine":
         from zorplex_rl.policy.rollout import RolloutEngine
