@@ -211,11 +211,11 @@ def token_logprobs(policy: Policy, batch: MicroBatch, temperature: float = 1.0) 
     logits, the largest tensor of a step, are computed once for each distinct beginning."""
     chosen = batch.mask.bool()
     distinct, which = batch.places[chosen].unique(return_inverse=True)
-    states = states_of(policy.model, batch.tree)[distinct]
-    all_logp = torch.log_softmax(project(policy.model, states) / temperature, dim=-1)
+    logits = project(policy.model, states_of(policy.model, batch.tree)[distinct])
+    all_logp = torch.log_softmax(logits if temperature == 1 else logits / temperature, dim=-1)
     picked = all_logp[which, batch.ids[chosen]]
     with torch.no_grad():
-        entropies = -(all_logp.exp() * all_logp).sum(-1)[which]
+        entropies = -torch.einsum("nv,nv->n", all_logp.exp(), all_logp)[which]
     zeros = torch.zeros_like(batch.mask)
     return zeros.masked_scatter(chosen, picked), zeros.masked_scatter(chosen, entropies)
 
