@@ -38,7 +38,7 @@ from zorplex_rl.policy.smollm2 import cached
 
 TARGET = 0.80
 THREADS = 2
-PROMPTS, GROUP_SIZE, SHOTS = 4, 8, 2
+PROMPTS, GROUP_SIZE = 4, 8
 SIDES = ("ours", "trl")
 
 
@@ -52,18 +52,20 @@ class Options:
     """Make only the runs of this seed."""
     seeds: int = 5
     """Runs of each side, from seed 0 on."""
-    steps: int = 24
+    steps: int = 3
     """Steps of each run."""
     tasks: int = 200
     """Held-out tasks on which a run is evaluated after each step."""
-    rate: float = 2e-5
+    rate: float = 4e-5
     """Learning rate of our side."""
-    trl_rate: float = 2e-5
+    trl_rate: float = 4e-5
     """Learning rate of TRL's side."""
     warmup_steps: int = 0
     """Steps of the warm-up, on both sides."""
-    max_tokens: int = 40
-    """Most tokens of a response, on both sides."""
+    shots: int = 4
+    """Worked examples before each question, on both sides."""
+    max_tokens: int = 26
+    """Most tokens of a response, on both sides. The longest right one has 22."""
     flags: str = ""
     """More flags for `zorplex-rl train`, separated by spaces."""
     policy: Path = field(default_factory=cached)
@@ -79,7 +81,7 @@ def run(options: Options, side: str, seed: int) -> list[tuple[float, float]]:
     def train(folder: Path) -> None:
         if side == "ours":
             command = (
-                "-m", "zorplex_rl", "train", "--policy", options.policy, "--task", "simple", "--shots", SHOTS, "--seed", seed,
+                "-m", "zorplex_rl", "train", "--policy", options.policy, "--task", "simple", "--shots", options.shots, "--seed", seed,
                 "--prompts-per-step", PROMPTS, "--group-size", GROUP_SIZE, "--max-lag", 0, "--threads", THREADS, "--spares", 0,
                 "--dtype", "float32", "--learning-rate", options.rate, "--warmup-steps", options.warmup_steps, "--steps", options.steps,
                 "--eval-every", 1, "--eval-tasks", options.tasks, "--checkpoint-every", options.steps,
@@ -88,7 +90,7 @@ def run(options: Options, side: str, seed: int) -> list[tuple[float, float]]:
         else:
             job = {
                 "folder": str(folder), "seed": seed, "steps": options.steps, "threads": THREADS, "eval_tasks": options.tasks,
-                "policy": str(options.policy), "kind": "simple:easy", "shots": SHOTS, "prompts": PROMPTS, "micro_batch": 8,
+                "policy": str(options.policy), "kind": "simple:easy", "shots": options.shots, "prompts": PROMPTS, "micro_batch": 8,
                 "learning_rate": options.trl_rate, "warmup_steps": options.warmup_steps,
                 "max_tokens": options.max_tokens,
             }  # fmt: skip
@@ -157,7 +159,7 @@ def bound(options: Options) -> None:
     """Print which share of the bound our sampling and our gradient reach."""
     torch.set_num_threads(THREADS)
     rows = []
-    for part in measure(load_policy(str(options.policy)), PROMPTS, GROUP_SIZE, SHOTS):
+    for part in measure(load_policy(str(options.policy)), PROMPTS, GROUP_SIZE, options.shots):
         rows.append([part.name, f"{part.seconds:.2f}", f"{part.bound:.2f}", f"{part.bound / part.seconds:.0%}"])
     print_table(f"{PROMPTS} × {GROUP_SIZE} episodes, {THREADS} threads", ["", "s", "products alone, s", "share"], rows)
 
