@@ -111,7 +111,7 @@ def test_a_version_of_the_weights_passes_five_files():
     assert len(files_of("A version of the weights")) == 5
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_command_train_passes_35_files_in_the_process_that_steers_the_run(tmp_path):
     program = TRAIN.format(tmp_path / "run")
     done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, check=True)

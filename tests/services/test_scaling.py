@@ -24,27 +24,6 @@ async def registered(service):
         yield service
 
 
-async def test_scaling_down_answers_all_that_callers_in_other_processes_have_sent(tmp_path):
-    async with registered(echoes(str(tmp_path / "done"), name="shared", replicas=3)) as service:
-        finders = [await spawn(f"finder_{number}", Finder) for number in range(2)]
-        # None of these may be sent twice, and a third of them comes while the replicas leave.
-        sent = [
-            asyncio.ensure_future(
-                finder.actor.send.call_one("shared", "do", list(range(100 * i, 100 * i + 30)), 1.0, 9).as_asyncio()
-            )
-            for i, finder in enumerate(finders)
-        ]
-        await until(lambda: sum(replica.load for replica in service.replicas) == 18)
-        assert in_flight(service) == 0
-        await service.scale_to(1)
-        answers = [answer for answers in await asyncio.gather(*sent) for answer in answers]
-        assert answers == [*range(30), *range(100, 130)]
-        for finder in finders:
-            await finder.stop()
-    done = sorted(int(line) for file in tmp_path.iterdir() for line in file.read_text().split())
-    assert done == answers
-
-
 async def test_the_least_loaded_replica_leaves_and_the_busy_one_stays():
     async with registered(echoes(name="uneven", replicas=3)) as service:
         finder = await spawn("finder", Finder)
