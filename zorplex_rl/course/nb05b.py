@@ -247,10 +247,12 @@ def example(policy: Policy, sampling: Sampling, shots: int = 0) -> Episode:
 
 def varied(episodes: Sequence[Episode], count: int) -> list[Episode]:
     """Return ``count`` scored episodes that end in as many ways as there are: the first one, failures, a success."""
-    order = (episodes[0].scored.outcome, *OUTCOMES[1:4], OUTCOMES[0], *OUTCOMES[4:])
+    first = episodes[0]
+    order = (first.scored.outcome, *OUTCOMES[1:4], OUTCOMES[0], *OUTCOMES[4:])
     unlike = {outcome: list[Episode]() for outcome in order}
     for episode in episodes:
-        unlike[episode.scored.outcome].append(episode)
+        if episode is first or episode.task.question != first.task.question:
+            unlike[episode.scored.outcome].append(episode)
     turns = [episode for row in zip_longest(*unlike.values()) for episode in row if episode is not None]
     return turns[:count]
 

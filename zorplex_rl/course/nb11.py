@@ -60,7 +60,7 @@ async def make_run(config: SimpleNamespace) -> Path:
 def card_of(recording: RecordedRun) -> Card:
     """Return a card of the course's question and two held-out ones, as the run's policy answers them at first."""
     environment, sampling = recording.source.make(), Sampling.of(recording.config)
-    tasks = [environment.task(index, "held_out") for index in range(2)]
+    tasks = [environment.task(index, "held_out") for index in (1, 2)]
     shown = [example(recording.policy, sampling), *play(recording.policy, environment, tasks, 1, sampling)]
     return Card("Three questions to the run's policy", recording.policy, len(recording.batches), sampling, shown)
 
