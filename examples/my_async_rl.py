@@ -1,6 +1,6 @@
 """Reinforcement learning of tool use in which nobody takes turns: two processes, no framework.
 
-Run it in the course's folder, which has a small model; it takes half a minute. From my_rl.py:
+Run it in the course's folder, which has a small model; it takes a minute. From my_rl.py:
     generator ──► ready: finished groups, at most max_lag versions old when they are used ──► trainer
         ▲                                                                                        │
         └───────────────────── weights: one buffer, and the number of its version ◄──────────────┘

@@ -83,7 +83,7 @@ def _(config, environment, sampling, small):
 def _():
     lesson.md(f"""
     Each word has a secret number, and only a tool knows it. Solid boxes are tokens of the model, dashed
-    ones come from the tool. At the right stands the {lesson.term("reward")}, and what it is made of. At step 0 you see
+    ones come from the tool. At the right stands the {lesson.term("reward")}, and what it is made of: 1 for the right answer, 0.2 for the form, −0.1 for each needless call. At step 0 you see
     three ways to fail, and a success. The first question comes back in 05b, 08b, 09 and 11. Once the training further down has run, the slider shows what 20 steps change.
 
     How do we measure failures, what do we pay for, and when is one process too few? That is this page.
@@ -322,8 +322,8 @@ def _(reports):
     _widest = max(reports, key=lambda report: report.interval[1] - report.interval[0])
     lesson.md(f"""
     Read the intervals first: the true accuracy of `{_widest.name}` may be anywhere from {_widest.interval[0]:.0%} to {_widest.interval[1]:.0%}.
-    It has {_widest.episodes} answers. Nor is each of them a trial: mistakes about the same words tend to repeat. To be
-    safe, questions with the same words count as one. Of held-out words there are {len(HELD_OUT_WORDS)}.
+    It has {_widest.episodes} answers, and they are not independent: mistakes about the same words tend to repeat. So the
+    interval counts questions with the same words as one. Of held-out words there are {len(HELD_OUT_WORDS)}.
     """)
     return
 
@@ -409,7 +409,7 @@ def outcome(answer, expected, finish):
     "wrong_answer"   an answer, another one
     "tool_spam"      no answer, `finish` is "turns": still calling
     "truncated"      no answer, `finish` is "tokens": cut off
-    "wrong_format"   no answer, it just ended its text
+    "wrong_format"   no answer, and any other `finish`
 
     `answer` and `expected` are integers; `answer` is None if there is none.
     `finish` says what ended it: a limit ("turns", "tokens"), its last token ("eos")
@@ -556,8 +556,8 @@ def _(lenient, priced, whose_pay):
     )
     _right, _own, _tool = map(lenient.count, ("answer", "own words", "tool's words"))
     _told = lesson.md(f"""
-    A lenient checker pays for {_right + _own + _tool} of {len(lenient)} episodes instead of {_right}: {_own} have the right value
-    in the wrong form, {_tool} only in the tool's words.
+    A lenient checker pays for {_right + _own + _tool} of {len(lenient)} episodes instead of {_right}. In {_own} the policy wrote the
+    right number, but not as its answer; in {_tool} only the tool wrote it.
     """)
     mo.vstack([_table, _told])
     return
@@ -684,7 +684,7 @@ def _():
 
     This is the synchronous loop. Each line waits for the one before it. Several answers to one question
     are a {lesson.term("group")}, which shows how hard the question was. An answer's {lesson.term("advantage")} says how much better than
-    its group it was, and only that teaches. In 05b you write it.
+    its group it was, and only that teaches. In 05b you write the sampler and the loss of this loop, in 08 the advantages.
 
     ```python
     for step in range(steps):
@@ -749,7 +749,7 @@ def _(seconds):
 def _():
     ask_lag = lesson.predict(
         "Four generators write the eight groups of a step, 1 s each, and the trainer takes 4 s. Once, a group takes 8 s. "
-        "What is the smallest `max_lag` whose run is within 2 % of the fastest? "
+        "What is the smallest `max_lag` of 0 to 4 whose run of six steps is within 2 % of the fastest? "
         "Afterwards try it below: it is the scenario *one straggler*.",
         *("0", "1", "2", "3 or more"),
     )

@@ -252,12 +252,12 @@ def sample_episode(policy, task, execute, sampling, seed):
     """Sample a response. Returns two lists: its token ids, and True where the policy drew one.
 
     Make one `rng = random.Random(seed)`. Call `rng.choices` once for each token that is drawn, at
-    the temperature.
+    `sampling.temperature`.
     Look for answers and calls in what was written since the last result.
     An end-of-text token, one of `policy.eos_ids`: keep it, and stop.
     An answer in a *finished* line: stop. (In an unfinished one more digits may follow.)
     A complete call: inject " -> ", the result and a line break.
-    Never return more than `max_tokens`, results included: cut off what does not fit.
+    Never return more than `sampling.max_tokens`, results included: cut off what does not fit.
 
         encode_prompt(policy.tokenizer, task)    ids of the prompt, a list
         encode_text(policy.tokenizer, text)      ids of any text, a list
@@ -318,8 +318,8 @@ def _(environment, policy, sampler, sampling, whose_sampler):
         policy, environment, sampler, sampling
     )
     lesson.md(
-        f"This was {whose_sampler}, which reads the whole text anew for each token. The package's engine, "
-        f"many episodes at once, gives the same tokens in {sum(same_tokens)} of {len(same_tokens)}, in "
+        f"This was {whose_sampler}, which reads the whole text anew for each token. The package's engine "
+        f"decodes many episodes at once. It wrote the same tokens in {sum(same_tokens)} of {len(same_tokens)} episodes, in "
         f"{both_seconds[0]:.2f} s instead of {both_seconds[1]:.2f} s."
     )
     return by_engine, same_tokens
@@ -572,7 +572,7 @@ def _():
     - {lesson.term("PPO")} takes several steps on one batch, so that the batch is soon off-policy.
       It weights each token by the ratio of its new to its old probability, and
       [clips](https://arxiv.org/abs/1707.06347) that ratio; notebook 09 shows both.
-      A second model, the critic, estimates values.
+      A second model, the critic, estimates the reward to be expected.
     - {lesson.term("GRPO")} replaces that model by the group
       ([DeepSeekMath](https://arxiv.org/abs/2402.03300), section 4). The step here has its
       advantage, with the plain policy gradient. In the paper GRPO also clips, takes the mean over each
@@ -757,7 +757,7 @@ def _(real):
 
     SmolLM2 has 135 million parameters. Two worked examples stand before each question, because then it
     gets some answers right. The loop is the same, in the package's words; task, sizes and learning rate differ. Its loss is GRPO with clipping; on fresh data it has the gradient of yours.
-    With *your* two functions, your file trains SmolLM2, too, in a little more than a minute: `python my_rl.py --policy smollm2`.
+    With *your* two functions, your file teaches SmolLM2, too, in about two minutes: `python my_rl.py --policy smollm2`.
 
     {"" if real else "**SmolLM2 is not on this machine**, so nothing below was computed. Notebook 05 has a button that fetches it (93 MB)."}
     """)

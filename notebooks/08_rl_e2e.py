@@ -339,8 +339,8 @@ def _(config, whose_loop, whose_rule):
     _text = mo.md("""
     ## When does asynchrony pay?
 
-    At `max_lag` 0, generator and trainer take turns, and the one that works may have all cores. At
-    `max_lag` 1 they work side by side, and share them. Measure both with your controller, first with
+    At `max_lag` 0, generator and trainer take turns. At `max_lag` 1 they work side by side. A large model may
+    use all cores in turns, and half of them side by side; the small policy always uses one. Measure both with your controller, first with
     tools that answer at once, and with SmolLM2 if this machine has it. All else here runs the policy
     named at the top.
     """)
@@ -479,7 +479,7 @@ def _():
     In turns, a batch is under way for `sampling` seconds, and for `computing` of them the generator
     computes. A training step takes `training` seconds. At `max_lag` L, the batch of step s starts when
     step s − L − 1 ends, and step s ends `sampling + training` later at the earliest. What else bounds a
-    step from below? Write `step_seconds`: a step's time, if every batch is decoded by itself and each process
+    step from below? Write `step_seconds`, the longest of these bounds: a step's time, if every batch is decoded by itself and each process
     has its own cores. The table below shows where that is wrong.
     """)
     return
@@ -608,7 +608,7 @@ def _(loop, rule, whose_loop, whose_rule):
     `my_async_rl.py` needs no package of this course. It has {whose_rule}, {whose_loop}, and two
     processes that share the weights in memory. It trains at `max_lag` 1, in about a minute: run it, and
     watch its right answers. Its pull waits for a batch, and its loss has no ratio.
-    {"What you wrote in notebook 05b is in it, too." if _kept else "The loop inside is the course's: there is no `my_rl.py` of notebook 05b."}
+    {"The two functions of your `my_rl.py` are in it, too." if _kept else "The loop inside is the course's: there is no `my_rl.py` of notebook 05b."}
     """)
     write = lesson.start_button("Write my_async_rl.py", seconds=float("nan"))
     _folded = lesson.folded("`my_async_rl.py`", f"```python\n{my_async_rl}\n```")

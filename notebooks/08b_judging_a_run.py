@@ -67,7 +67,7 @@ def _():
 
     At the end of a run some number has risen. What has the policy learned? Here you train one as in
     notebook 05b, in a single process, and then ask in three ways. `play` samples and scores one episode for
-    each task, and `compare` makes advantages of a group's rewards. Both do what yours did there.
+    each task, and `compare` makes advantages of a group's rewards. Both do what `play` and `advantages_of` did there.
     """)
     return
 
@@ -113,7 +113,7 @@ def _(config):
 
 @app.function
 def train(config, pays, steps, kl=0.0):
-    """Train a copy of the policy on what `pays(episode)` says. Yields every step."""
+    """Train a copy of the policy on the reward `pays(episode)`. Yields a record after each step."""
     environment = Zorplex(config.seed, shots=config.shots)
     sampling = Sampling(max_tokens=config.max_tokens)
     policy, reference = (load_policy(config.policy, config.device) for _ in range(2))

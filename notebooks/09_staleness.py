@@ -110,7 +110,7 @@ def _():
     ratio = pi / mu
     truth = (pi * reward).sum()
 
-    # The variance of one sample, exactly: a sum over the three tokens.
+    # The variance of one sample: a sum over the three tokens. (Of `normalised` if there are many samples.)
     fresh = (pi * (reward - truth) ** 2).sum()
     weighted = (mu * (ratio * reward - truth) ** 2).sum()
     normalised = (
@@ -184,8 +184,9 @@ def _():
     mo.md("""
     ## A run that falls
 
-    Now the language model. Here is the whole experiment: the loop keeps the last `lag` versions,
-    samples with the oldest of them, and trains the newest, with two updates on each batch.
+    Now the language model. Here is the whole experiment. The loop keeps the newest version
+    and the `lag` before it. It samples with the oldest of them, and trains the newest, with two updates on each
+    batch. The first `lag` steps all use version 0, so data are *up to* `lag` versions old.
     """)
     return
 
@@ -227,7 +228,7 @@ def _(config):
 
 @app.function
 def train_on_old_data(loss, lag, conditions, seed, steps, watch, disturb=None):
-    """Train on data that are ``lag`` versions old. Returns the policy."""
+    """Train on data that are up to ``lag`` versions old. Returns the policy."""
     policy, sampler = load_policy(conditions.policy), load_policy(conditions.policy)
     environment = Zorplex(seed)
     optimizer = torch.optim.AdamW(
@@ -291,7 +292,7 @@ def sample_sizes(log_ratios):
 @app.cell(hide_code=True)
 def _(config):
     ask_plain = lesson.predict(
-        f"The same {config.steps} steps with the plain loss, on fresh data and on data {config.lag} versions old. What happens to accuracy on held-out tasks with the old data?",
+        f"The same {config.steps} steps with the plain loss, on fresh data and on data up to {config.lag} versions old. What happens to accuracy on held-out tasks with the old data?",
         "it rises as with fresh data",
         "it rises, then stays where it is",
         "it rises, then falls below where it began",
@@ -437,8 +438,8 @@ def _(ask_push):
         why="""
     Plain pushes a token that is already rare, at every step. Its probability goes to tokens that were
     not sampled, and no reward says what those are worth. Clipping stops the push in one
-    direction only: a bad token with r = 3 is pushed three times as hard. Masking stops it in both, so a
-    token that has drifted far can never return.
+    direction only: a bad token with r = 3 is pushed three times as hard. Masking stops it in both, so this
+    loss never brings back a token that has drifted far.
     """,
         shows=[
             lesson.figure(
@@ -540,7 +541,7 @@ def _(config, whose_clipped, whose_masked):
     lesson.md(f"""
     ## The same run, with your losses
 
-    We repeat the run on data {config.lag} versions old: with {whose_clipped}, and with {whose_masked}.
+    We repeat the run on data up to {config.lag} versions old: with {whose_clipped}, and with {whose_masked}.
     """)
     return
 
@@ -758,7 +759,7 @@ def _(chosen_for, conditions, whose_choice, wrong):
     We ask {whose_choice}. For the run on old data it says *{chosen_for["old data"]}*, for the one with
     wrong records *{chosen_for["wrong records"]}*. Of {conditions.held_out_tasks} held-out tasks, clipped with wrong records ends at
     {wrong["clipped"]:.0%} and masked at {wrong["masked"]:.0%}. Where
-    a recorded probability is e⁵ too small, the ratio is 148, and clipping pushes a bad token 148
+    a recorded probability is e⁵ times too small, the ratio is 148, and clipping pushes a bad token 148
     times as hard.
     """)
     return
@@ -769,11 +770,11 @@ def _(config, study):
     lesson.md(f"""
     ## Is it the lag, the rate or the loss?
 
-    A recorded study has trained every combination to the end, {len(study.rows)} runs. The *phase
+    A recorded study has trained every combination of loss, lag, rate and seed to the end, {len(study.rows)} runs. The *phase
     diagram* is its map. *Truncated* multiplies the plain loss by min(r, 2) (Ionides 2008; Espeholt et
     al. 2018). **Decoupled PPO** clips around recent weights and corrects for μ with a
     truncated weight (Hilton et al. 2022; Fu et al. 2025). Look at lag 0, the control: at the highest
-    rate, the plain loss fails even on fresh data. Notebook 11, the laboratory, shows how to tell the
+    rate, the plain loss fails in most seeds even on fresh data. Notebook 11, the laboratory, shows how to tell the
     causes apart.
     """)
     return
@@ -846,8 +847,8 @@ def _(lags):
     Lag buys time: notebook 08 measures how much. In a recorded benchmark with tools of 50 ms, lag 1 made 1.25 times as many episodes a second as lag 0.
     Lag 4 made 1.80 times as many (`benchmarks/LOG.md`, 2026-11-22, two cores). Lag costs accuracy: at lag {nb09.accuracy_by_lag(lags)}. That is after {lags.conditions["steps"]}
     steps, the mean of {lags.whole_seeds} seeds, recorded {lags.dates}. With {lags.whole_seeds} seeds,
-    the differences between lags 0 and 4 are noise. Choose the smallest bound beyond which a run gets no
-    faster.
+    the differences between lags 0 and 4 are noise. So choose the smallest `max_lag` beyond which a run gets
+    no faster.
     """)
     return
 
@@ -874,7 +875,7 @@ def _():
 def _(before, config, ended, saved):
     lesson.needs(lambda: (ended, saved))
     lesson.headline(
-        f"data {config.lag} versions old took the policy from {before:.0%} to {ended['plain, old data']:.0%}, where fresh data took it to {ended['plain, fresh data']:.0%}; with the clipped loss, old data took it to {saved['clipped, old data']:.0%}."
+        f"data up to {config.lag} versions old took the policy from {before:.0%} to {ended['plain, old data']:.0%}, where fresh data took it to {ended['plain, fresh data']:.0%}; with the clipped loss, old data took it to {saved['clipped, old data']:.0%}."
     )
     return
 

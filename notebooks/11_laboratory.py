@@ -89,7 +89,7 @@ def _(config):
     torch.set_num_threads(config.threads)
     environment = Zorplex(config.seed)
     then = load_policy(config.policy)  # version 0 of every run here
-    before = lab.held_out_accuracy(then, environment, config.study)
+    before = lab.held_out_accuracy(then, Zorplex(config.fallen_seed), config.study)
     lesson.ran_on(then)
     return before, environment, then
 
@@ -106,7 +106,7 @@ def _(config):
     died, and which episodes each step was trained on. From it, one process can execute the run again,
     without Monarch. If you ran notebook 08, this is *your* run, the one with the killed generator. Otherwise
     the page makes a short run of its own. Any other will do: name its folder as `run` in the settings
-    above. A run of SmolLM2 takes as long again as it took:
+    above. Replaying a run of SmolLM2 takes about as long as the run did:
     `zorplex-rl train --preset smollm2 --steps 3 --out runs/mine`.
     """)
     mo.vstack([_told, start_run])
@@ -140,7 +140,7 @@ def _():
     mo.md("""
     ## One thing changed
 
-    Change one setting. Then the run is executed as it was and changed, on the same random draws, with
+    Change one setting, in the cell below: `change = …`. Then the run is executed as it was and changed, on the same random draws, with
     three seeds. Also try `{"temperature": 0.7}`, `{"max_lag": 8}`, or `{}` with `without_fault = True`.
     On the command line, for any run: `zorplex-rl replay RUN --learning-rate 1.2e-3`.
     """)
@@ -188,7 +188,7 @@ def _(ask_change, compared):
     {_told.words[:1].upper() + _told.words[1:]}, in three seeds. *Clear* means that the interval does not contain 0. Both runs
     of a pair have the same random draws, so most of the luck cancels. But three seeds are few.
 
-    When do the two runs begin to differ? In the first seed {_told.why}. {f"The simulator says {_was:.1f} s as it was and {_now:.1f} s changed." if _was and _now else ""}
+    When do the two runs begin to differ? In the first seed {_told.why}. {f"The simulator predicts {_was:.1f} s for the run as it was, and {_now:.1f} s for the changed one." if _was and _now else ""}
     """,
         shows=[
             lesson.figure(_told.drawn, "Thin: a seed. Thick: their mean. Dots: they part.")
@@ -217,7 +217,7 @@ def _():
 
     Write the drawing at the top of the page as a function. It gets the held-out `accuracies` of a run, in order,
     and those of its `control`, the same run on fresh data with right records. `numerics` are
-    log π_v − log μ of some tokens. `best` is the best accuracy that this run or its control reached.
+    log π_v − log μ of some tokens; many are *far off* if more than 1 % of the ratios are outside 0.8 … 1.2. `best` is the best accuracy that this run or its control reached.
     A run has failed if its final accuracy is less than half of that. Return `"leave it"`, `"mask"`,
     `"lower the rate"` or `"clip"`.
     """)
@@ -262,7 +262,7 @@ def _(advice, before, study, whose_rule):
     We asked {whose_rule} about all {len(study.rows)} runs of notebook 09's study. For each we looked up
     how the run with the advised change ended, on the same seed. Each piece of advice is only the next
     step: after lowering the rate you may still have to clip. Why *lower the rate*? At 8e-4, the plain loss on
-    *fresh* data ends below the {before:.0%} before training in {sum(found < before for found in _fresh)} of {len(_fresh)} seeds.
+    *fresh* data ends below the {before:.0%} before training (on 40 tasks) in {sum(found < before for found in _fresh)} of {len(_fresh)} seeds.
     There the lag is not to blame.
     """)
     _caption = f"Recorded {study.dates} with `python {study.command}`"
@@ -277,7 +277,7 @@ def _(config):
     _told = lesson.md("""
     ## Two leaves of the tree, live
 
-    *Clip*: the plain loss on data that are 20 versions old. *Mask*: fresh data, but the engine records
+    *Clip*: the plain loss on data that are up to 20 versions old. *Mask*: fresh data, but the engine records
     a tenth of the log-probs wrongly, a fault that we plant. Both have the same control, which is
     recorded: the plain loss on fresh data, with the same seed.
     """)
@@ -396,7 +396,7 @@ def _(rang):
 
     Can you know in advance that a run will collapse? Our **alarm** has two parts:
 
-    - A *forecast*, from the settings alone. Harm grows like lag × rate³. So we convert each run to the
+    - A *forecast*, from the settings alone. In our recorded runs, harm grew roughly like lag × rate³. So we convert each run to the
       lag that would be equally harmful at a rate of {RATE:g}. The plain loss survives up to {BEARABLE["reinforce"]} such versions,
       masking up to {BEARABLE["icepop"]}. Importance weights survive up to {BEARABLE["tis"]}, and losses that also limit the size of a step
       up to {BEARABLE["m2po"]}. Clipping survived all of them.

@@ -19,7 +19,6 @@ from torch import Tensor
 
 from zorplex_rl.config import Config, LearnerConfig
 from zorplex_rl.learning.learner import response_logprobs
-from zorplex_rl.learning.ratios import Diagnostics, mismatch
 from zorplex_rl.policy.load import Policy
 from zorplex_rl.task.episode import Episode
 
@@ -30,16 +29,6 @@ class Factors:
 
     numerics: Tensor
     staleness: Tensor
-
-    @property
-    def whole(self) -> Tensor:
-        """log π/μ [n]."""
-        return self.numerics + self.staleness
-
-    def describe(self) -> dict[str, Diagnostics]:
-        """Return the ``mismatch`` of each factor and of the whole."""
-        parts = {"numerics": self.numerics, "staleness": self.staleness, "whole": self.whole}
-        return {name: mismatch(log, torch.zeros_like(log), torch.ones_like(log)) for name, log in parts.items()}
 
 
 def factors(

@@ -190,7 +190,7 @@ def density_chart(seconds: Mapping[str, Sequence[float]]) -> str:
 
 
 def batch_chart(seconds: Sequence[float], plan: Sequence[tuple[int, float]]) -> str:
-    """Draw a batch on its slots by ``plan``, (slot, start) of each episode; the last to end in red."""
+    """Draw a batch on its slots by ``plan``, (slot, start) of each episode; the last to end in orange."""
     ends = [start + took for (_, start), took in zip(plan, seconds, strict=True)]
     slots = 1 + max(slot for slot, _ in plan)
 

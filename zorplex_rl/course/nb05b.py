@@ -306,7 +306,7 @@ def learned(marks: list[list[list[Episode]]]) -> tuple[int | list[int], str, lis
         reports += [summarise(f"{kind}, before", before), summarise(f"{kind}, after", after)]
         why += f"`{kind}`: {accuracy(before):.0%} before, {accuracy(after):.0%} after. "
         why += f"Of {len(before)} questions {right} turned right, and {len(changed) - right} wrong. "
-    why += "If training changed nothing, as many would turn right as wrong. *Better*: by chance, so many turn right less than once in twenty. "
+    why += "If training changed nothing, as many would turn right as wrong. *Better*: chance alone turns so many right at most once in forty. "
     caption = f"SmolLM2 before and after training, {len(marks[0][0])} sampled answers to held-out tasks of each kind"
     option = [[True, False], [False, True], [True, True], [False, False]].index(better)
     return option, why, [table(caption, rows_of(reports))]

@@ -177,7 +177,7 @@ def by_the_clock(runs: Mapping[int, Timeline], curves: Mapping[str, Sequence[Seq
     taken = max(3, sum(end <= over for end in turns))
     shares = [fmean(share for _, share in curves[name_of(of)][:to][-3:]) for of, to in ((lag, None), (0, taken))]
     return (
-        f"When that run was over, after {over:.0f} s, {shares[0]:.0%} of its last three batches were right. "
+        f"When the run at lag {lag} was over, after {over:.0f} s, {shares[0]:.0%} of its last three batches were right. "
         f"The run in turns had taken {taken} of {len(turns)} steps by then, and was at {shares[1]:.0%}."
     )
 

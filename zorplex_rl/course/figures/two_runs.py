@@ -38,7 +38,7 @@ def why_parted(pair: Pair) -> str:
     first, second = tokens_of(before), tokens_of(after)
     lags = [found.metrics["lag_mean"] for found in (before, after)]
     if first.keys() != second.keys():
-        what = "it is trained on other groups"
+        what = "the changed run is trained on other groups"
     elif lags[0] != lags[1]:
         what = f"the mean lag of its groups is {lags[0]:g} versions, and in the changed run {lags[1]:g}"
     elif first != second:
