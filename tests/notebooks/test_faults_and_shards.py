@@ -186,6 +186,7 @@ def test_the_merge_that_is_plugged_into_03_is_the_one_that_trains():
     assert exercise.complaint(notebook.check_merge, stands_still)
 
 
+@pytest.mark.long
 def test_03_trains_on_with_whoever_is_there():
     merge = load_03().merge_solution
     assert train(merge, present=(0, 1)) != train(merge)

@@ -116,7 +116,7 @@ asyncio.run(main())
 """
 
 
-@pytest.mark.parametrize("file", ["the course's", "the learner's"])
+@pytest.mark.parametrize("file", [pytest.param("the course's", marks=pytest.mark.long), "the learner's"])
 def test_the_file_to_keep_survives_a_kill_and_a_hang_and_does_not_wait_for_what_cannot_start(file, page, tmp_path):
     text = (EXAMPLES / "pool.py").read_text() if file == "the course's" else kept_by_the_learner(page)
     (tmp_path / "kept.py").write_text(text)

@@ -112,6 +112,7 @@ def keeping_to_its_first_look(read_headers, read_slot):
     return version, read_slot(0)
 
 
+@pytest.mark.long
 def test_the_readers_reader_is_raced_on_the_real_ring(notebook, monkeypatch):
     """The solution lets nothing through; one that does not look again does, with the same process."""
 

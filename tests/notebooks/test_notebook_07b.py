@@ -111,6 +111,7 @@ def test_more_ranks_than_heads_hold_the_same_head_each_whole(notebook):
     assert [local_box(query.shape, query.sharding, rank).offsets[0] for rank in range(4)] == [0, 16, 32, 48]
 
 
+@pytest.mark.long
 def test_real_shards_arrive_as_the_readers_plan_says(notebook, monkeypatch):
     """The solution's and one that asks rank 0 alone, with the same processes."""
     config = SimpleNamespace(width=16, steps=1)

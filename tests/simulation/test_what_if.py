@@ -61,7 +61,7 @@ def test_a_synchronous_run_is_the_same_bit_for_bit(sync_run):
     [
         {"generators": 2, "on_update": "continue"},
         {"generators": 2, "on_update": "wait"},
-        {"generators": 1, "on_update": "continue", "task": "multi_step"},
+        pytest.param({"generators": 1, "on_update": "continue", "task": "multi_step"}, marks=pytest.mark.long),
     ],
     ids=lambda changed: f"{changed['generators']} {changed['on_update']}",
 )
