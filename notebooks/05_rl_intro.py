@@ -83,10 +83,9 @@ def _(config, environment, sampling, small):
 def _():
     lesson.md(f"""
     Each word has a secret number, and only a tool knows it. Solid boxes are tokens of the model, dashed
-    ones come from the tool. At the right stands the {lesson.term("reward")}, and what it is made of: 1 for the right answer, 0.2 for the form, −0.1 for each needless call. At step 0 you see
-    three ways to fail, and a success. The first question comes back in 05b, 08b, 09 and 11. Once the training further down has run, the slider shows what 20 steps change.
-
-    How do we measure failures, what do we pay for, and when is one process too few? That is this page.
+    ones come from the tool. At the right stands the {lesson.term("reward")}, and what it is made of. At step 0 you see
+    three ways to fail, and a success. Once the training further down has run, the slider shows what 20 steps change.
+    The first question comes back in 05b, 08b, 09 and 11.
     """)
     return
 
@@ -101,8 +100,8 @@ def _():
 
     *Generating* is limited by memory bandwidth: each step of decoding reads all weights, and does little
     arithmetic with them. *Tools and checks* are other programs, to wait for. *Training* is limited by
-    arithmetic. As long as one machine does all three and nobody waits for long, one process is enough.
-    Beyond that, the drawing below becomes a system; notebook 10 counts what fits.
+    arithmetic. As long as one machine does all three and nobody waits for long, one process is enough;
+    notebook 10 counts what fits.
     """)
     return
 
@@ -181,9 +180,9 @@ def _(computed_on, name, policy):
     {lesson.fence(_text)}
 
     The right answer is **{nb05.WORD_PROBLEM.answer}**; the last number of that text is {(re.findall("[0-9]+", _text) or ["missing"])[-1]}.
-    {"Nobody asked for `####`: it stands before the answers in a public set of such problems, GSM8K. The model has seen that form." if "####" in _text else ""}
-    A model that has seen such problems may remember an answer. And how should a program find the answer in
-    prose: is it really the last number? We need a task without these two doubts.
+    {"Nobody asked for `####`: the model has seen it in a public set of such problems, GSM8K." if "####" in _text else ""}
+    A model may remember such an answer. And how should a program find it in prose: is it really the
+    last number? We need a task without these two doubts.
     """)
     return
 
@@ -207,8 +206,8 @@ def _():
     mo.md("""
     ## Words with a secret number
 
-    Each number is new in every task. The model cannot know it; it can only ask a tool. Here is one task
-    with its table, which only the tool sees.
+    Each number is new in every task, so the model must ask the tool. Here is one task with its table,
+    which only the tool sees.
     """)
     return
 
@@ -223,9 +222,8 @@ def _(environment):
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    An answer with tool calls is written in three moves. *Generate*: the model draws a token. *Call*: once
-    the text holds a complete call, the tool runs. *Inject*: its result is appended, as tokens, and
-    generating goes on. Drag the slider.
+    An answer is written in three moves. *Generate*: the model draws a token. *Call*: once the text holds
+    a complete call, the tool runs. *Inject*: its result is appended, as tokens, and generating goes on.
     """)
     return
 
@@ -247,7 +245,7 @@ def _(answered, small):
 def _(environment):
     lesson.figure(
         nb05.four_kinds(environment),
-        "The four kinds: the instruction, the question, and in bold a perfect answer. Results stand behind arrows.",
+        "The four kinds: instruction, question, and in bold a perfect answer. Results stand behind arrows.",
     )
     return
 
@@ -257,8 +255,8 @@ def _():
     lesson.md(f"""
     ## The benchmark
 
-    It asks each policy questions of every kind, and scores the {lesson.term("episode", "episodes")}. The questions are
-    held out: their words are kept from all training.
+    It asks questions of every kind, and scores the {lesson.term("episode", "episodes")}. The questions are held out: their
+    words are kept from all training.
     """)
     return
 
@@ -322,8 +320,8 @@ def _(reports):
     _widest = max(reports, key=lambda report: report.interval[1] - report.interval[0])
     lesson.md(f"""
     Read the intervals first: the true accuracy of `{_widest.name}` may be anywhere from {_widest.interval[0]:.0%} to {_widest.interval[1]:.0%}.
-    It has {_widest.episodes} answers, and they are not independent: mistakes about the same words tend to repeat. So the
-    interval counts questions with the same words as one. Of held-out words there are {len(HELD_OUT_WORDS)}.
+    Mistakes about the same words repeat, so it counts questions with the same words as one. Of held-out words
+    there are {len(HELD_OUT_WORDS)}.
     """)
     return
 
@@ -373,8 +371,8 @@ def _(anywhere, ask_shots, by_shots, computed_on, config, smol):
         right=0 if 3 * _without < 1 else 1 if 3 * _without <= 2 else 2,
         why=f"""
     Without an example {_without:.0%} answer in the format, with 4 examples {_with:.0%}.
-    Of the texts without an example, {_bare:.0%} have the right number somewhere, the tool's lines included; of those with 4, {_shown:.0%}.
-    {"So the examples show the task, not only the form." if 2 * _bare < _shown else "The weights are the same, and the number was often there: much of what examples add is the form."}
+    The right number stands somewhere, the tool's lines included, in {_bare:.0%} of the texts without an example, and in {_shown:.0%} of those with 4.
+    {"So the examples show the task, not only the form." if 2 * _bare < _shown else "The number was often there: much of what examples add is the form."}
     {"RL needs a model that already gets some answers right, so SmolLM2 is trained with two examples before each question." if smol else computed_on}
     """,
         shows=[
@@ -395,8 +393,6 @@ def _():
     "Wrong" is not one thing. First sort the failures, then give each of them a price.
 
     ### Exercise 1: sort them
-
-    Write the rules by which the gallery below is sorted.
     """)
     return
 
@@ -456,7 +452,7 @@ def _(answered, real):
 def _(gallery, small, smol, whose_sort):
     lesson.figure(
         nb05.gallery_of(gallery, (small, smol)),
-        f"One episode of each sort, a success last, and how often each sort comes. By {whose_sort}.",
+        f"One episode of each sort, and how often it comes. By {whose_sort}.",
     )
     return
 
@@ -470,8 +466,8 @@ def _():
 
     1 for the right answer + 0.2 for any answer in the form − 0.1 for each needless call
 
-    Calls are *needless* beyond as many as a perfect answer makes. They cost in every outcome, so a reward
-    may be negative.
+    Calls beyond those of a perfect answer are *needless*. They cost in every outcome, so a reward may be
+    negative.
     """)
     return
 
@@ -509,8 +505,8 @@ def _():
     ### What a lenient checker pays for
 
     Ours is strict: it reads what stands behind `[ANSWER]`. A lenient one pays whenever the right number
-    appears anywhere, even by chance, or if only the tool wrote it. For that pay a policy need only call and
-    stop. Training that finds such a way is {lesson.term("reward hacking")}; 08b shows one.
+    appears anywhere, even if only the tool wrote it. So a policy need only call and stop. Training that finds
+    such a way is {lesson.term("reward hacking")}; 08b shows one.
     """)
     return
 
@@ -556,8 +552,8 @@ def _(lenient, priced, whose_pay):
     )
     _right, _own, _tool = map(lenient.count, ("answer", "own words", "tool's words"))
     _told = lesson.md(f"""
-    A lenient checker pays for {_right + _own + _tool} of {len(lenient)} episodes instead of {_right}. In {_own} the policy wrote the
-    right number, but not as its answer; in {_tool} only the tool wrote it.
+    A lenient checker pays for {_right + _own + _tool} of {len(lenient)} episodes instead of {_right}. In {_own} the right number was not
+    the policy's answer; in {_tool} only the tool wrote it.
     """)
     mo.vstack([_table, _told])
     return
@@ -569,7 +565,7 @@ def _():
     ## Latencies
 
     One episode stops after a line, another goes on until it is cut off. They are written side by side,
-    so each also waits for the others' tokens. Longer answers and slow tools spread the times further.
+    so each also waits for the others' tokens.
     """)
     return
 
@@ -588,8 +584,7 @@ def _(answered, real):
 def _(slowest_over_fastest, timed, times):
     lesson.figure(
         nb05.density_chart(timed),
-        f"How dense the times lie, by kind. The fastest episode took {min(times):.2f} s, the slowest {max(times):.2f} s: "
-        f"{slowest_over_fastest:.1f} times as long.",
+        f"How dense the times lie, by kind. The fastest episode took {min(times):.2f} s, the slowest {slowest_over_fastest:.1f} times as long.",
     )
     return
 
@@ -599,8 +594,8 @@ def _():
     mo.md("""
     ### Exercise 3: the straggler
 
-    A generator has slots, each of which writes one episode at a time. In a synchronous step the trainer
-    starts when the last one is done.
+    Each slot of a generator writes one episode at a time. In a synchronous step the trainer starts when
+    the last one is done.
     """)
     return
 
@@ -665,12 +660,12 @@ def _(ask_idle, batch, idle_share, last, plan, whose_plan):
         ask_idle,
         right=0 if idle_share < 0.15 else 1 if idle_share <= 0.35 else 2,
         why=f"""
-    {idle_share:.0%}. The batch takes {last:.2f} s. Shared out evenly, the same work would take {sum(batch) / 8:.2f} s.
+    {idle_share:.0%}. The batch takes {last:.2f} s; shared out evenly, {sum(batch) / 8:.2f} s.
     """,
         shows=[
             lesson.figure(
                 nb05.batch_chart(batch, plan),
-                f"{len(batch)} of these episodes on eight slots, as if each took as long alone, by {whose_plan}. In orange: the straggler.",
+                f"{len(batch)} episodes on eight slots, by {whose_plan}. In orange: the straggler.",
             )
         ],
     )
@@ -683,8 +678,8 @@ def _():
     ## The asynchronous answer
 
     This is the synchronous loop. Each line waits for the one before it. Several answers to one question
-    are a {lesson.term("group")}, which shows how hard the question was. An answer's {lesson.term("advantage")} says how much better than
-    its group it was, and only that teaches. In 05b you write the sampler and the loss of this loop, in 08 the advantages.
+    are a {lesson.term("group")}. An answer's {lesson.term("advantage")} says how much better than its group it was, and only that
+    teaches. In 05b you write the sampler and the loss, in 08 the advantages.
 
     ```python
     for step in range(steps):
@@ -700,10 +695,9 @@ def _():
     Stop taking turns: put a buffer between both sides, and write the next batch while the trainer
     works. If each side has its own hardware, a step then takes as long as the slower of the two, not as
     long as both. And while one answer is late, others of later batches are begun. The price: the trainer
-    learns from answers of older weights. Such data are called {lesson.term("off-policy")}. `max_lag` bounds by how many
-    versions they are late, and so how far ahead the generators may run.
+    learns from answers of older weights, {lesson.term("off-policy")} data. `max_lag` bounds how many versions old.
 
-    Here is the loop in turns, in one process, with a clock around each phase. It fills the card at the top.
+    Here is the loop in turns, with a clock around each phase. It fills the card at the top.
     """)
     return
 
@@ -738,9 +732,9 @@ def _(seconds):
     lesson.md(f"""
     Of a step with 32 episodes, generating takes {_share["generate"]}, training {_share["train"]}, loading the new weights
     {_share["pull"]}. For a large model and answers of 16,000 tokens,
-    [SortedRL](https://arxiv.org/abs/2603.23414) (March 2026) reports that generating takes up to 70%.
+    [SortedRL](https://arxiv.org/abs/2603.23414) reports that generating takes up to 70%.
 
-    The simulator below draws both ways on one axis, as if each side had a machine of its own. Its scenario *this machine* has the numbers of this run.
+    The simulator below draws both ways, as if each side had its own machine. Its scenario *this machine* has the numbers of this run.
     """)
     return
 
@@ -750,7 +744,7 @@ def _():
     ask_lag = lesson.predict(
         "Four generators write the eight groups of a step, 1 s each, and the trainer takes 4 s. Once, a group takes 8 s. "
         "What is the smallest `max_lag` of 0 to 4 whose run of six steps is within 2 % of the fastest? "
-        "Afterwards try it below: it is the scenario *one straggler*.",
+        "Afterwards try it: the scenario *one straggler*.",
         *("0", "1", "2", "3 or more"),
     )
     ask_lag
@@ -779,7 +773,7 @@ def _(ask_lag):
     lesson.reveal(
         ask_lag,
         right=min(_enough, 3),
-        why=f"{_told}. Later batches are begun while the straggler is written, as far as `max_lag` allows.",
+        why=f"{_told}. While the straggler is written, `max_lag` lets later batches begin.",
     )
     return
 
@@ -805,15 +799,15 @@ def _():
     mo.md("""
     Asynchrony buys more than an answer to stragglers:
 
-    - Generators and trainers *scale apart*: more of one, not of the other (notebook 06).
+    - Generators and trainers *scale apart* (notebook 06).
     - They run on *other hardware*: fast memory for one, arithmetic for the other (notebook 10).
     - *Faults stay where they are*: a dead generator takes only its own episodes with it (notebook 03).
 
     ## Why these are actors
 
     Each box of the drawing has a state of its own: weights, a queue, a table. It speaks to the others
-    only by messages, does one thing at a time, and may die alone. That is an actor. Notebook 01 shows
-    one, 06 a pool of them, 07 how weights reach them, and 08 runs the whole drawing.
+    only by messages, does one thing at a time, and may die alone. That is an actor: 01 shows one, 06 a
+    pool, 07 how weights reach them, 08 the whole drawing.
     """)
     return
 
@@ -829,9 +823,8 @@ def _(idle_share, reports):
     _small = reports[1]
     lesson.recap(
         "A made-up task cannot be memorised, and a program checks it.",
-        f"The small policy is right in {_small.accuracy:.0%} of sums, "
-        f"and {_small.outcomes['wrong_format']:.0%} just end without an answer.",
-        f"Laid out on eight slots, 16 episodes leave {idle_share:.0%} of the time to wait for the last.",
+        f"The small policy is right in {_small.accuracy:.0%} of sums; {_small.outcomes['wrong_format']:.0%} end without an answer.",
+        f"Of the time of eight slots, 16 episodes leave {idle_share:.0%} to wait for the last.",
         "In turns a step takes as long as all phases together; side by side, at best as the slowest.",
     )
     return
