@@ -195,6 +195,7 @@ class Body(nn.Module):
         self.norm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.inv_freq = nn.Buffer(frequencies(config), persistent=False)
         self._cos = self._sin = torch.empty(0)
+        self.tied = bool(getattr(config, "tie_word_embeddings", False))
 
     def forward(self, input_ids: Tensor, positions: Tensor | None = None, attend: Attend | None = None) -> States:
         """Run ``input_ids`` [B, T] at ``positions`` [B, T]: by default rows of text from their
@@ -203,7 +204,7 @@ class Body(nn.Module):
         if positions is None:
             positions = torch.arange(input_ids.shape[1], device=input_ids.device)[None]
         cos, sin = self._rotation(positions)
-        x = embed(self.embed_tokens.weight, input_ids)
+        x = embed(self.embed_tokens.weight, input_ids, self.tied)
         attend = attend or Masked(torch.full_like(input_ids, input_ids.shape[-1] - 1))
         for index, layer in enumerate(self.layers):
             x = layer(x, cos, sin, attend, index)
@@ -222,13 +223,13 @@ class Body(nn.Module):
         return self._cos[positions], self._sin[positions]
 
 
-def embed(table: Tensor, ids: Tensor) -> Tensor:
+def embed(table: Tensor, ids: Tensor, tied: bool = False) -> Tensor:
     """Return the rows [B, T, H] of ``table`` for ``ids``. Where a token occurs several times its
-    gradients add up in float32."""
+    gradients add up in float32. If ``tied``, the output layer's gradient takes those of these rows."""
     if table.dtype == torch.float32 or not table.requires_grad or not torch.is_grad_enabled():
-        return F.embedding(ids, table)
+        return F.embedding(ids, table, sparse=tied)
     distinct, which = ids.unique(return_inverse=True)
-    return F.embedding(distinct, table).float()[which].to(table.dtype)
+    return F.embedding(distinct, table, sparse=tied).float()[which].to(table.dtype)
 
 
 class Model(nn.Module):
@@ -312,7 +313,6 @@ def rope_of(config: dict[str, Any]) -> dict[str, Any]:
 
 def filled(config: SimpleNamespace) -> SimpleNamespace:
     """Return ``config`` with the settings that a file may leave out."""
-    given = vars(config)
     heads = config.num_attention_heads
     defaults = {
         "head_dim": 128 if config.model_type == "qwen3" else config.hidden_size // heads,
@@ -320,5 +320,5 @@ def filled(config: SimpleNamespace) -> SimpleNamespace:
         "attention_bias": False,
         "mlp_bias": False,
     }
-    known = {name: value for name, value in given.items() if value is not None}
-    return SimpleNamespace(**defaults | known | {"rope_parameters": rope_of(given)})
+    known = {name: value for name, value in vars(config).items() if value is not None}
+    return SimpleNamespace(**defaults | known | {"rope_parameters": rope_of(vars(config))})
