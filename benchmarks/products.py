@@ -117,7 +117,7 @@ def measure(policy: Policy, prompts: int, group_size: int = 8, shots: int = 2, r
     def gradient() -> int:
         batches = collate(episodes, advantages, config.token_budget, device=model.device)
         forward = lambda batch: token_logprobs(policy, batch)  # noqa: E731
-        add_gradients(forward, batches, found.tokens, config, learner.optimizer, None, None)
+        add_gradients(forward, batches, found.tokens, config, None, None)
         for master in learner.optimizer.masters:
             master.grad = None
         return sum(batch.tree.ids.numel() for batch in batches)

@@ -1,7 +1,5 @@
 """AdamW without its shell: the bits of torch's own, and nothing of torch's compiler."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 
@@ -30,3 +28,10 @@ def test_it_is_torch_s_own_bit_for_bit(weight_decay):
         assert own.state[one].keys() == other.state[two].keys()
         assert all(torch.equal(own.state[one][name], other.state[two][name]) for name in own.state[one])
     assert [weight.grad for weight in ours] == [None] * 3
+
+
+def test_the_gradient_of_a_bfloat16_weight_is_added_up_at_its_master_alone():
+    own = AdamW([torch.nn.Parameter(torch.zeros(3, dtype=torch.bfloat16))])
+    for _ in range(300):  # In bfloat16 a sum of ones ends at 256.
+        own.parameters[0].sum().backward()
+    assert own.parameters[0].grad is None and own.masters[0].grad.tolist() == [300.0] * 3

@@ -2,12 +2,14 @@
 
 A bfloat16 weight has eight bits of mantissa: it would lose a small step, and a sum of gradients
 would lose whatever is below a 256th of it. So both are kept in float32, and the weights are rounded
-from the masters after each step. A float32 model is its own master.
+from the masters after each step. A parameter's gradient goes to its master as soon as it is there, so
+there are never all of both kinds. A float32 model is its own master.
 
 ``torch.optim.AdamW`` is a shell around the function called here, and imports torch's compiler.
 """
 
 from collections.abc import Callable, Iterable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -15,7 +17,8 @@ from torch.optim.adamw import adamw
 
 
 class AdamW:
-    """Keeps masters and moments of ``parameters``, which are on one kind of device."""
+    """Keeps masters and moments of ``parameters``, which are on one kind of device and have no other
+    optimizer."""
 
     def __init__(self, parameters: Iterable[Tensor], weight_decay: float = 0.0) -> None:
         self.parameters, self.weight_decay = list(parameters), weight_decay
@@ -31,17 +34,9 @@ class AdamW:
             }
             for master in self.masters
         }
-
-    def add_gradients(self) -> None:
-        """Add one micro-batch's gradients to the masters', which in float32 are the parameters'."""
         for parameter, master in zip(self.parameters, self.masters, strict=True):
-            if master is parameter or parameter.grad is None:
-                continue
-            if master.grad is None:
-                master.grad = parameter.grad.float()
-            else:
-                master.grad += parameter.grad
-            parameter.grad = None
+            if master is not parameter:
+                parameter.register_post_accumulate_grad_hook(partial(_hand_over, master))
 
     def clip_gradients(self, max_norm: float) -> float:
         """Scale the gradients down to ``max_norm``. Returns their norm before."""
@@ -87,3 +82,10 @@ class AdamW:
         for parameter, master in zip(self.parameters, self.masters, strict=True):
             if master is not parameter:
                 parameter.copy_(master)
+
+
+def _hand_over(master: Tensor, parameter: Tensor) -> None:
+    """Add the gradient of ``parameter`` to that of its ``master``, and let it go."""
+    gradient, parameter.grad = parameter.grad, None
+    assert gradient is not None
+    master.grad = gradient.float() if master.grad is None else master.grad.add_(gradient)

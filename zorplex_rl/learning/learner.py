@@ -102,7 +102,7 @@ def take_step(
         if loss.bound == "second moment":
             _, (squares,) = of_all_ranks({}, [squares_of(forward, batches)])
             bound = second_moment_bound(squares, loss.truncation)
-        totals, logps = add_gradients(forward, batches, tokens, config, learner.optimizer, proximal, bound)
+        totals, logps = add_gradients(forward, batches, tokens, config, proximal, bound)
         totals, found = of_all_ranks(totals, compared(batches, logps))
         expect_finite("loss", totals["loss"], number)
         norm = learner.optimizer.clip_gradients(MAX_GRAD_NORM)
@@ -132,7 +132,6 @@ def add_gradients(
     batches: Sequence[MicroBatch],
     tokens: float,
     config: LearnerConfig,
-    optimizer: AdamW,
     proximal: Sequence[Tensor] | None,
     largest_square: float | None,
 ) -> tuple[Diagnostics, list[Tensor]]:
@@ -155,7 +154,6 @@ def add_gradients(
             value = value + kl_coefficient * penalty
         if value.requires_grad:
             value.backward()
-            optimizer.add_gradients()
         logps.append(logp.detach())
         found |= {"loss": value.item(), "entropy": (entropy * batch.mask).sum().item() / tokens}
         for name, share in found.items():

@@ -186,11 +186,11 @@ def trainer_memory(shape: ModelShape, work: Workload, ranks: int = 1, stage: int
         small_kept = earlier + kept - _returned(mlp, 4 * shape.layers)
         logits = logit_bytes(shape, batch, tensor)
         # The table's gradient comes in parts, one for each place where it is used.
-        again = e * n // tensor + e * shape.table // tensor if low else table * (2 if done > 1 else 1)
+        again = e * shape.table // tensor if low else table * (2 if done > 1 else 1)
         phases[f"logits{number}"] = base | gradients | {"activations": kept, "logits": logits}
         phases[f"backward{number}"] = base | whole | {"gradient parts": again}
         small[f"logits{number}"] = small_kept + logits - _returned(logits, LOGIT_COPIES)
-        small[f"backward{number}"] = small_gradients + (again if table < RETURNED else e * small_gradients // 4 * low)
+        small[f"backward{number}"] = small_gradients + (again if table < RETURNED else 0)
     # AdamW's square root and quotient of its largest tensor.
     temporaries = 2 * max(table, 4 * shape.hidden * max(shape.intermediate, shape.attention) // tensor)
     phases["update"] = base | whole | {"optimizer's temporaries": temporaries}
