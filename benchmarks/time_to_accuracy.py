@@ -87,8 +87,9 @@ def train_trl(options: Options, seed: int, folder: Path, threads: int, steps: in
 
 
 def environment(threads: int) -> dict[str, str]:
-    offline = {"HF_HUB_OFFLINE": "1", "TRL_EXPERIMENTAL_SILENCE": "1", "TOKENIZERS_PARALLELISM": "false"}
-    return os.environ | offline | {"OMP_NUM_THREADS": str(threads), "PYTHONPATH": str(REPOSITORY)}
+    settings = {"HF_HUB_OFFLINE": "1", "TRL_EXPERIMENTAL_SILENCE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    settings["THP_MEM_ALLOC_ENABLE"] = "1"  # Our processes set it. TRL's step is 3 % faster with it, too.
+    return os.environ | settings | {"OMP_NUM_THREADS": str(threads), "PYTHONPATH": str(REPOSITORY)}
 
 
 def measure_steps(options: Options, who: str, seed: int) -> int | None:

@@ -20,7 +20,7 @@ def program() -> NoReturn:
     # The first to be registered is the last to be called.
     atexit.register(leave)
     # Read when torch is imported; services/runtime.py says why.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ |= {"OMP_WAIT_POLICY": "PASSIVE", "THP_MEM_ALLOC_ENABLE": "1"} | os.environ
     from zorplex_rl.cli.commands import main
 
     code = main()
