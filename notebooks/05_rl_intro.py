@@ -206,8 +206,8 @@ def _():
     mo.md("""
     ## Words with a secret number
 
-    Each number is new in every task, so the model must ask the tool. Here is one task with its table,
-    which only the tool sees.
+    Each number is new in every task. The model cannot know it; it can only ask a tool. Here is one task
+    with its table, which only the tool sees.
     """)
     return
 
