@@ -49,14 +49,14 @@ with app.setup(hide_code=True):
 def _():
     lesson.header(
         __file__,
-        minutes=49,
+        minutes=50,
         hardware="two CPU cores, no GPU; a network only to fetch SmolLM2",
         goals=[
             "say when RL needs a distributed system, and when one process is enough",
             "say why we ask for made-up words and not for word problems",
             "run a benchmark, and read its intervals and outcomes",
             "sort failures, and write the reward that prices them",
-            "say why a batch waits for its slowest episode, and what asynchrony costs instead",
+            "say why a batch waits for its slowest episode, and what asynchrony costs",
         ],
     )
     return
@@ -83,7 +83,7 @@ def _(config, environment, sampling, small):
 def _():
     lesson.md(f"""
     Each word has a secret number, and only a tool knows it. Solid boxes are tokens of the model, dashed
-    ones come from the tool. At the right stands the {lesson.term("reward")}, and what it is made of. At step 0 you see
+    ones come from the tool. At the right stands the {lesson.term("reward")}, and what it is made of (exercise 2). At step 0 you see
     three ways to fail, and a success. Once the training further down has run, the slider shows what 20 steps change.
     The first question comes back in 05b, 08b, 09 and 11.
     """)
@@ -180,7 +180,6 @@ def _(computed_on, name, policy):
     {lesson.fence(_text)}
 
     The right answer is **{nb05.WORD_PROBLEM.answer}**; the last number of that text is {(re.findall("[0-9]+", _text) or ["missing"])[-1]}.
-    {"Nobody asked for `####`: the model has seen it in a public set of such problems, GSM8K." if "####" in _text else ""}
     A model may remember such an answer. And how should a program find it in prose: is it really the
     last number? We need a task without these two doubts.
     """)
@@ -193,9 +192,9 @@ def _():
         "Why a made-up task is better for training, and for measuring",
         nb05.rows("""
         | a word problem | made-up words
-        Could it be memorised? | yes, the web is full of them | no, the numbers are drawn now
+        Could it be memorised? | yes, the web is full of them | no, each task draws its own numbers
         Can a program check it? | if it finds a number in prose | yes: `[ANSWER]` and an integer
-        Can we set how hard it is? | hardly, with problems from a file | yes: how many words and look-ups
+        Can we set how hard it is? | hardly, with problems from a file | yes: how many words
         """),
     )
     return
@@ -255,7 +254,7 @@ def _():
     lesson.md(f"""
     ## The benchmark
 
-    It asks questions of every kind, and scores the {lesson.term("episode", "episodes")}. The questions are held out: their
+    The benchmark asks questions of every kind, and scores the {lesson.term("episode", "episodes")}. The questions are held out: their
     words are kept from all training.
     """)
     return
@@ -320,8 +319,8 @@ def _(reports):
     _widest = max(reports, key=lambda report: report.interval[1] - report.interval[0])
     lesson.md(f"""
     Read the intervals first: the true accuracy of `{_widest.name}` may be anywhere from {_widest.interval[0]:.0%} to {_widest.interval[1]:.0%}.
-    Mistakes about the same words repeat, so it counts questions with the same words as one. Of held-out words
-    there are {len(HELD_OUT_WORDS)}.
+    Mistakes about the same words repeat, so the interval counts questions with the same words as one. There are
+    {len(HELD_OUT_WORDS)} held-out words.
     """)
     return
 
@@ -372,8 +371,8 @@ def _(anywhere, ask_shots, by_shots, computed_on, config, smol):
         why=f"""
     Without an example {_without:.0%} answer in the format, with 4 examples {_with:.0%}.
     The right number stands somewhere, the tool's lines included, in {_bare:.0%} of the texts without an example, and in {_shown:.0%} of those with 4.
-    {"So the examples show the task, not only the form." if 2 * _bare < _shown else "The number was often there: much of what examples add is the form."}
-    {"RL needs a model that already gets some answers right, so SmolLM2 is trained with two examples before each question." if smol else computed_on}
+    {"" if not smol else "So the examples show the task, not only the form." if 2 * _bare < _shown else "The number was often there: much of what examples add is the form."}
+    {"RL needs a model that already gets some answers right, so 05b trains SmolLM2 with two examples before each question." if smol else computed_on}
     """,
         shows=[
             lesson.figure(
@@ -466,8 +465,8 @@ def _():
 
     1 for the right answer + 0.2 for any answer in the form − 0.1 for each needless call
 
-    Calls beyond those of a perfect answer are *needless*. They cost in every outcome, so a reward may be
-    negative.
+    Calls beyond the number that a perfect answer makes are *needless*. They cost in every outcome, so a
+    reward may be negative.
     """)
     return
 
@@ -505,7 +504,7 @@ def _():
     ### What a lenient checker pays for
 
     Ours is strict: it reads what stands behind `[ANSWER]`. A lenient one pays whenever the right number
-    appears anywhere, even if only the tool wrote it. So a policy need only call and stop. Training that finds
+    appears anywhere, even if only the tool wrote it. Where that is the answer, a policy need only call and stop. Training that finds
     such a way is {lesson.term("reward hacking")}; 08b shows one.
     """)
     return
@@ -547,13 +546,13 @@ def _(lenient, priced, whose_pay):
                 f"{_ending.replace('_', ' ')} | {len(_found)} | {_means} | {_share:.0%}"
             )
     _table = lesson.table(
-        f"What each ending earns, term by term, in the mean: by {whose_pay}",
+        f"What each ending earns, term by term, in the mean. The reward is by {whose_pay}",
         nb05.rows("\n".join(_rows)),
     )
     _right, _own, _tool = map(lenient.count, ("answer", "own words", "tool's words"))
     _told = lesson.md(f"""
-    A lenient checker pays for {_right + _own + _tool} of {len(lenient)} episodes instead of {_right}. In {_own} the right number was not
-    the policy's answer; in {_tool} only the tool wrote it.
+    A lenient checker pays for {_right + _own + _tool} of {len(lenient)} episodes instead of {_right}. In {_own} the policy wrote the
+    number, but not as its answer; in {_tool} only the tool wrote it.
     """)
     mo.vstack([_table, _told])
     return
@@ -564,7 +563,7 @@ def _():
     mo.md("""
     ## Latencies
 
-    One episode stops after a line, another goes on until it is cut off. They are written side by side,
+    Rewards come when episodes are done, and when is that? One stops after a line, another goes on until it is cut off. They are written side by side,
     so each also waits for the others' tokens.
     """)
     return
@@ -594,8 +593,8 @@ def _():
     mo.md("""
     ### Exercise 3: the straggler
 
-    Each slot of a generator writes one episode at a time. In a synchronous step the trainer starts when
-    the last one is done.
+    Each slot of a generator writes one episode at a time. In turns, the trainer starts when the last
+    episode of a batch, the *straggler*, is done.
     """)
     return
 
@@ -665,7 +664,7 @@ def _(ask_idle, batch, idle_share, last, plan, whose_plan):
         shows=[
             lesson.figure(
                 nb05.batch_chart(batch, plan),
-                f"{len(batch)} episodes on eight slots, by {whose_plan}. In orange: the straggler.",
+                f"{len(batch)} episodes on eight slots, as if each took as long alone, by {whose_plan}. In orange: the straggler.",
             )
         ],
     )
@@ -678,8 +677,8 @@ def _():
     ## The asynchronous answer
 
     This is the synchronous loop. Each line waits for the one before it. Several answers to one question
-    are a {lesson.term("group")}. An answer's {lesson.term("advantage")} says how much better than its group it was, and only that
-    teaches. In 05b you write the sampler and the loss, in 08 the advantages.
+    are a {lesson.term("group")}. An answer's {lesson.term("advantage")} says how much better it was than the mean of its group, and
+    only that teaches. In 05b you write the sampler and the loss, in 08 the advantages.
 
     ```python
     for step in range(steps):
@@ -692,10 +691,10 @@ def _():
         send_weights(policy, generators)                   # everybody waits
     ```
 
-    Stop taking turns: put a buffer between both sides, and write the next batch while the trainer
-    works. If each side has its own hardware, a step then takes as long as the slower of the two, not as
-    long as both. And while one answer is late, others of later batches are begun. The price: the trainer
-    learns from answers of older weights, {lesson.term("off-policy")} data. `max_lag` bounds how many versions old.
+    Stop taking turns: put a buffer between generators and trainer, and write the next batch while the trainer
+    works. If each side has its own hardware, a step then takes at best as long as the slower of the
+    two, not as long as both. And while one answer is late, others of later batches are begun. The price: the trainer
+    learns from answers of older weights, {lesson.term("off-policy")} data. `max_lag` bounds their age in versions.
 
     Here is the loop in turns, with a clock around each phase. It fills the card at the top.
     """)
@@ -773,7 +772,7 @@ def _(ask_lag):
     lesson.reveal(
         ask_lag,
         right=min(_enough, 3),
-        why=f"{_told}. While the straggler is written, `max_lag` lets later batches begin.",
+        why=f"{_told}. The larger `max_lag`, the earlier the straggler may begin.",
     )
     return
 
@@ -797,16 +796,16 @@ def _():
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    Asynchrony buys more than an answer to stragglers:
+    Two separate sides buy more than that:
 
-    - Generators and trainers *scale apart* (notebook 06).
-    - They run on *other hardware*: fast memory for one, arithmetic for the other (notebook 10).
+    - Generators and trainers *scale separately* (notebook 06).
+    - They run on *different hardware*: fast memory for one, arithmetic for the other (notebook 10).
     - *Faults stay where they are*: a dead generator takes only its own episodes with it (notebook 03).
 
     ## Why these are actors
 
-    Each box of the drawing has a state of its own: weights, a queue, a table. It speaks to the others
-    only by messages, does one thing at a time, and may die alone. That is an actor: 01 shows one, 06 a
+    A box of the drawing keeps something of its own, like weights or a queue. It speaks to the others
+    only by messages, and may die alone. That is an actor: 01 shows one, 06 a
     pool, 07 how weights reach them, 08 the whole drawing.
     """)
     return
@@ -823,8 +822,8 @@ def _(idle_share, reports):
     _small = reports[1]
     lesson.recap(
         "A made-up task cannot be memorised, and a program checks it.",
-        f"The small policy is right in {_small.accuracy:.0%} of sums; {_small.outcomes['wrong_format']:.0%} end without an answer.",
-        f"Of the time of eight slots, 16 episodes leave {idle_share:.0%} to wait for the last.",
+        f"The small policy is right in {_small.accuracy:.0%} of sums; {_small.outcomes['wrong_format']:.0%} end in the wrong format.",
+        f"With 16 episodes on eight slots, the slots wait {idle_share:.0%} of the time.",
         "In turns a step takes as long as all phases together; side by side, at best as the slowest.",
     )
     return

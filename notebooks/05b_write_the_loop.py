@@ -55,7 +55,7 @@ def _():
             "write the loop in which a model uses a tool: generate, call, inject",
             "say which tokens may be trained on, and mask the others",
             "write the loss that raises the mean reward, and train with it",
-            "keep all of it as one file, and say what it teaches a real language model",
+            "keep it as one file, and train a real language model with it",
         ],
     )
     return
@@ -78,8 +78,8 @@ def _(answered, config, policy, sampling):
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    A card as in notebook 05, with the same first question and no limit on calls: solid boxes are tokens of the model, dashed ones come from the tool.
-    Once your own functions have trained the policy, further down, the slider shows what each step changed.
+    The card of notebook 05, with its first question and no limit on calls. Once your own functions have trained
+    the policy, the slider shows what each step changed.
     """)
     return
 
@@ -88,7 +88,7 @@ def _():
 def _():
     lesson.figure(
         loop_drawing("dataset", "generator", "tools", "reward", "trainer"),
-        "The loop of this course. What is lit runs on this page, in one process.",
+        "The loop of this course. What is lit runs on this page.",
     )
     return
 
@@ -98,13 +98,12 @@ def _():
     lesson.md(f"""
     ## Why reinforcement learning
 
-    In notebook 05 every mistake had a price. Now the model learns from the price alone. If you know
-    REINFORCE, go on at *A task that can only be looked up*.
+    Now the model learns from the prices of notebook 05 alone. If you know REINFORCE, go on at *A task that
+    can only be looked up*.
 
-    Supervised learning copies a right text that somebody has written. Often nobody has written one, but
-    a program can check one. In reinforcement learning (RL) the model, called a
-    {lesson.term("policy")}, writes the answer itself, and a {lesson.term("reward")} says how good
-    it was. Below, both learn ten answers. The lines with a comment differ.
+    Supervised learning copies a right text. Often nobody has written one, but
+    a program can check one. In reinforcement learning the model, called a {lesson.term("policy")}, writes
+    the answer itself, and a {lesson.term("reward")} says how good it was. Below, both learn ten answers. The lines with a comment differ.
     """)
     return
 
@@ -161,9 +160,9 @@ def _(with_labels, with_rewards):
             lesson.md(
                 f"To be right nine times in ten takes {with_labels} steps with labels, and "
                 f"{median(with_rewards)} with rewards (median of three seeds). "
-                "A reward judges only the answer that was tried. As long as no answer is right, all "
+                "A reward judges only the answer that was tried. As long as none is right, all "
                 "rewards are 0, and so is the gradient: RL needs a model that already gets some "
-                "answers right. This one starts at one in ten.\n\n"
+                "answers right.\n\n"
                 "Why does it raise the mean reward? Because ∇p = p ∇log p:"
             ),
             lesson.math(
@@ -237,12 +236,10 @@ def _(policy):
 @app.cell(hide_code=True)
 def _():
     lesson.md(f"""
-    The policy sees the text. Only the tool sees the table.
-
     ### Exercise 1: generate, call, inject
 
     An {lesson.term("episode")} goes from the question to the end of the answer. *Generate* a token,
-    *call* the tool when the text holds a complete call, *inject* its result as tokens, and go on.
+    *call* the tool when a call is complete, *inject* its result as tokens, and go on.
     """)
     return
 
@@ -319,7 +316,7 @@ def _(environment, policy, sampler, sampling, whose_sampler):
     )
     lesson.md(
         f"This was {whose_sampler}, which reads the whole text anew for each token. The package's engine "
-        f"decodes many episodes at once. It wrote the same tokens in {sum(same_tokens)} of {len(same_tokens)} episodes, in "
+        f"wrote the same tokens in {sum(same_tokens)} of {len(same_tokens)} episodes, in "
         f"{both_seconds[0]:.2f} s instead of {both_seconds[1]:.2f} s."
     )
     return by_engine, same_tokens
@@ -346,7 +343,7 @@ def _(ask_injected, by_engine, policy):
         right=0 if abs(_own - _tool) < 0.05 else 1 if _tool < _own else 2,
         why=f"""
     Its own had a mean probability of {_own:.0%}, the tool's {_tool:.0%}. Trained on the tool's tokens, it
-    would learn to *invent* results after good episodes, and to avoid true ones after bad ones. A
+    would learn to *invent* results. A
     {lesson.term("loss mask")} keeps them out of the loss.
     """,
     )
@@ -426,13 +423,11 @@ def _(was):
     lesson.md(f"""
     ## One step of training
 
-    Of {was.episodes} tasks with words that training never draws, {was.accuracy:.0%} are right, and
-    {was.outcomes["wrong_format"]:.0%} just end their text without an answer. The reward is that of notebook 05.
+    Of {was.episodes} held-out tasks {was.accuracy:.0%} are right, and {was.outcomes["wrong_format"]:.0%} end in the wrong format.
 
     Several episodes of one task are a {lesson.term("group")}. The {lesson.term("advantage")}
-    says how much better an episode did than its group. Subtracting the mean pushes up what is better
-    than usual, and down what is worse. A group whose rewards are all alike has advantages of 0, and
-    teaches nothing.
+    says how much better an episode did than the mean of its group: what is better is pushed up, what is worse
+    down. A group whose rewards are all alike teaches nothing.
     """)
     return
 
@@ -466,15 +461,15 @@ def _():
             lesson.md("""
             ### From an episode to its tokens
 
-            An episode e is many tokens, the t-th of which is eₜ. The policy π draws some, each with a
-            probability that depends on all before it, the question included. The tool writes the others, by a rule of its own:
+            The t-th token of an episode e is eₜ. The policy π draws some, each with a probability that
+            depends on all before it. The tool writes the others, by a rule of its own:
             """),
             lesson.math(
                 r"\log p(e) = \sum_{t \,\in\, \text{drawn}} \log \pi_\theta(e_t \mid e_{\lt t}) "
                 r"+ \sum_{t \,\in\, \text{tool}} \log p_{\text{tool}}(e_t \mid e_{\lt t})"
             ),
             lesson.md(
-                "The second sum does not contain the weights θ: its gradient is 0. So the "
+                "The second sum does not contain the weights θ. So the "
                 "gradient is a sum over tokens with a mask m, 1 for drawn and 0 for injected ones. "
                 "Using the advantage A in place of the reward, the loss of a batch is:"
             ),
@@ -484,9 +479,9 @@ def _():
             ),
             lesson.md(
                 "To divide by the drawn tokens of the whole batch is a choice, the token mean: a long episode "
-                "counts for more than a short one. A mean over each episode first would make them equal."
+                "counts for more than a short one."
                 "\n\nTry one push, at the place where an answer begins. "
-                "Its size is invented, so that you can see it; a real step moves less."
+                "Its size is invented; a real step moves less."
             ),
         ]
     )
@@ -697,8 +692,7 @@ def _(answer_tasks, ask_gain, held_out, history, learner, summarise, was):
         ask_gain,
         right=0 if gain < 20 else 1 if gain <= 40 else 2,
         why=f"""
-    From {was.accuracy:.0%} to {now.accuracy:.0%}, on words that training never draws. Episodes that just end without
-    an answer fell from {was.outcomes["wrong_format"]:.0%} to {now.outcomes["wrong_format"]:.0%}, which is
+    From {was.accuracy:.0%} to {now.accuracy:.0%}. Episodes in the wrong format fell from {was.outcomes["wrong_format"]:.0%} to {now.outcomes["wrong_format"]:.0%}, which is
     {"most of the gain. So that gain is formatting: the model already knew the answer" if 200 * _form > gain else "less than half of the gain"}.
     """,
         shows=[
@@ -755,11 +749,11 @@ def _(real):
     lesson.md(f"""
     ## The same loop on a real language model
 
-    SmolLM2 has 135 million parameters. Two worked examples stand before each question, because then it
-    gets some answers right. The loop is the same, in the package's words; task, sizes and learning rate differ. Its loss is GRPO with clipping; on fresh data it has the gradient of yours.
+    SmolLM2 sees two worked examples before each question, because then it gets some answers right. The loop
+    is the same, in the package's words. Its loss is GRPO with clipping; on fresh data it has the gradient of yours.
     With *your* two functions, your file teaches SmolLM2, too, in about two minutes: `python my_rl.py --policy smollm2`.
 
-    {"" if real else "**SmolLM2 is not on this machine**, so nothing below was computed. Notebook 05 has a button that fetches it (93 MB)."}
+    {"" if real else "**SmolLM2 is not on this machine**, so nothing below was computed. Notebook 05 has a button that fetches it."}
     """)
     return
 
@@ -782,7 +776,7 @@ def train_real(policy, environment, sampling, steps, on_step):
 @app.cell(hide_code=True)
 def _(config):
     ask_real = lesson.predict(
-        "It trains on look-ups of one word only. What will it do better afterwards?",
+        "It trains on look-ups of one word. What will it do better?",
         "look up one word",
         "add two words",
         "both",

@@ -67,11 +67,11 @@ def _():
     ## Many of the same
 
     Tools, rewards and generators should exist more than once. A caller should not have to know which
-    process is free, or which has just died. So it asks a *pool*: one name for several equal processes,
+    process is free, or has just died. So it asks a *pool*: one name for several equal processes,
     its **replicas**.
 
-    Here is a tool. `look_up` stands for reading. `charge` must not happen twice. Both note calls in
-    a ledger, a file that survives the process.
+    This tool has `look_up` for reading; its `charge` must not happen twice. Both note calls in a
+    ledger, a file that survives the process.
     """)
     return
 
@@ -207,7 +207,7 @@ def _():
     ### Exercise 1: back off
 
     A replica that fails at every start must wait. The wait doubles with each failure,
-    up to a cap: **back-off**. Each replica waits a random part of that (**jitter**). Otherwise all
+    up to a cap: **back-off**. Each replica waits a random part of that (**jitter**), or all
     would come back together.
     """)
     return
@@ -294,7 +294,7 @@ def _():
     ### Exercise 2: notice, replace, back off
 
     The pool runs one `keep_one` for each place. It **probes** its replica: it asks again and again
-    whether the replica answers.
+    whether it answers.
     """)
     return
 
@@ -336,7 +336,7 @@ def _():
     mo.md("""
     ### Exercise 3: route
 
-    Which replica gets a request? If they took turns, requests would pile up at a slow replica. So take
+    Which replica gets a request? If they took turns, requests would pile up at a slow one. So take
     the one with the least *load*: the fewest requests under way. Beware: a dead replica has none.
 
     When a replica dies, its requests may have been carried out. Only the caller can say whether they may

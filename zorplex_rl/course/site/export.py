@@ -25,7 +25,7 @@ def export(notebook: Path, timeout: float = 1200.0, jobs: int = 1) -> str:
             command,
             cwd=notebook.parent,
             # Two notebooks at a time: threads that wait by spinning would take the other's cores.
-            env={"OMP_WAIT_POLICY": "PASSIVE", "ZORPLEX_JOBS": str(jobs)} | os.environ,
+            env={"OMP_WAIT_POLICY": "PASSIVE", "THP_MEM_ALLOC_ENABLE": "1", "ZORPLEX_JOBS": str(jobs)} | os.environ,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
