@@ -66,7 +66,7 @@ def _():
     mo.md("""
     ## Many of the same
 
-    Tools, rewards and generators should exist more than once. A caller should not have to know which
+    Tools, rewards and generators exist more than once. A caller should not have to know which
     process is free, or has just died. So it asks a *pool*: one name for several equal processes,
     its **replicas**.
 
@@ -337,7 +337,7 @@ def _():
     ### Exercise 3: route
 
     Which replica gets a request? If they took turns, requests would pile up at a slow one. So take
-    the one with the least *load*: the fewest requests under way. Beware: a dead replica has none.
+    the one with the least *load*: requests under way. Beware: a dead replica has none.
 
     When a replica dies, its requests may have been carried out. Only the caller can say whether they may
     be sent `again`.
