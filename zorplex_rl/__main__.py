@@ -5,6 +5,8 @@ import os
 import sys
 from typing import NoReturn
 
+from zorplex_rl import TORCH_SETTINGS
+
 
 def program() -> NoReturn:
     """Run the command line, and end the process with its exit code."""
@@ -19,12 +21,10 @@ def program() -> NoReturn:
 
     # The first to be registered is the last to be called.
     atexit.register(leave)
-    # Read when torch is imported; services/runtime.py says why.
-    os.environ |= {"OMP_WAIT_POLICY": "PASSIVE", "THP_MEM_ALLOC_ENABLE": "1"} | os.environ
+    os.environ |= TORCH_SETTINGS | os.environ  # read when torch is imported
     from zorplex_rl.cli.commands import main
 
-    code = main()
-    raise SystemExit(code)
+    raise SystemExit(code := main())
 
 
 if __name__ == "__main__":

@@ -225,7 +225,7 @@ class Body(nn.Module):
 
 def embed(table: Tensor, ids: Tensor, tied: bool = False) -> Tensor:
     """Return the rows [B, T, H] of ``table`` for ``ids``. Where a token occurs several times its
-    gradients add up in float32. If ``tied``, the output layer's gradient takes those of these rows."""
+    gradients add up in float32. If ``tied``, they are sparse: the output layer's takes them."""
     if table.dtype == torch.float32 or not table.requires_grad or not torch.is_grad_enabled():
         return F.embedding(ids, table, sparse=tied)
     distinct, which = ids.unique(return_inverse=True)

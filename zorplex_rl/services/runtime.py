@@ -34,7 +34,7 @@ from monarch.actor import Actor as Actor
 from monarch.actor import ActorError as ActorError
 from monarch.actor import endpoint as endpoint
 
-from zorplex_rl import errors
+from zorplex_rl import TORCH_SETTINGS, errors
 
 current_rank, this_host = monarch.actor.current_rank, monarch.actor.this_host
 get_or_spawn_controller = monarch.actor.get_or_spawn_controller
@@ -74,9 +74,9 @@ def start_monarch() -> None:
 
 def configure(streams: int) -> None:
     """Set Monarch up in this process and in all that it starts, with ``streams`` for bulk data."""
-    # Gloo listens on loopback only. Torch's threads sleep while they wait: spinning slows down others. Large tensors lie in pages of 2 MB.
+    # Gloo listens on loopback only.
     loopback = next(name for _, name in socket.if_nameindex() if name.startswith("lo"))
-    wished = {"GLOO_SOCKET_IFNAME": loopback, "OMP_WAIT_POLICY": "PASSIVE", "THP_MEM_ALLOC_ENABLE": "1"}
+    wished = {"GLOO_SOCKET_IFNAME": loopback} | TORCH_SETTINGS
     os.environ |= SETTINGS | {name: os.environ.get(name, value) for name, value in wished.items()}
     # Small chunks, and one acknowledgement a message, make RDMA's TCP fallback two to four times as fast.
     monarch.configure(rdma_max_chunk_size_mb=4, rdma_tcp_fallback_parallelism=streams, message_ack_every_n_messages=1)

@@ -10,6 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from zorplex_rl import TORCH_SETTINGS
 from zorplex_rl.errors import SiteError
 
 
@@ -24,8 +25,7 @@ def export(notebook: Path, timeout: float = 1200.0, jobs: int = 1) -> str:
         process = subprocess.Popen(
             command,
             cwd=notebook.parent,
-            # Two notebooks at a time: threads that wait by spinning would take the other's cores.
-            env={"OMP_WAIT_POLICY": "PASSIVE", "THP_MEM_ALLOC_ENABLE": "1", "ZORPLEX_JOBS": str(jobs)} | os.environ,
+            env=TORCH_SETTINGS | {"ZORPLEX_JOBS": str(jobs)} | os.environ,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
