@@ -29,7 +29,7 @@ from zorplex_rl.task.environment import Zorplex
 from zorplex_rl.task.specs import run_tool
 
 MM, ADDMM, LINEAR = torch.ops.aten.mm.default, torch.ops.aten.addmm.default, torch.ops.aten.linear.default
-MATMUL = torch.ops.aten.matmul.default
+MATMUL, ONEDNN = torch.ops.aten.matmul.default, torch.ops.mkldnn._linear_pointwise.default
 ROTATED_BYTES = 128_000_000
 """Bytes of matrices that take turns, the larger of the two: more than a cache holds."""
 
@@ -50,14 +50,14 @@ class Products(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: Counter[tuple[tuple[int, ...], ...]] = Counter()
+        self.found: Counter[tuple[Any, ...]] = Counter()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in (MM, ADDMM, LINEAR) or (func is MATMUL and args[0].dim() == args[1].dim() == 2):
+        if func in (MM, ADDMM, LINEAR, ONEDNN) or (func is MATMUL and args[0].dim() == args[1].dim() == 2):
             left, right = args[1:3] if func is ADDMM else args[:2]
-            if func is LINEAR:
+            if func in (LINEAR, ONEDNN):
                 left, right = left.reshape(-1, left.shape[-1]), right.t()
-            self.found[(left.shape, left.stride(), right.shape, right.stride())] += 1
+            self.found[(left.shape, left.stride(), right.shape, right.stride(), func is ONEDNN)] += 1
         return func(*args, **kwargs or {})
 
     def seconds(self, like: Tensor) -> float:
@@ -65,7 +65,7 @@ class Products(TorchDispatchMode):
         return sum(count * _seconds_of(*shapes, like) for shapes, count in self.found.items())
 
 
-def _seconds_of(left: Any, of_left: Any, right: Any, of_right: Any, like: Tensor) -> float:
+def _seconds_of(left: Any, of_left: Any, right: Any, of_right: Any, by_onednn: bool, like: Tensor) -> float:
     def made(shape: Any, strides: Any) -> Tensor:
         return torch.empty_strided(shape, strides, dtype=like.dtype, device=like.device).normal_()
 
@@ -75,7 +75,8 @@ def _seconds_of(left: Any, of_left: Any, right: Any, of_right: Any, like: Tensor
         lefts = [made(left, of_left) for _ in range(turns)]
     else:
         rights = [made(right, of_right) for _ in range(turns)]
-    return timed(lambda: [one @ other for one in lefts for other in rights], like.device, 2)[0] / turns
+    product = (lambda a, b: ONEDNN(a, b.t(), None, "none", [], "")) if by_onednn else torch.matmul
+    return timed(lambda: [product(one, other) for one in lefts for other in rights], like.device, 2)[0] / turns
 
 
 def timed(work: Callable[[], Any], device: torch.device, repeats: int) -> tuple[float, Any]:
