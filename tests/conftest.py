@@ -48,11 +48,11 @@ settings.load_profile("repeatable")
 
 
 def pytest_xdist_auto_num_workers(config):
-    """Five for two cores, since many tests wait for their processes, two without the slow ones; and
-    as many as fit into memory, with 4 GB for each of them and the runs that it starts."""
+    """Seven for two cores, since many tests wait for their processes, two without the slow ones; and
+    as many as fit into memory, with 3 GB for each of them and the runs that it starts."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    wanted = cores if "not slow" in config.option.markexpr else 5 * cores // 2
-    return max(1, min(wanted, psutil.virtual_memory().total // 2**32))
+    wanted = cores if "not slow" in config.option.markexpr else 7 * cores // 2
+    return max(1, min(wanted, psutil.virtual_memory().total // (3 * 2**30)))
 
 
 def pytest_collection_modifyitems(items):

@@ -37,7 +37,7 @@ LINES = {
     "learning": 1_490,
     "hosts": 600,
     "run": 700,
-    "policy": 1_945,
+    "policy": 1_942,
     "services": 1_300,
     "task": 850,
     "weights": 775,
@@ -45,7 +45,7 @@ LINES = {
 }
 """At most so many lines in each folder; "." is the files of the root. A capability that comes in
 takes machinery out: a budget is lowered when there is less, and never raised."""
-SYSTEM = 12_335
+SYSTEM = 12_331
 BESIDE = {
     "tests": ("tests/**/*.py", 20_000),
     "benchmarks": ("benchmarks/*.py", 2_500),

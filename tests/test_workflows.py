@@ -1,7 +1,5 @@
 """What GitHub runs is what runs here, on the versions of Python that pyproject.toml allows."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -42,8 +40,9 @@ def test_the_branch_of_previews_has_the_notebooks_with_the_outputs_of_the_last_b
     subprocess.run(["bash", clone / ".ci/previews"], check=True, env={**os.environ, "GITHUB_REPOSITORY": "one/fork"})
     found = git("-C", origin, "ls-tree", "-r", "--name-only", "previews", "notebooks").split()
     assert {"notebooks/05_rl_intro.py", "notebooks/__marimo__/session/05_rl_intro.py.json"} < set(found)
-    assert 'zorplex-rl = { git = "https://github.com/one/fork" }' in git(
-        "-C", origin, "show", "previews:notebooks/05_rl_intro.py"
-    )
-    assert git("-C", clone, "status", "--porcelain", "notebooks") == ""
+    texts = [git("-C", origin, "show", f"previews:{name}") for name in ("notebooks/05_rl_intro.py", "README.md")]
+    assert 'zorplex-rl = { git = "https://github.com/one/fork" }' in texts[0]
+    badges = [f"/one/fork/blob/previews/notebooks/{path.name}) |" for path in (ROOT / "notebooks").glob("[0-9]*.py")]
+    assert all(badge in texts[1] for badge in badges)
+    assert git("-C", clone, "status", "--porcelain", "notebooks", "README.md") == ""
     assert "run: bash .ci/previews" in (ROOT / ".github/workflows/site.yml").read_text()

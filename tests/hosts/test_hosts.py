@@ -182,6 +182,7 @@ def speaks_tls_only(controller, address: str) -> None:
     assert controller.python(program).split() == ["TLSv1.3", "TLSV13_ALERT_CERTIFICATE_REQUIRED"]
 
 
+@pytest.mark.long
 @needs_hosts
 def test_a_host_of_another_authority_is_not_used_and_the_run_says_so(tmp_path):
     with namespaced_hosts("ctl", "a") as network:
