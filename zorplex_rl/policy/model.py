@@ -31,7 +31,7 @@ ROPE_TYPES = ("default", "linear", "llama3")
 LARGE = 100_000
 """Weights of a layer for which it matters who computes a product."""
 ONEDNN = torch.backends.mkldnn.is_available()
-"""Whether torch has oneDNN. It takes half to two thirds as long as MKL, which ``F.linear`` calls, for few rows."""
+"""Whether torch has oneDNN. It takes half to three quarters as long as MKL, which ``F.linear`` calls, for few rows."""
 BLOCK = 128
 """Queries that attend together, to what one of them sees: a tree's other branches cost little."""
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
