@@ -4,8 +4,10 @@
     TRL     python benchmarks/trl_peer.py …   one process, two threads; its ``rollout_func`` calls the tool, turn by turn through ``generate``
     bound   products.py                       which share of the machine our sampling and gradient reach
 
-Each run is evaluated after every step, and its clock stands still meanwhile. The accuracy of a step
-is the mean over three: it and its neighbours. The first with 0.80 or more is the arrival. Equal on
+Each run is evaluated after every step. The accuracy of a step is the mean over three: it and its
+neighbours. The first with 0.80 or more is the arrival. How long a step takes until then is measured in
+runs of their own, in ``pace``, evaluated on 8 tasks: after a long evaluation a trainer that waited is
+slower where a host takes idle memory back. The clock stands still during evaluations. Equal on
 both sides: the model, the tasks, the worked examples, the reward, the limit on tokens, 4 prompts ×
 8 samples a step in float32, AdamW. TRL takes micro-batches of 8 episodes: more do not fit 24 GiB.
 
@@ -22,7 +24,7 @@ import math
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean, median
 from typing import Literal
@@ -40,6 +42,7 @@ TARGET = 0.80
 THREADS = 2
 PROMPTS, GROUP_SIZE = 4, 8
 SIDES = ("ours", "trl")
+PACE_TASKS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +55,9 @@ class Options:
     """Make only the runs of this seed."""
     seeds: int = 5
     """Runs of each side, from seed 0 on."""
-    steps: int = 3
+    steps: int = 2
     """Steps of each run."""
-    tasks: int = 200
+    tasks: int = 64
     """Held-out tasks on which a run is evaluated after each step."""
     rate: float = 4e-5
     """Learning rate of our side."""
@@ -64,8 +67,8 @@ class Options:
     """Steps of the warm-up, on both sides."""
     shots: int = 4
     """Worked examples before each question, on both sides."""
-    max_tokens: int = 26
-    """Most tokens of a response, on both sides. The longest right one has 22."""
+    max_tokens: int = 22
+    """Most tokens of a response, on both sides: as many as the longest right one has."""
     flags: str = ""
     """More flags for `zorplex-rl train`, separated by spaces."""
     policy: Path = field(default_factory=cached)
@@ -125,18 +128,18 @@ def arrival(found: list[tuple[float, float]]) -> int | None:
     return next((i + 1 for i, mean in enumerate(means) if mean >= TARGET - 1e-9), None)
 
 
-def tabulate(runs: dict[str, list[list[tuple[float, float]]]]) -> None:
-    """Print steps, seconds a step and time, each side's median with its interval, and the ratios. A run
-    of ours that never arrives takes for ever, one of TRL's as long as it was."""
+def tabulate(runs: dict[str, list[tuple[int | None, int, float]]]) -> None:
+    """Print steps, seconds a step and time, each side's median with its interval, and the ratios, from each
+    run's arrival, steps and seconds a step. A run of ours that never arrives takes for ever, one of TRL's as
+    long as it was."""
     values: dict[str, dict[str, list[float]]] = {}
     for side, of_side in runs.items():
-        steps = [(arrival(found), found) for found in of_side]
-        late = [len(found) if side == "trl" else math.inf for found in of_side]
-        reached = [step or last for (step, _), last in zip(steps, late, strict=True)]
-        a_step = [found[(step or len(found)) - 1][0] / (step or len(found)) for step, found in steps]
+        reached = [step or (steps if side == "trl" else math.inf) for step, steps, _ in of_side]
+        a_step = [seconds for *_, seconds in of_side]
         times = [step * each for step, each in zip(reached, a_step, strict=True)]
         values[side] = {"steps": reached, "seconds a step": a_step, "seconds": times}
-        print(f"{side}: arrived after {', '.join(str(step or f'> {len(found)}') for step, found in steps)} steps")
+        print(f"{side}: arrived after {', '.join(str(step or f'> {steps}') for step, steps, _ in of_side)} steps")
+        print(f"{side}: {', '.join(f'{seconds:.2f}' for seconds in a_step)} seconds a step")
     rows = []
     for name in next(iter(values.values())):
         cells = [name]
@@ -173,7 +176,10 @@ def main(options: Options) -> None:
         for seed in seeds:
             # In turns, so that a slow moment of the machine slows down both.
             for side in sides:
-                runs[side].append(run(options, side, seed))
+                found = run(options, side, seed)
+                step = arrival(found) or len(found)
+                pace = run(replace(options, tasks=PACE_TASKS, steps=step, out=options.out / "pace"), side, seed)
+                runs[side].append((arrival(found), len(found), pace[-1][0] / step))
         tabulate(runs)
     if options.side in ("both", "bound"):
         bound(options)
