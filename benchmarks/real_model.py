@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -100,6 +101,7 @@ def run(options: Options, side: str, seed: int) -> list[tuple[float, float]]:
             command = (REPOSITORY / "benchmarks" / "trl_peer.py", json.dumps(job))
         program = [sys.executable, *map(str, command)]
         subprocess.run(program, cwd=REPOSITORY, env=environment(THREADS), stdout=subprocess.DEVNULL, check=True)
+        shutil.rmtree(folder / "checkpoints", ignore_errors=True)  # 1.6 GB that nobody needs
 
     return progress(made(options.out.resolve() / f"{side}_{seed}", train))
 
@@ -133,12 +135,12 @@ def tabulate(runs: dict[str, list[tuple[int | None, int, float]]]) -> None:
     run's arrival, steps and seconds a step. A run of ours that never arrives takes for ever, one of TRL's as
     long as it was."""
     values: dict[str, dict[str, list[float]]] = {}
-    for side, of_side in runs.items():
-        reached = [step or (steps if side == "trl" else math.inf) for step, steps, _ in of_side]
-        a_step = [seconds for *_, seconds in of_side]
+    for side, found in runs.items():
+        reached = [step or (steps if side == "trl" else math.inf) for step, steps, _ in found]
+        a_step = [seconds for *_, seconds in found]
         times = [step * each for step, each in zip(reached, a_step, strict=True)]
         values[side] = {"steps": reached, "seconds a step": a_step, "seconds": times}
-        print(f"{side}: arrived after {', '.join(str(step or f'> {steps}') for step, steps, _ in of_side)} steps")
+        print(f"{side}: arrived after {', '.join(str(step or f'> {steps}') for step, steps, _ in found)} steps")
         print(f"{side}: {', '.join(f'{seconds:.2f}' for seconds in a_step)} seconds a step")
     rows = []
     for name in next(iter(values.values())):

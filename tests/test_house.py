@@ -34,7 +34,7 @@ LINES = {
     "training": 1_780,
     "simulation": 935,
     "sizing": 550,
-    "learning": 1_490,
+    "learning": 1_475,
     "hosts": 600,
     "run": 700,
     "policy": 1_942,

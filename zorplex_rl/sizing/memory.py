@@ -191,10 +191,7 @@ def trainer_memory(shape: ModelShape, work: Workload, ranks: int = 1, stage: int
         phases[f"backward{number}"] = base | whole | {"gradient parts": again}
         small[f"logits{number}"] = small_kept + logits - _returned(logits, LOGIT_COPIES)
         small[f"backward{number}"] = small_gradients + (again if table < RETURNED else 0)
-    # AdamW's square root and quotient of its largest tensor.
-    temporaries = 2 * max(table, 4 * shape.hidden * max(shape.intermediate, shape.attention) // tensor)
-    phases["update"] = base | whole | {"optimizer's temporaries": temporaries}
-    small["update"] = small_gradients + temporaries - _returned(temporaries, 2)
+    phases["update"], small["update"] = base | whole, small_gradients
     highest = max(small.values())
     # Float32 gradients take activations' places one by one: the next step's do not fit there.
     holes = int(HOLES["trainer"] * highest) + (0 if low else small_gradients)
