@@ -45,7 +45,7 @@ LINES = {
 }
 """At most so many lines in each folder; "." is the files of the root. A capability that comes in
 takes machinery out: a budget is lowered when there is less, and never raised."""
-SYSTEM = 12_331
+SYSTEM = 12_313
 BESIDE = {
     "tests": ("tests/**/*.py", 20_000),
     "benchmarks": ("benchmarks/*.py", 2_500),
