@@ -1,14 +1,18 @@
 """Save and load a learner as one file of safetensors: masters, moments, version, random state.
 
+    learner.safetensors    8 bytes: length of the header │ header, JSON: {name: dtype, shape, place} │ the numbers
+
 Nothing in such a file can run. ``run/folder.py`` puts a checkpoint in its place when it is whole.
 """
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from torch import Tensor
 
 from zorplex_rl.errors import CheckpointError
 from zorplex_rl.learning.learner import Learner
@@ -18,6 +22,7 @@ if TYPE_CHECKING:
     from zorplex_rl.learning.sharded_learner import ShardedLearner
 
 FILE = "learner.safetensors"
+TYPES = {torch.float32: "F32", torch.int64: "I64", torch.uint8: "U8"}
 RANDOM_STATE = "torch_rng"
 
 
@@ -29,11 +34,7 @@ def save_learner(learner: "Learner | ShardedLearner", folder: Path) -> None:
         return
     with storing("the checkpoint"):
         folder.mkdir(parents=True, exist_ok=True)
-        state = {name: tensor.cpu().contiguous() for name, tensor in state.items()}
-        try:
-            save_file(state | {RANDOM_STATE: torch.get_rng_state()}, folder / FILE)
-        except SafetensorError as error:
-            raise OSError(error) from error
+        write_tensors(state | {RANDOM_STATE: torch.get_rng_state()}, folder / FILE)
 
 
 def load_learner(learner: "Learner | ShardedLearner", folder: Path) -> None:
@@ -45,3 +46,17 @@ def load_learner(learner: "Learner | ShardedLearner", folder: Path) -> None:
             torch.set_rng_state(opened.get_tensor(RANDOM_STATE))
     except (SafetensorError, OSError, RuntimeError) as error:
         raise CheckpointError(f"its {FILE} is not of this learner: {error}") from error
+
+
+def write_tensors(tensors: Mapping[str, Tensor], file: Path) -> None:
+    """Write ``tensors`` one at a time: safetensors' ``save_file`` first copies all off a GPU."""
+    header, end = {}, 0
+    for name, tensor in tensors.items():
+        place = [end, end := end + tensor.nbytes]
+        header[name] = {"dtype": TYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": place}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with file.open("wb") as out:
+        out.write(len(text).to_bytes(8, "little") + text)
+        for tensor in tensors.values():
+            out.write(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
