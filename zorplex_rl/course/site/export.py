@@ -25,7 +25,7 @@ def export(notebook: Path, timeout: float = 1200.0, jobs: int = 1) -> str:
         process = subprocess.Popen(
             command,
             cwd=notebook.parent,
-            env=TORCH_SETTINGS | {"ZORPLEX_JOBS": str(jobs)} | os.environ,
+            env=TORCH_SETTINGS | {"GOMP_SPINCOUNT": "0", "ZORPLEX_JOBS": str(jobs)} | os.environ,  # pages share cores
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
