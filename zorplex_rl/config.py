@@ -16,7 +16,7 @@ from zorplex_rl.errors import ConfigError
 TaskName = Literal["simple", "compositional", "multi_step", "recursive", "mix"]
 Difficulty = Literal["easy", "medium", "hard"]
 LossName = Literal[
-    "reinforce", "grpo", "dapo", "gspo", "maxrl", "tis", "cispo", "decoupled_ppo", "icepop", "dppo", "m2po",
+    "reinforce", "grpo", "dr_grpo", "dapo", "gspo", "maxrl", "tis", "cispo", "decoupled_ppo", "icepop", "dppo", "m2po",
     "sequence_rejection", "geometric_rejection",
 ]  # fmt: skip
 TransportName = Literal["auto", "shm", "rdma", "message"]

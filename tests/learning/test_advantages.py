@@ -11,6 +11,7 @@ from zorplex_rl.learning.advantages import (
     STEPS_WITHOUT_SIGNAL,
     LearningSignal,
     by_prefix,
+    group_centred,
     group_relative,
     mean_relative,
     zero_variance_share,
@@ -103,9 +104,14 @@ def test_the_likeliest_reasons_are_computed_from_the_episodes_of_the_last_step(e
 NOISE = 0.1 + 0.2 - 0.3
 
 
-@pytest.mark.parametrize("estimate", [group_relative, mean_relative])
+@pytest.mark.parametrize("estimate", [group_relative, group_centred, mean_relative])
 def test_rewards_that_differ_by_rounding_alone_are_equal(estimate):
     assert 0 < NOISE < 1e-15
     assert estimate([[0.0] * 7 + [NOISE]]) == [[0.0] * 8]
     assert zero_variance_share([[0.0, NOISE], [0.0, 1.0]]) == 0.5
     assert by_prefix([sample([4, 5])] * 3, [0.7, 0.7, 0.7 + NOISE])[0] == [0.0, 0.0]
+
+
+def test_undivided_a_group_of_guesses_weighs_less_than_one_with_a_right_answer():
+    guesses, answers = group_centred([[0.2, 0.0, 0.0, 0.0], [1.2, 0.0, 0.0, 0.0]])
+    assert [6 * guess for guess in guesses] == pytest.approx(answers)

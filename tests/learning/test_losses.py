@@ -126,6 +126,7 @@ def rejection(low, high, mean):
 REFERENCES = {
     "reinforce": ({}, lambda: each_token(lambda p, q, b, a: -a * p)),
     "grpo": ({"clip_low": 0.2, "clip_high": 0.2}, ppo),
+    "dr_grpo": ({"clip_low": 0.2, "clip_high": 0.2}, ppo),
     "dapo": ({"clip_low": 0.2, "clip_high": 0.28}, ppo),
     "gspo": ({"clip_low": 0.03, "clip_high": 0.04}, of_whole_episodes),
     "maxrl": ({"clip_low": 0.2, "clip_high": 0.2}, ppo),

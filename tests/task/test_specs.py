@@ -148,3 +148,28 @@ def test_the_prompt_names_exactly_the_tools_of_its_kind_and_no_value():
         task = get_spec(kind).task(0)
         assert {name for name in TOOL_NAMES if name in task.system} == set(spec.tools)
         assert "[ANSWER]" in task.system and not re.search(r"[0-9]", task.system)
+
+
+@pytest.mark.parametrize(("kind", "difficulty"), EVERY_SPEC)
+def test_the_wordings_of_worked_examples_take_turns_and_the_last_is_what_is(kind, difficulty):
+    for seed, count in itertools.product(range(5), range(1, 5)):
+        spec = get_spec(kind, seed, difficulty)
+        starts = [question.split()[0] for question, _ in spec.examples(count)]
+        assert len({*starts[-3:]}) == min(count, 3)
+        assert starts[-1] == "What"
+
+
+@pytest.mark.parametrize(("kind", "difficulty"), EVERY_SPEC)
+def test_no_word_of_the_worked_examples_has_two_values(kind, difficulty):
+    for seed in range(40):
+        told: dict[str, set[str]] = {}
+        for _, answer in get_spec(kind, seed, difficulty).examples(4):
+            for call, result in re.findall(r"(\w+\[\w+\]) -> (.+)", answer):
+                told.setdefault(call, set()).add(result)
+        assert {call: results for call, results in told.items() if len(results) > 1} == {}
+
+
+def test_two_worked_examples_ask_for_different_words():
+    for seed in range(40):
+        (first, _), (second, _) = get_spec("simple", seed).examples(2)
+        assert not {*re.findall(r"[a-z]{3,}", first)} & {*re.findall(r"[a-z]{3,}", second)} - {"the", "value"}

@@ -43,6 +43,22 @@ def group_relative(rewards: Sequence[Sequence[float]], epsilon: float = 1e-4) ->
     return found
 
 
+def group_centred(rewards: Sequence[Sequence[float]]) -> list[list[float]]:
+    """Return reward − group mean, undivided (Dr. GRPO, Liu et al. 2025, section 3.2).
+
+    Divided by its deviation, a group with the rewards 0 and 0.2 teaches as much as one with 0 and 1.2:
+    to guess a number, rather than to look it up.
+
+    >>> group_centred([[1.0, 0.0], [0.5, 0.0]])
+    [[0.5, -0.5], [0.25, -0.25]]
+    """
+    found = []
+    for group in rewards:
+        mean = fmean(group)
+        found.append([reward - mean if abs(reward - mean) > NOISE else 0.0 for reward in group])
+    return found
+
+
 def mean_relative(rewards: Sequence[Sequence[float]]) -> list[list[float]]:
     """Return each reward minus its group's mean, divided by that mean (MaxRL, Tajwar et al. 2026,
     algorithm 1).
@@ -64,6 +80,7 @@ def mean_relative(rewards: Sequence[Sequence[float]]) -> list[list[float]]:
 
 ADVANTAGES: dict[str, Advantage] = dict.fromkeys(get_args(LossName), group_relative) | {
     "reinforce": batch_baseline,
+    "dr_grpo": group_centred,
     "maxrl": mean_relative,
 }
 """The advantage that each loss (``losses.py``) uses: that of GRPO, except for these."""

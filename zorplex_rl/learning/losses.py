@@ -59,6 +59,8 @@ LOSSES = {
     "reinforce": Loss("log π"),
     # −min(A r, A clip(r)): PPO (Schulman et al. 2017, eq. 7), with group-relative advantages (Shao et al. 2024, eq. 3).
     "grpo": Loss("r", "clip", clip_low=0.2, clip_high=0.2),
+    # grpo; its advantage is not divided by the deviation of the group (Dr. GRPO, Liu et al. 2025, section 3.2).
+    "dr_grpo": Loss("r", "clip", clip_low=0.2, clip_high=0.2),
     # "Clip-higher": rare good tokens may grow more than common ones shrink (DAPO, Yu et al. 2025, eq. 10).
     "dapo": Loss("r", "clip", clip_low=0.2, clip_high=0.28),
     # Clips an episode as a whole (GSPO, Zheng et al. 2025). The paper averages over episodes; its bounds, for responses

@@ -33,7 +33,9 @@ MAX_REDIRECTS = 3
 """No word of a ``recursive`` task needs more than this many ``SEE:`` redirects."""
 
 Split = Literal["train", "held_out"]
-WORDS_OF: dict[str, tuple[str, ...]] = {"train": TRAINING_WORDS, "held_out": HELD_OUT_WORDS, "example": EXAMPLE_WORDS}
+WORDS_OF: dict[str, tuple[str, ...]] = {"train": TRAINING_WORDS, "held_out": HELD_OUT_WORDS}
+Secrets = tuple[dict[str, int], dict[str, str], dict[str, str]]
+"""What only the tools know: the table of values, the keys, the redirects."""
 
 
 def make_zorplex_table(seed: int | str = 0, words: Sequence[str] = ZORPLEX_WORDS) -> dict[str, int]:
@@ -72,24 +74,59 @@ class TaskSpec:
         self.seed = seed
         self.difficulty = difficulty
 
-    def task(self, index: int, split: Split | Literal["example"] = "train") -> Task:
+    def task(self, index: int, split: Split = "train") -> Task:
         """Return task ``index`` of ``split``, always the same."""
         stream = f"{self.kind}:{self.difficulty}:{self.seed}:{split}"
-        name, known = f"{stream}:{index}", WORDS_OF[split]
-        rng = random.Random(name)
-        words = rng.sample(known, DIFFICULTIES[self.difficulty] if self.is_sum else 1)
-        keys = make_keys(name, known) if "GETKEY" in self.tools else {}
-        redirects = make_redirects(name, known) if self.has_redirects else {}
+        rng = random.Random(f"{stream}:{index}")
+        words = rng.sample(WORDS_OF[split], self.length)
+        table, keys, redirects = self._secrets(f"{stream}:{index}", WORDS_OF[split])
         last = chain_of(words[0], redirects)[-1]
-        table = _scheduled(make_zorplex_table(name, known), last, stream, index)
-        expression, answer = words[0], table[last]
+        table = _scheduled(table, last, stream, index)
+        return self._ask(words, (table, keys, redirects), rng, split)
+
+    def examples(self, count: int) -> tuple[tuple[str, str], ...]:
+        """Return ``count`` worked examples: a question, and what a perfect solver writes.
+
+        A small language model copies the call where its question is worded like the *last* example.
+        So the wordings take turns, and the last one is "What is …?". All examples have one table, so
+        that no word has two values, and each asks for other words as long as there are any.
+        """
+        stream = f"{self.kind}:{self.difficulty}:{self.seed}:example"
+        rng = random.Random(stream)
+        order = rng.sample(EXAMPLE_WORDS, len(EXAMPLE_WORDS))
+        secrets = self._secrets(stream, EXAMPLE_WORDS)
+        tasks = []
+        for number in range(count):
+            words = [order[(number * self.length + i) % len(order)] for i in range(self.length)]
+            phrasing = self.phrasings[(count - 1 - number) % len(self.phrasings)]
+            tasks.append(self._ask(words, secrets, rng, "example", phrasing))
+        return tuple((task.question, self.solve(task)) for task in tasks)
+
+    @property
+    def length(self) -> int:
+        """How many words a question asks for."""
+        return DIFFICULTIES[self.difficulty] if self.is_sum else 1
+
+    def _secrets(self, name: str, words: Sequence[str]) -> Secrets:
+        """Draw what only the tools know of ``words``: a table, and the keys and redirects of this kind."""
+        keys = make_keys(name, words) if "GETKEY" in self.tools else {}
+        redirects = make_redirects(name, words) if self.has_redirects else {}
+        return make_zorplex_table(name, words), keys, redirects
+
+    def _ask(
+        self, words: Sequence[str], secrets: Secrets, rng: random.Random, split: str, phrasing: str | None = None
+    ) -> Task:
+        """Return the task that asks for ``words``, with signs and any missing ``phrasing`` drawn from ``rng``."""
+        table, keys, redirects = secrets
+        expression = words[0]
+        answer = table[chain_of(words[0], redirects)[-1]]
         for word in words[1:]:
             sign = rng.choice("+-")
             expression += f" {sign} {word}"
             answer += table[word] if sign == "+" else -table[word]
         return Task(
             kind=self.kind,
-            question=rng.choice(self.phrasings).format(expression),
+            question=(phrasing or rng.choice(self.phrasings)).format(expression),
             answer=answer,
             min_tool_calls=len(_calls(words, keys, redirects)),
             system=f"Words have hidden values. {self.instructions} End with [ANSWER] and the integer.",
@@ -100,11 +137,6 @@ class TaskSpec:
             keys=keys,
             redirects=redirects,
         )
-
-    def examples(self, count: int) -> tuple[tuple[str, str], ...]:
-        """Return ``count`` worked examples: a question, and what a perfect solver writes."""
-        tasks = [self.task(index, "example") for index in range(count)]
-        return tuple((task.question, self.solve(task)) for task in tasks)
 
     def solve(self, task: Task) -> str:
         """Return what a perfect solver of ``task`` writes, results included."""
