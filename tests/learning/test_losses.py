@@ -13,13 +13,14 @@ from zorplex_rl.learning.advantages import (
     mean_relative,
     zero_variance_share,
 )
-from zorplex_rl.learning.losses import LOSSES, kl_penalty, onward, policy_loss, second_moment_bound
+from zorplex_rl.learning.losses import LOSSES, LossInputs, kl_penalty, policy_loss, second_moment_bound, wanted_squares
 from zorplex_rl.learning.ratios import mismatch
 
 
 def evaluate(name, *arguments, tokens=None, proximal_logp=None, largest_square=None, **knobs):
     """The row ``name`` with these knobs."""
-    return policy_loss(replace(LOSSES[name], **knobs), *arguments, tokens, proximal_logp, largest_square)
+    given = LossInputs(*arguments, tokens, proximal_logp, largest_square)
+    return policy_loss(replace(LOSSES[name], **knobs), given)
 
 
 def gradient(name, logp, *arguments, **given):
@@ -216,7 +217,7 @@ def test_masked_tokens_have_no_gradient_and_their_values_do_not_matter(name):
 def test_micro_batches_add_up_to_the_batch_for_loss_and_diagnostics(name):
     logp, behaviour, advantage, mask = tensors(shift=1.0)
     whole, found = evaluate(name, logp, behaviour, advantage, mask)
-    square = second_moment_bound(onward(logp - behaviour, advantage, mask), 0.04)
+    square = second_moment_bound(wanted_squares(logp - behaviour, advantage, mask), 0.04)
     parts = [
         evaluate(
             name,
