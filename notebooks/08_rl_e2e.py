@@ -553,8 +553,11 @@ def _(config):
 @app.function
 async def kill_in_the_act(controller):
     """`kill -9` for a generator in the second half of the run, when it has begun to sample."""
-    generator = controller.services["generator"].replicas[0]  # one of two
-    while controller.step < controller.config.steps // 2 or "generate" in generator.doing:
+    generator = controller.roles.services["generator"].replicas[0]  # one of two
+    while (
+        controller.progress.step < controller.config.steps // 2
+        or "generate" in generator.doing
+    ):
         await asyncio.sleep(0.01)
     while "generate" not in generator.doing:
         await asyncio.sleep(0.01)

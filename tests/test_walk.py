@@ -27,7 +27,7 @@ from zorplex_rl.task.specs import run_tool
 
 ROOT = Path(zorplex_rl.__file__).parent
 WALKS = (ROOT.parent / "docs" / "ARCHITECTURE.md").read_text().split("## Three walks")[1].split("\n## ")[0]
-BETWEEN_PROCESSES = {"controller.py", "generator.py", "actors.py", "trainer.py"}
+BETWEEN_PROCESSES = {"controller.py", "groups.py", "generator.py", "actors.py", "trainer.py"}
 """Files of ``training/`` that hand the episode on; they need processes, which a trace does not
 reach."""
 FOR_TRANSFORMERS = {"model.py", "load.py"}
@@ -85,10 +85,10 @@ def test_an_episode_passes_the_files_that_the_architecture_names_and_no_other():
         episodes = asyncio.run(episodes_of(policy, tasks))
         for episode in episodes:
             episode.score = score_turns(episode.task, episode.sampled_text, episode.tool_calls, episode.finish)
-        buffer.add(number, 0, episodes)
-        ((_, group),) = buffer.take()
-        (advantages,) = ADVANTAGES["grpo"]([[episode.scored.reward for episode in group]])
-        learner.step(group, advantages)
+        buffer.add(number, 0)
+        assert buffer.take() == [number]
+        (advantages,) = ADVANTAGES["grpo"]([[episode.scored.reward for episode in episodes]])
+        learner.step(episodes, advantages)
     assert entered >= FOR_TRANSFORMERS
     assert entered - FOR_TRANSFORMERS | BETWEEN_PROCESSES == named
     assert len(named) <= 16

@@ -124,10 +124,10 @@ def test_each_distinct_beginning_runs_once_and_the_budget_bounds_every_micro_bat
     assert sorted(i for batch in batches for i in batch.episodes) == list(range(16))
     for batch in batches:
         assert batch.tree.ids.numel() <= budget or len(batch.episodes) == 1
-        for row, (index, place) in enumerate(zip(batch.episodes, batch.tree.places, strict=True)):
+        for row, (index, place) in enumerate(zip(batch.episodes, batch.tree.token_index, strict=True)):
             episode = episodes[index]
             assert batch.tree.ids[place].tolist() == episode.prompt_ids + episode.token_ids[:-1]
-            before = batch.places[row, : len(episode.token_ids)]
+            before = batch.before[row, : len(episode.token_ids)]
             assert torch.equal(before, place[len(episode.prompt_ids) - 1 :])
     whole = sum(batch.tree.ids.numel() for batch in batches)
     assert (whole < sum(len(e.prompt_ids) + len(e.token_ids) - 1 for e in episodes)) == (budget > 1)

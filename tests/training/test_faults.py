@@ -44,7 +44,7 @@ def train_with(blows, config, path):
     def show(row):
         if row["event"] == "step" and (role := blows.get(row["step"])):
             (controller,) = controllers
-            service = controller.trainer.service if role == "trainer" else controller.services[role]
+            service = controller.roles.trainer.service if role == "trainer" else controller.roles.services[role]
             struck.append(next(replica.pid for replica in service.replicas if replica.pid))
             os.kill(struck[-1], signal.SIGKILL)
 

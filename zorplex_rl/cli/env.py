@@ -49,7 +49,7 @@ class Env:
 
 def try_policy(sample: Sample, name: str) -> str:
     """Have the policy answer tasks, several times each, and compare rewards as a run does."""
-    from zorplex_rl.learning.advantages import why_no_reward_varies
+    from zorplex_rl.learning.signal import why_no_reward_varies
     from zorplex_rl.policy.load import load_policy
     from zorplex_rl.policy.rollout import rollout
     from zorplex_rl.policy.tool_loop import group_requests

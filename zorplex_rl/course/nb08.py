@@ -203,7 +203,7 @@ async def train_and_kill(
         await controller.begin()
         await run_together(train_async(controller), kill(controller))
         await controller.finish()
-        books = (await controller.replay_buffer.state.route())["counters"]
+        books = (await controller.roles.replay_buffer.state.route())["counters"]
     return log, books
 
 

@@ -46,9 +46,9 @@ async def make_run(config: SimpleNamespace) -> Path:
     """Train with two generators, of which one is killed half way. Returns the run's folder."""
 
     async def kill(controller: Controller) -> None:
-        while controller.step < config.steps // 2:
+        while controller.progress.step < config.steps // 2:
             await asyncio.sleep(0.03)
-        os.kill(controller.services["generator"].router.ready[0].pid, signal.SIGKILL)
+        os.kill(controller.roles.services["generator"].router.ready[0].pid, signal.SIGKILL)
 
     run = nb08.run_config(config, generators=2, spares=1)
     folder = nb08.create(run)

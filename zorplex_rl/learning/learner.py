@@ -263,15 +263,19 @@ def expect_finite(what: str, value: float, step: int) -> None:
 def token_logprobs(policy: Policy, batch: MicroBatch, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
     """Return log π and entropy (no gradient) of sampled tokens [B, T]; 0 where ``mask`` is. The
     logits, the largest tensor of a step, are computed once for each distinct beginning."""
-    chosen = batch.mask.bool()
-    distinct, which = batch.places[chosen].unique(return_inverse=True)
-    logits = project(policy.model, states_of(policy.model, batch.tree)[distinct])
-    all_logp = torch.log_softmax(logits if temperature == 1 else logits / temperature, dim=-1)
-    picked = all_logp[which, batch.ids[chosen]]
+    is_sampled = batch.mask.bool()
+    # Several sampled tokens may follow the same one.
+    distinct, which = batch.before[is_sampled].unique(return_inverse=True)
+    states = states_of(policy.model, batch.tree)[distinct]
+    logits = project(policy.model, states)
+    if temperature != 1:
+        logits = logits / temperature
+    all_logp = torch.log_softmax(logits, dim=-1)
+    logp = all_logp[which, batch.ids[is_sampled]]
     with torch.no_grad():
         entropies = -torch.einsum("nv,nv->n", all_logp.exp(), all_logp)[which]
     zeros = torch.zeros_like(batch.mask)
-    return zeros.masked_scatter(chosen, picked), zeros.masked_scatter(chosen, entropies)
+    return zeros.masked_scatter(is_sampled, logp), zeros.masked_scatter(is_sampled, entropies)
 
 
 @torch.no_grad()

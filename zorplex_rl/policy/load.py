@@ -209,12 +209,12 @@ def _difference(model: PreTrainedModel, length: int) -> float:
     """Return how far log-probs of sampler and trainer are from those of the plain ``forward``."""
     import torch
 
-    from zorplex_rl.policy.decoder import Decoder, SlotCache, plant, prefill, project, states_of
+    from zorplex_rl.policy.decoder import Decoder, SlotCache, build_tree, prefill, project, states_of
 
     text = [7919 * i % min(1000, model.config.vocab_size) for i in range(length)]
     with torch.inference_mode():
         expected = model(input_ids=torch.tensor([text], device=model.device)).logits[0].float()
-        tree = plant([text, [*text[: length // 2], 1]], model.device)
+        tree = build_tree([text, [*text[: length // 2], 1]], model.device)
         trained = project(model, states_of(model, tree))[:length]
         ((snapshot, first),) = prefill(model, [text[:-1]])
         slots = SlotCache(model, 1, length)

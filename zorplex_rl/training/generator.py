@@ -194,6 +194,14 @@ class GeneratorHandle:
             await trainer.call("ping")
             await asyncio.sleep(PAUSE_SECONDS)
 
+    async def progress(self) -> str:
+        """Return how many have ended of the groups, or held-out tasks, that are under way; "" if its
+        process was lost."""
+        try:
+            return await self.call("how_far")
+        except ReplicaFailed:
+            return ""
+
     async def call(self, endpoint: str, *args: Any) -> Any:
         """Return what ``generate`` or ``evaluate`` of the process with the weights answers."""
         if self._replica is None or self.version == NO_WEIGHTS:
