@@ -23,8 +23,8 @@ from zorplex_rl.config import LearnerConfig
 from zorplex_rl.learning.batches import collate
 from zorplex_rl.learning.learner import Learner, add_gradients
 from zorplex_rl.policy.load import Policy
+from zorplex_rl.policy.requests import Sampling, group_requests
 from zorplex_rl.policy.rollout import rollout
-from zorplex_rl.policy.tool_loop import Sampling, group_requests
 from zorplex_rl.task.environment import Zorplex
 from zorplex_rl.task.specs import run_tool
 

@@ -30,8 +30,8 @@ import torch
 from zorplex_rl.config import Config, LearnerConfig
 from zorplex_rl.learning.advantages import group_relative
 from zorplex_rl.policy.load import load_policy
+from zorplex_rl.policy.requests import group_requests
 from zorplex_rl.policy.rollout import Sampling, rollout
-from zorplex_rl.policy.tool_loop import group_requests
 from zorplex_rl.services.registry import register_service
 from zorplex_rl.services.replica import ServiceOptions, replicas_of
 from zorplex_rl.services.service import Service

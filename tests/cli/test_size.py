@@ -16,7 +16,7 @@ from zorplex_rl.cli.presets import PresetName, preset_config
 from zorplex_rl.config import Config
 from zorplex_rl.hosts.devices import settled
 from zorplex_rl.policy.load import EMBEDDED_PATH, BytePairs
-from zorplex_rl.policy.tool_loop import encode_prompt
+from zorplex_rl.policy.prompt import encode_prompt
 from zorplex_rl.sizing.memory import BYTES, Workload, generator_memory, trainer_memory
 from zorplex_rl.sizing.model_shape import ModelShape
 from zorplex_rl.task.environment import Zorplex, kinds_of

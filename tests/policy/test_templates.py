@@ -16,8 +16,10 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from zorplex_rl.errors import ConfigError, PolicyError
 from zorplex_rl.policy.load import EMBEDDED_PATH, BytePairs, end_of_turn, load_policy, load_tokenizer
+from zorplex_rl.policy.prompt import encode_prompt, encode_text
+from zorplex_rl.policy.requests import Sampling
 from zorplex_rl.policy.rollout import RolloutRequest, rollout
-from zorplex_rl.policy.tool_loop import PartialEpisode, Sampling, ToolLoop, encode_prompt, encode_text
+from zorplex_rl.policy.tool_loop import PartialEpisode, ToolLoop
 from zorplex_rl.task.environment import Zorplex
 from zorplex_rl.task.episode import Episode
 

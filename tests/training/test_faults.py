@@ -27,9 +27,9 @@ from runs import (
 )
 
 from zorplex_rl.errors import TrainingDiverged
-from zorplex_rl.learning.journal import read_journal
 from zorplex_rl.policy.smollm2 import cached
 from zorplex_rl.run.folder import RunFolder
+from zorplex_rl.run.journal import read_journal
 from zorplex_rl.run.timeline import Timeline
 from zorplex_rl.simulation.what_if import read_recording, replay
 

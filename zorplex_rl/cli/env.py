@@ -51,8 +51,8 @@ def try_policy(sample: Sample, name: str) -> str:
     """Have the policy answer tasks, several times each, and compare rewards as a run does."""
     from zorplex_rl.learning.signal import why_no_reward_varies
     from zorplex_rl.policy.load import load_policy
+    from zorplex_rl.policy.requests import group_requests
     from zorplex_rl.policy.rollout import rollout
-    from zorplex_rl.policy.tool_loop import group_requests
 
     environment, rewards = sample.environment, defaultdict[int, set[float]](set)
     requests = group_requests(enumerate(sample.tasks["train"][:TRIED]), TRIED, run_seed=0)

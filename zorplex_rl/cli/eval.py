@@ -64,7 +64,7 @@ class Eval:
         from zorplex_rl.hosts.devices import assign_devices, prepare, settled
         from zorplex_rl.policy.evaluate import evaluate
         from zorplex_rl.policy.load import load_policy
-        from zorplex_rl.policy.tool_loop import Sampling
+        from zorplex_rl.policy.requests import Sampling
         from zorplex_rl.task.own_task import EnvironmentSource
 
         # The settings that a run has as well are bounded alike; temperature 0 is one of an evaluation.

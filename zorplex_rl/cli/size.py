@@ -80,7 +80,7 @@ class Size:
 def workload_of(config: Config, folder: Path, environment: Environment) -> Workload:
     """Return the workload of ``config``, with the prompts of some tasks of ``environment``."""
     from zorplex_rl.policy.load import load_tokenizer
-    from zorplex_rl.policy.tool_loop import encode_prompt
+    from zorplex_rl.policy.prompt import encode_prompt
 
     tokenizer = load_tokenizer(config.policy, folder, config.template_arguments)
     prompts = [encode_prompt(tokenizer, environment.task(index, "train")) for index in range(PROMPTS_TRIED)]

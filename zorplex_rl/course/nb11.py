@@ -26,7 +26,7 @@ from zorplex_rl.course.figures.two_runs import two_runs, why_parted
 from zorplex_rl.course.nb05b import Card, example
 from zorplex_rl.course.recorded_study import Row, Study
 from zorplex_rl.learning.train_simple import play
-from zorplex_rl.policy.tool_loop import Sampling
+from zorplex_rl.policy.requests import Sampling
 from zorplex_rl.run import figure as style
 from zorplex_rl.run.figure import render
 from zorplex_rl.simulation.what_if import PairedRuns, RecordedRun

@@ -3,7 +3,7 @@
     config.json        every setting
     metrics.jsonl      one row a line: {"event": "step" | "eval" | "restart" | "resume" | "warning", …}
     episodes.jsonl     a few episodes of every step and evaluation, readable
-    journal.jsonl      what ``zorplex-rl replay`` needs (``learning/journal.py``)
+    journal.jsonl      what ``zorplex-rl replay`` needs (``run/journal.py``)
     timeline.json      what every actor did when; opens in Perfetto or chrome://tracing
     curve.svg          the learning curve
     checkpoints/       step_000020/: trainer/learner.safetensors, controller.json, and a manifest with their checksums

@@ -16,7 +16,7 @@ from typing import Any, Self
 from zorplex_rl.config import Config
 from zorplex_rl.hosts.devices import advice, settled
 from zorplex_rl.hosts.hosts import Hosts, open_hosts
-from zorplex_rl.learning import journal
+from zorplex_rl.run import journal
 from zorplex_rl.run.folder import MetricsRow
 from zorplex_rl.services.replica import ReplicaFailed
 from zorplex_rl.services.replica_set import Restart

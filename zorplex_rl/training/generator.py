@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 from zorplex_rl.config import Config
 from zorplex_rl.errors import WeightPullError
-from zorplex_rl.policy.tool_loop import Execute, RolloutRequest, Sampling, group_requests, held_out_requests
+from zorplex_rl.policy.requests import EngineEvent, RolloutRequest, Sampling, group_requests, held_out_requests
+from zorplex_rl.policy.tool_loop import Execute
 from zorplex_rl.services.registry import get_service
 from zorplex_rl.services.replica import Replica, ReplicaFailed, State
 from zorplex_rl.services.runtime import concurrent_endpoint
 from zorplex_rl.services.service import Service, ServiceClient
-from zorplex_rl.task.episode import Episode, Event, Task
+from zorplex_rl.task.episode import Episode, Task
 from zorplex_rl.task.own_task import EnvironmentSource
 from zorplex_rl.task.parser import ToolCall
 from zorplex_rl.training.actors import Group, ModelActor
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 NO_WEIGHTS = -1
 UNREADABLE_SECONDS = 30.0  # so long a generator tries to read the weights of one trainer
 PAUSE_SECONDS = 0.5
-History = tuple[str, int, list[Event]]  # a generator's name, how many events came before, and these
+History = tuple[str, int, list[EngineEvent]]  # a generator's name, how many events came before, and these
 
 
 class GeneratorActor(ModelActor):

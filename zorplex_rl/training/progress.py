@@ -13,8 +13,8 @@ import time
 from pathlib import Path
 
 from zorplex_rl.config import Config
-from zorplex_rl.learning import journal
 from zorplex_rl.learning.signal import LearningSignal
+from zorplex_rl.run import journal
 from zorplex_rl.run.folder import MetricsRow
 from zorplex_rl.services.replica import ReplicaFailed
 from zorplex_rl.training.generator import GeneratorHandle

@@ -1,0 +1,45 @@
+"""From text to token ids and back: a task as a prompt, a tool's result, what a policy has written."""
+
+import re
+from collections.abc import Sequence
+from itertools import cycle
+from typing import TYPE_CHECKING
+
+from zorplex_rl.task.episode import Task
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from zorplex_rl.policy.load import Policy
+
+HIDING = "\ufdd0"
+"""No character: behind the first of a control token it hides that from template and tokenizer."""
+
+
+def encode_prompt(tokenizer: "PreTrainedTokenizerBase", task: Task) -> list[int]:
+    """Return the ids of ``task``'s system prompt, examples and question in the chat template. What
+    looks like a control token in the question is text."""
+    special = {token.content: i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
+    control = "|".join(map(re.escape, sorted(special, key=len, reverse=True))) or "(?!)"
+    question = re.sub(f"(?={control})(.)", rf"\1{HIDING}", task.question, flags=re.DOTALL)
+    turns = [*(text for example in task.examples for text in example), question]
+    messages = [{"role": "system", "content": task.system}]
+    messages += [{"role": role, "content": text} for role, text in zip(cycle(("user", "assistant")), turns)]
+    prompt = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    if question == task.question:
+        return tokenizer(prompt, add_special_tokens=False)["input_ids"]
+    ids: list[int] = []
+    for piece in re.split(f"({control})", prompt):
+        ids += [special[piece]] if piece in special else encode_text(tokenizer, piece.replace(HIDING, ""))
+    return ids
+
+
+def encode_text(tokenizer: "PreTrainedTokenizerBase", text: str) -> list[int]:
+    """Return the token ids of ``text`` and nothing else: what looks like a control token is text."""
+    return tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+
+
+def decode_text(policy: "Policy", ids: Sequence[int]) -> str:
+    """Return the text of ``ids`` but those that end it. Control tokens are text that was written: an
+    answer's tag may be one."""
+    return policy.tokenizer.decode([i for i in ids if i not in policy.eos_ids])
