@@ -139,10 +139,10 @@ def test_the_loss_of_a_role_that_alone_knows_something_ends_the_run_at_once_with
 
     def show(row):
         if row["event"] == "step" and row["step"] == 1:
-            strike(started[0].advantage.replicas[0].pid, signal.SIGKILL)
+            strike(started[0].roles.dataset.replicas[0].pid, signal.SIGKILL)
             killed.append(time.monotonic())
 
-    with pytest.raises(GivenUp, match="^advantage is lost, and with it what it alone knew: its process"):
+    with pytest.raises(GivenUp, match="^dataset is lost, and with it what it alone knew: its process"):
         train_here(SMALL.changed(steps=100), tmp_path / "run", show=show, on_start=started.append)
     # Stopping all the other processes takes most of this.
     assert time.monotonic() - killed[0] < 15
