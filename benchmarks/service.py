@@ -194,23 +194,26 @@ async def under_faults(options: Options, seed: int = 0) -> Books:
     """Strike a service of its own while requests are sent to it. Returns what became of them."""
     rng, books, restarts = random.Random(seed), Books(), list[Restart]()
     faults: Counter[str] = Counter()
+    struck: set[str] = set()
     share = options.requests // CALLERS
     running: set[asyncio.Task[None]] = set()
 
     async def strike(service: Service) -> None:
         fault = rng.choice([*FAULTS, "raise", "scale"])
-        ready = [replica for replica in service.router.ready if replica.pid]
-        faults[f"fault: {fault}"] += 1
         if fault == "scale":
             running.add(asyncio.create_task(service.scale_to(rng.randint(2, REPLICAS + 2))))
         elif fault == "raise":
             with suppress(ActorError, ServiceError):
                 await service.complain.route()
-        elif ready:
-            victim = rng.choice(ready)
+        else:
+            while not (unharmed := [replica for replica in service.router.ready if replica.name not in struck]):
+                await asyncio.sleep(0.01)
+            victim = rng.choice(unharmed)
+            struck.add(victim.name)
             with suppress(ProcessLookupError):
                 os.kill(victim.pid, FAULTS[fault])
             running.add(asyncio.create_task(time_recovery(victim.name, fault, time.monotonic())))
+        faults[f"fault: {fault}"] += 1
 
     async def strikes(service: Service) -> None:
         counts = service.router.counts
