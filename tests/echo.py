@@ -169,14 +169,13 @@ class Pupil(Actor):
         return list(self._taught)
 
     @concurrent_endpoint
-    async def save(self, path: str) -> None:
-        with open(path, "w") as file:
-            file.write("\n".join(self._taught))
+    async def save(self, folder: str) -> None:
+        os.makedirs(folder, exist_ok=True)
+        Path(folder, "taught").write_text("\n".join(self._taught))
 
     @concurrent_endpoint
-    async def load(self, path: str) -> None:
-        with open(path) as file:
-            self._taught = file.read().splitlines()
+    async def load(self, folder: str) -> None:
+        self._taught = Path(folder, "taught").read_text().splitlines()
 
 
 async def send(service: Any, method: str, numbers: list[int], seconds: float, at_once: int = 1000) -> list[Any]:

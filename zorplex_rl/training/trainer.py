@@ -196,12 +196,14 @@ class TrainerHandle:
             # These steps are part of its start, and do not show that it does its work.
             await replica.unless_lost(replica.probe.begin.call().as_asyncio())
             replica.answered.clear()
-        except CheckpointError as error:
+        except BaseException as error:
             await replica.stop()
-            raise CheckpointError(
-                "the trainer died, and the checkpoint that it comes back from is not whole any more"
-            ) from error
-        except BaseException:
-            await replica.stop()
+            if isinstance(error, CheckpointError):
+                raise CheckpointError(
+                    "the trainer died, and the checkpoint that it comes back from is not whole any more"
+                ) from error
+            if isinstance(error, HostError):
+                # Another host may be left.
+                raise ReplicaFailed(f"{name}: {error}") from error
             raise
         return replica
