@@ -293,10 +293,13 @@ def test_an_example_that_the_embedded_policy_can_learn_passes_every_check(capsys
 
 
 def test_no_code_runs_out_of_a_run_s_folder_its_file_is_named_again(tmp_path, capsys):
-    file = tmp_path / "my tasks.py"
+    file, data = tmp_path / "my tasks.py", tmp_path / "data.txt"
     file.write_text(GOOD)
-    config = SMALL.changed(task=str(file), max_tokens=32, steps=1)
+    data.write_text("Größe 17", encoding="utf-8")
+    config = SMALL.changed(task=str(file), task_data=str(data), max_tokens=32, steps=1)
     folder = train_here(config, tmp_path / "run")
+    kept = [(folder.path / name).read_text(encoding="utf-8") for name in ("task.py", "task_data.txt")]
+    assert kept == [GOOD, "Größe 17"], "to read"
     for again in ("train --resume", "replay"):
         assert main([*again.split(), str(folder.path)]) == 2
         said = capsys.readouterr().err
@@ -304,9 +307,11 @@ def test_no_code_runs_out_of_a_run_s_folder_its_file_is_named_again(tmp_path, ca
     with pytest.raises(ConfigError):
         read_recording(folder.path)
     assert replay(read_recording(folder.path, task=str(file))).first_difference is None
+    file.write_text(GOOD + "# mended\n")
     with command("train", "--resume", str(folder.path), "--task", str(file), "--steps", "2") as running:
         code, said = running.finish()
     assert code == 0, said
+    assert (folder.path / "task.py").read_text() == GOOD + "# mended\n", "what it goes on with"
     assert [row["step"] for row in rows(folder.path, "step")] == [1, 2]
 
 
