@@ -39,7 +39,7 @@ TOKENS = {
     "run": 5_360,
     "policy": 15_610,
     "services": 8_560,
-    "task": 5_430,
+    "task": 5_560,
     "weights": 4_280,
     ".": 1_600,
 }

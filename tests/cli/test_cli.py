@@ -46,7 +46,12 @@ REFUSED = {
     "train --loss reinforce --clip-high 0.3": "--clip-high",
     "train --generators 9": "--generators",
     "train --policy no/such/folder": "no/such/folder",
-    "train --task sudoku": "--task",
+    "train --task sudoku": "'sudoku'; expected one of simple",
+    "train --shots 40": "lower --shots, or",
+    "size --shots 40": "lower --shots, or",
+    "eval --shots 40": "lower --shots, or",
+    "train --max-tokens 1000": "lower --max-tokens, or",
+    "train --shots 12 --max-tokens 600": "lower --max-tokens or --shots, or",
     "train --task no_such_file.py": "no_such_file.py",
     "train --hosts pigeon": "--hosts",
     "train stray": "stray",
@@ -54,8 +59,12 @@ REFUSED = {
     "trian": "trian",
     "policy destroy": "destroy",
     "env check simple": "simple",
+    "env check sudoku": "'sudoku'; expected one of simple",
+    "env check no_such_file.py": "'no_such_file.py' cannot be read",
+    "env check no_such_file.py --shots -1": "--shots",
     "export run": "--to",
-    "eval --tasks 0": "--eval-tasks",
+    "eval --tasks 0": "--tasks is 0; it must be 1 or more",
+    "size --group-size 1": "--group-size",
     "eval --temperature -1": "--temperature",
     "eval --max-lag=1": "--max-lag",
     "eval --device cuda": "--device auto or cpu",
@@ -82,6 +91,8 @@ def test_what_cannot_work_is_refused_by_name_and_nothing_is_written(
     said = refused(capsys, *arguments.split())
     assert REFUSED[arguments] in said and "Traceback" not in said
     assert not any(tmp_path.iterdir())
+    command, own = arguments.split()[0], said.startswith("zorplex-rl: ")
+    assert not own or set(re.findall(r"--[a-z-]+", said)) <= set(re.findall(r"--[a-z-]+", helped(capsys, command)))
 
 
 def helped(capsys, *arguments: str) -> str:

@@ -26,12 +26,13 @@ MODEL = ModelShape(layers=12, hidden=768, heads=12, kv_heads=4, intermediate=204
 
 
 DEFAULT = settled(Config())
+EMBEDDED = size.shape_of(EMBEDDED_PATH)
 
 
 def needed(config: Config) -> int:
     """Bytes of a run of ``config`` with the embedded policy."""
-    work = size.workload_of(config, EMBEDDED_PATH, EnvironmentSource.of(config).make())
-    return size.run_bytes(size.processes(size.shape_of(EMBEDDED_PATH), work, config), config)
+    work = size.workload_of(config, EMBEDDED_PATH, EMBEDDED, EnvironmentSource.of(config).make())
+    return size.run_bytes(size.processes(EMBEDDED, work, config), config)
 
 
 def test_every_process_is_printed_with_its_parts(capsys):
@@ -48,7 +49,8 @@ def test_prompts_are_counted_in_the_chat_template_without_torch(shots):
     program = (
         "import sys; from zorplex_rl.cli.size import *; from zorplex_rl.task.environment import *; "
         f"config, world = Config(shots={shots}), Zorplex(0, kinds_of('compositional'), {shots}); "
-        "from zorplex_rl.policy.load import EMBEDDED_PATH; work = workload_of(config, EMBEDDED_PATH, world); "
+        "from zorplex_rl.policy.load import EMBEDDED_PATH; "
+        "work = workload_of(config, EMBEDDED_PATH, shape_of(EMBEDDED_PATH), world); "
         "print(work.prompt, work.shared_prompt, {'torch', 'transformers'} & sys.modules.keys())"
     )
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
@@ -79,7 +81,8 @@ def test_the_processes_of_a_run_are_counted_and_generators_compute_in_their_numb
 @pytest.mark.parametrize("share", [0.9, 1.1])
 def test_train_warns_of_a_run_that_may_outgrow_the_memory_and_refuses_none(share, capsys, monkeypatch):
     monkeypatch.setattr(size, "available_memory", lambda: int(share * needed(DEFAULT)))
-    size.warn_of_memory(DEFAULT, EMBEDDED_PATH, EnvironmentSource.of(DEFAULT).make())
+    work = size.workload_of(DEFAULT, EMBEDDED_PATH, EMBEDDED, EnvironmentSource.of(DEFAULT).make())
+    size.warn_of_memory(DEFAULT, EMBEDDED, work)
     said = capsys.readouterr().err
     assert ("warning" in said) == (size.gigabytes(needed(DEFAULT)) in said) == (share < 1)
 

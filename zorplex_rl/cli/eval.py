@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zorplex_rl.config import Config, Device, Difficulty, Dtype, TaskName
+from zorplex_rl.config import Config, Device, Difficulty, Dtype, TaskName, check_setting
 
 if TYPE_CHECKING:
     from zorplex_rl.policy.evaluate import Report
@@ -67,11 +67,11 @@ class Eval:
         from zorplex_rl.policy.requests import Sampling
         from zorplex_rl.task.own_task import EnvironmentSource
 
+        check_setting("tasks", self.tasks, int, least=1)
         # The settings that a run has as well are bounded alike; temperature 0 is one of an evaluation.
         config = Config(
             task=self.task, task_data=self.task_data, difficulty=self.difficulty, shots=self.shots, temperature=self.temperature or 1,
-            max_tokens=self.max_tokens, eval_tasks=self.tasks, seed=self.seed, device=self.device,
-            policy=self.policy, dtype=self.dtype, max_lag=0,
+            max_tokens=self.max_tokens, seed=self.seed, device=self.device, policy=self.policy, dtype=self.dtype, max_lag=0,
         )  # fmt: skip
         config.check()
         source = EnvironmentSource.of(config)

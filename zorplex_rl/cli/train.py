@@ -88,7 +88,7 @@ class Train:
 def check_needs(config: Config) -> int:
     """Check what a run of ``config`` needs besides bounds. Returns the bytes of its checkpoints.
     Raises ConfigError."""
-    from zorplex_rl.cli.size import warn_of_memory
+    from zorplex_rl.cli.size import warn_of_memory, workload_of
     from zorplex_rl.hosts.devices import devices_of
     from zorplex_rl.hosts.hosts import check_encryption, parse_hosts
     from zorplex_rl.policy.load import policy_folder
@@ -106,12 +106,13 @@ def check_needs(config: Config) -> int:
     environment = EnvironmentSource.of(config).make()
     folder = policy_folder(config.policy)
     devices = devices_of(config)
-    environment.task(0, "train")
+    shape = shape_of(folder)
+    work = workload_of(config, folder, shape, environment)
     if set(devices.values()) == {"cpu"}:
-        warn_of_memory(config, folder, environment)
+        warn_of_memory(config, shape, work)
     # Weights and two moments in float32 in each: the new one is written before an old one goes.
     checkpoints = min(-(-config.steps // config.checkpoint_every), KEPT_CHECKPOINTS + 1)
-    return 4 * shape_of(folder).parameters * (3 * checkpoints + 1)
+    return 4 * shape.parameters * (3 * checkpoints + 1)
 
 
 def train(config: Config, folder: RunFolder, checkpoint: Path | None = None) -> int:

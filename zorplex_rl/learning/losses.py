@@ -221,6 +221,7 @@ def wanted_squares(log_ratio: Tensor, advantage: Tensor, mask: Tensor) -> Tensor
 def second_moment_bound(squares: Tensor, second_moment: float) -> float:
     """Return the bound up to which ``squares`` [n] have a mean of at most ``second_moment``: with
     as many of the smallest as possible, halfway between the last that stays and the first that goes.
+    Equal ones stay or go together.
 
     >>> second_moment_bound(torch.tensor([0.25, 4.0, 0.75]), second_moment=0.5)
     2.375
@@ -230,12 +231,19 @@ def second_moment_bound(squares: Tensor, second_moment: float) -> float:
     kept = int((means <= second_moment).sum())
     if kept == len(ordered):
         return math.inf
+    first_that_goes = ordered[kept]
+    stays = ordered[ordered < first_that_goes]
     # Halfway: rounding moves no token across.
-    return ((ordered[kept - 1] if kept else 0.0) + ordered[kept]).item() / 2
+    return ((stays[-1] if len(stays) else 0.0) + first_that_goes).item() / 2
 
 
 def kl_penalty(logp: Tensor, reference_logp: Tensor, mask: Tensor, tokens: float | None = None) -> Tensor:
     """Return the k3 estimate of KL(π ‖ reference): e^{−δ} − 1 + δ, δ = log π − log reference
-    (Schulman 2020, "Approximating KL divergence")."""
+    (Schulman 2020, "Approximating KL divergence"). On fresh data its gradient is that of this KL.
+
+    ``drawn`` is 1; its gradient says how much more often the token is drawn. Without it the gradient
+    would be that of KL(reference ‖ π) (Shah et al. 2025, arXiv:2512.21852).
+    """
     delta = logp - reference_logp
-    return token_mean((-delta).exp() - 1 + delta, mask, tokens)
+    drawn = (logp - logp.detach()).exp()
+    return token_mean(drawn * ((-delta).exp() - 1 + delta), mask, tokens)

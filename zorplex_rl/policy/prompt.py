@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from itertools import cycle
 from typing import TYPE_CHECKING
 
+from zorplex_rl.errors import ConfigError
 from zorplex_rl.task.episode import Task
 
 if TYPE_CHECKING:
@@ -32,6 +33,19 @@ def encode_prompt(tokenizer: "PreTrainedTokenizerBase", task: Task) -> list[int]
     for piece in re.split(f"({control})", prompt):
         ids += [special[piece]] if piece in special else encode_text(tokenizer, piece.replace(HIDING, ""))
     return ids
+
+
+def check_length(policy: str, most: int, prompt: int, max_tokens: int, shots: int) -> None:
+    """Raise ConfigError if ``policy``, which reads at most ``most`` tokens (0: not known), cannot read a
+    prompt of ``prompt`` tokens, with ``shots`` worked examples, and its answer."""
+    if not most or prompt + max_tokens <= most:
+        return
+    lower = ["--max-tokens"] * (prompt < most) + ["--shots"] * (shots > 0)
+    advice = f"lower {' or '.join(lower)}" if lower else "shorten the questions"
+    raise ConfigError(
+        f"a prompt has {prompt} tokens and its answer may have {max_tokens}, but policy {policy!r} reads "
+        f"at most {most} together; {advice}, or take another policy"
+    )
 
 
 def encode_text(tokenizer: "PreTrainedTokenizerBase", text: str) -> list[int]:

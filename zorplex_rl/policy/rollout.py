@@ -31,11 +31,11 @@ from typing import Any
 
 import torch
 
-from zorplex_rl.errors import ConfigError, TrainingDiverged
+from zorplex_rl.errors import TrainingDiverged
 from zorplex_rl.policy.decoder import Decoder, SlotCache, Snapshot, prefill
 from zorplex_rl.policy.load import Policy
 from zorplex_rl.policy.model import Model
-from zorplex_rl.policy.prompt import encode_prompt
+from zorplex_rl.policy.prompt import check_length, encode_prompt
 from zorplex_rl.policy.requests import EngineEvent, RolloutRequest, Sampling
 from zorplex_rl.policy.tool_loop import Execute, PartialEpisode, ToolLoop
 from zorplex_rl.task.environment import ZORPLEX, Environment
@@ -224,7 +224,9 @@ class RolloutEngine:
         """Begin waiting requests, as many as there are ``free`` slots."""
         entering = [self._waiting.popleft() for _ in range(min(free, len(self._waiting)))]
         self._prefill([prompt for _, _, prompt in entering])
-        self._reserve(prompt.ids for _, _, prompt in entering)
+        # Room in the slots for whatever may follow these prompts.
+        longest = max(len(prompt.ids) for _, _, prompt in entering) + self.sampling.max_tokens
+        self._cache.reserve(-(-longest // 32) * 32)
         now = time.monotonic()
         started: dict[Prompt, list[PartialEpisode]] = {}
         for ticket, request, prompt in entering:
@@ -246,22 +248,17 @@ class RolloutEngine:
             self._enter(rows, prompt.snapshot)
         self._draw(list(started.values()), torch.stack([prompt.logits for prompt in started]))
 
-    def _reserve(self, prompts: Iterable[list[int]]) -> None:
-        """Make room in the slots for whatever may follow these prompts. Raises ConfigError if that is
-        more than the model can read."""
-        longest = max(len(prompt) for prompt in prompts) + self.sampling.max_tokens
+    def _check_length(self, prompts: Sequence[Prompt]) -> None:
+        """Raise ConfigError if the longest of ``prompts`` and its answer are more than the model reads."""
         model = self.policy.model
         limits = [getattr(model.config, "max_position_embeddings", None)]
         if not isinstance(model, Model):
             # Our own models have no window, whatever their settings say.
             limits.append(getattr(model.config, "sliding_window", None))
-        most = min((limit for limit in limits if limit), default=longest)
-        if longest > most:
-            raise ConfigError(
-                f"a prompt and its answer may take {longest} tokens, but policy {self.policy.name!r} reads "
-                f"at most {most}; lower --max-tokens"
-            )
-        self._cache.reserve(-(-longest // 32) * 32)
+        most = min((limit for limit in limits if limit), default=0)
+        longest = max(prompts, key=lambda prompt: len(prompt.ids))
+        shots = len(longest.task.examples)
+        check_length(self.policy.name, most, len(longest.ids), self.sampling.max_tokens, shots)
 
     def _prefill(self, prompts: Sequence[Prompt]) -> None:
         """Run ``prompts`` and some needed next: a batch costs little more than one prompt."""
@@ -271,6 +268,7 @@ class RolloutEngine:
         new = [prompt for prompt in dict.fromkeys((*prompts, *ahead)) if prompt.version != self.version]
         for prompt in new:
             prompt.ids = encode_prompt(self.policy.tokenizer, prompt.task)
+        self._check_length(new)
         results = prefill(self.policy.model, [prompt.ids for prompt in new])
         for prompt, (snapshot, logits) in zip(new, results, strict=True):
             prompt.snapshot, prompt.logits = snapshot, logits

@@ -35,6 +35,8 @@ class ModelShape:
     """Parameters that were counted; 0 is as the formula says."""
     unknown: str = ""
     """How a model of another family differs from what is computed."""
+    reads: int = 0
+    """Most tokens of a text; 0 is not known."""
 
     @property
     def attention(self) -> int:
@@ -90,6 +92,7 @@ def shape_of(folder: Path) -> ModelShape:
         head_size=_size(config, "head_dim"),
         counted=sum(counted.values()),
         unknown="" if kind in KNOWN else f"activations and cache are those of a Llama of its sizes, not of a {kind}",
+        reads=_size(config, "max_position_embeddings", "n_positions"),
     )
 
 

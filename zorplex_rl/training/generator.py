@@ -9,9 +9,10 @@ no weights yet.
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from zorplex_rl.config import Config
@@ -38,6 +39,14 @@ PAUSE_SECONDS = 0.5
 History = tuple[str, int, list[EngineEvent]]  # a generator's name, how many events came before, and these
 
 
+@dataclass(slots=True, eq=False)
+class Progress:
+    """How many of the groups, or held-out tasks, that a call has ``asked`` for have ``ended``."""
+
+    asked: int
+    ended: int = 0
+
+
 class GeneratorActor(ModelActor):
     """Samples groups of episodes with the newest weights that it has pulled."""
 
@@ -55,7 +64,7 @@ class GeneratorActor(ModelActor):
         self._environment = (source or EnvironmentSource.of(config)).make()
         self._client: ServiceClient | None = None
         self._version = NO_WEIGHTS
-        self._ended = self._asked = 0
+        self._calls: list[Progress] = []
 
     def _load(self) -> None:
         from zorplex_rl.policy.rollout import RolloutStream
@@ -105,36 +114,42 @@ class GeneratorActor(ModelActor):
             group = await self._stream.sample(group_requests([(number, task)], size, self.config.seed))
             for episode in group:
                 episode.generator = self.recorder.actor
-            self._count(ended=1)
+            progress.ended += 1
             return number, group
 
-        self._count(asked=len(tasks))
-        groups = await asyncio.gather(*(sample(*numbered) for numbered in tasks))
-        self._count(-len(tasks), -len(tasks))
+        with self._under_way(tasks) as progress:
+            groups = await asyncio.gather(*(sample(*numbered) for numbered in tasks))
         return groups, (self.recorder.actor, *self._stream.take_history())
 
     @concurrent_endpoint
     async def evaluate(self, tasks: list[Task], temperature: float) -> list[Episode]:
         """Return an episode for each of ``tasks``, sampled with the same draws every time."""
-        self._count(asked=len(tasks))
-        episodes = await self.compute(self._evaluate, held_out_requests(tasks), temperature)
-        self._count(-len(tasks), -len(tasks))
-        return episodes
+        with self._under_way(tasks) as progress:
+            return await self.compute(self._evaluate, held_out_requests(tasks), temperature, progress)
 
-    def _count(self, ended: int = 0, asked: int = 0) -> None:
-        self._ended += ended
-        self._asked += asked
+    @contextmanager
+    def _under_way(self, asked: Sequence[object]) -> Iterator[Progress]:
+        """Count what is ``asked`` for until it is over, however it ends."""
+        progress = Progress(len(asked))
+        self._calls.append(progress)
+        try:
+            yield progress
+        finally:
+            self._calls.remove(progress)
 
     @concurrent_endpoint
     async def how_far(self) -> str:
         """Return how many have ended of the groups, or held-out tasks, that are under way."""
-        return f"{self._ended} of {self._asked}"
+        return f"{sum(call.ended for call in self._calls)} of {sum(call.asked for call in self._calls)}"
 
-    def _evaluate(self, requests: Sequence[RolloutRequest], temperature: float) -> list[Episode]:
+    def _evaluate(self, requests: Sequence[RolloutRequest], temperature: float, progress: Progress) -> list[Episode]:
+        def note(episode: Episode) -> None:
+            progress.ended += 1
+
         engine = self._engine(temperature, self._environment.execute)
         engine.version = self._version
         with self.recorder.span("evaluate", version=engine.version):
-            return engine.run(requests, lambda episode: self._count(ended=1))
+            return engine.run(requests, note)
 
     def _engine(self, temperature: float, execute: Execute) -> "RolloutEngine":
         from zorplex_rl.policy.rollout import RolloutEngine
