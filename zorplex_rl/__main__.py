@@ -21,6 +21,9 @@ def program() -> NoReturn:
 
     # The first to be registered is the last to be called.
     atexit.register(leave)
+    if not sys.flags.safe_path:
+        # With -m the current folder is the first: a random.py in it would be taken for Python's own.
+        sys.path.append(sys.path.pop(0))
     os.environ |= TORCH_SETTINGS | os.environ  # read when torch is imported
     from zorplex_rl.cli.commands import main
 

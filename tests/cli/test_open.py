@@ -63,7 +63,7 @@ def test_a_copy_has_what_notebooks_read_and_what_a_learner_wrote_stays(home):
 @pytest.mark.slow
 def test_open_starts_marimo_on_the_copy(became, home, capsys):
     main(["open", "05", "--to", str(home / "mine"), "--port", "4321", "--no-browser"])
-    edit = "-m marimo edit --no-sandbox notebooks/05_rl_intro.py --port 4321 --headless".split()
+    edit = "-P -m marimo edit --no-sandbox notebooks/05_rl_intro.py --port 4321 --headless".split()
     assert became == [str(home / "mine"), *edit]
     assert (home / "mine" / "notebooks" / "05_rl_intro.py").is_file()
     assert f"{home}/mine/notebooks/05_rl_intro.py" in capsys.readouterr().out
@@ -71,7 +71,7 @@ def test_open_starts_marimo_on_the_copy(became, home, capsys):
 
 def test_in_a_clone_its_own_notebooks_are_opened_and_a_number_that_is_none_is_refused(became, capsys):
     main(["open"])
-    assert became == [str(ROOT), "-m", "marimo", "edit", "--no-sandbox", "notebooks/05_rl_intro.py"]
+    assert became == [str(ROOT), "-P", "-m", "marimo", "edit", "--no-sandbox", "notebooks/05_rl_intro.py"]
     assert main(["open", "99"]) == 2
     assert "'99'" in capsys.readouterr().err
 

@@ -48,7 +48,7 @@ class Open:
         print(f"{folder / notebook}; marimo saves there what you write.", flush=True)
         flags = ["--port", str(self.port)] * (self.port is not None) + ["--headless"] * (not self.browser)
         os.chdir(folder)
-        os.execv(sys.executable, [sys.executable, "-m", "marimo", "edit", "--no-sandbox", notebook, *flags])
+        os.execv(sys.executable, [sys.executable, "-P", "-m", "marimo", "edit", "--no-sandbox", notebook, *flags])
 
 
 def copy_course(folder: Path) -> None:

@@ -23,7 +23,7 @@ CANNOT_LISTEN = 2
 def worker_loop(address: str) -> Iterator[subprocess.Popen[bytes]]:
     """Run Monarch's worker loop at ``address`` (``tls://HOST:PORT``, ``tcp://…`` or ``ipc://FILE``)
     in a process that ends with the block, and with this one."""
-    program = [sys.executable, "-m", "zorplex_rl.hosts.worker", address]
+    program = [sys.executable, "-P", "-m", "zorplex_rl.hosts.worker", address]
     # What a run leaves behind when it is killed goes with the folder.
     with tempfile.TemporaryDirectory(prefix="zorplex-") as folder:
         environment = os.environ | {"TMPDIR": folder}

