@@ -150,6 +150,36 @@ def test_a_command_that_has_used_monarch_ends_before_the_interpreter_is_taken_ap
     assert (done.returncode, done.stdout, done.stderr) == (3, "cleaned up\n", "")
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("module", ["tyro", "torch"])
+def test_ctrl_c_while_a_command_is_still_being_imported_is_no_traceback(module):
+    program = f"""if True:
+        import os, signal, sys
+        from zorplex_rl import __main__
+
+        class CtrlC:
+            def find_spec(self, name, path=None, target=None):
+                if name == {module!r}:
+                    os.kill(os.getpid(), signal.SIGINT)
+
+        sys.meta_path.insert(0, CtrlC())
+        sys.argv = ["zorplex-rl", "policy", "show"]
+        __main__.program()
+    """
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "zorplex-rl: interrupted\n")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_a_terminal_that_lacks_our_signs_gets_others_for_them(encoding):
+    environment = os.environ | {"PYTHONIOENCODING": encoding}
+    command = [sys.executable, "-m", "zorplex_rl", "--help"]
+    done = subprocess.run(command, env=environment, capture_output=True, encoding=encoding)
+    assert done.returncode == 0, done.stderr
+    assert "?" in done.stdout
+
+
 @pytest.fixture
 def run(tmp_path) -> RunFolder:
     """The folder of a run of three steps."""

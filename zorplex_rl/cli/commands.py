@@ -40,7 +40,7 @@ from zorplex_rl.errors import ConfigError, ZorplexError
 
 ShowPolicy = Annotated[PolicyCommand, tyro.conf.subcommand("policy")]  # policy/load.py has a Policy
 Commands = Train | Eval | Export | Size | Replay | Status | Check | Open | ShowPolicy | Env | Worker
-FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
+FAILED, BAD_INPUT = 1, 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -57,9 +57,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if hasattr(command, "defaults") and (defaults := command.defaults()):
             command = parse(given, defaults)
         return command.run()
-    except KeyboardInterrupt:
-        print("zorplex-rl: interrupted", file=sys.stderr)
-        return INTERRUPTED
     except ZorplexError as error:
         print(f"zorplex-rl: {error}", file=sys.stderr)
         return BAD_INPUT if isinstance(error, ConfigError) else FAILED
