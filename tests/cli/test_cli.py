@@ -20,6 +20,7 @@ from runs import SMALL, as_flags, state_at
 
 from zorplex_rl.cli.commands import main, parse
 from zorplex_rl.policy import smollm2
+from zorplex_rl.policy.load import EMBEDDED_PATH
 from zorplex_rl.run.folder import RunFolder
 
 COMMANDS = {"train", "eval", "export", "size", "replay", "status", "check", "open", "policy", "env", "worker"}
@@ -284,6 +285,18 @@ def test_eval_writes_accuracy_outcomes_turns_calls_and_latency_of_all_four_kinds
         assert f"{task['accuracy']:.1%}" in said
         assert sum(task["outcomes"].values()) == pytest.approx(1)
         assert {"turns", "tool_calls", "seconds_median", "seconds_p95"} <= task.keys()
+
+
+@pytest.mark.parametrize("command", ["eval --json", "export RUN --to", "open --to"])
+def test_a_path_that_cannot_be_written_is_named_and_before_an_evaluation_begins(
+    run, capsys, tmp_path, monkeypatch, command
+):
+    monkeypatch.setattr("zorplex_rl.policy.evaluate.evaluate", lambda *_: pytest.fail("the work has begun"))
+    run.policy.symlink_to(EMBEDDED_PATH)
+    (tmp_path / "a file").touch()
+    target = tmp_path / "a file" / "target"
+    arguments = [str(run.path) if word == "RUN" else word for word in command.split()]
+    assert f"{target} cannot be" in refused(capsys, *arguments, target)
 
 
 def test_policy_show_says_what_the_embedded_policy_is(capsys):

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from pages import launched
 
+from zorplex_rl import __version__
 from zorplex_rl.cli.commands import main
 from zorplex_rl.cli.open import PARTS, copy_course
 
@@ -39,11 +40,22 @@ def became(monkeypatch):
     return seen
 
 
+def header_and_code(notebook: Path) -> tuple[dict, str]:
+    """What a notebook says of itself (PEP 723), and the rest of it."""
+    header, _, code = notebook.read_text().partition("# ///\n\n")
+    return tomllib.loads(re.sub("^# ?", "", header.removeprefix("# /// script\n"), flags=re.MULTILINE)), code
+
+
 @pytest.mark.slow
 def test_a_copy_has_what_notebooks_read_and_what_a_learner_wrote_stays(home):
     copy_course(home)
     for notebook in (home / "notebooks").glob("[0-9]*.py"):
-        assert notebook.read_bytes() == (ROOT / "notebooks" / notebook.name).read_bytes()
+        header, code = header_and_code(notebook)
+        of_clone, same_code = header_and_code(ROOT / "notebooks" / notebook.name)
+        # Outside of the clone the package is not in the folder above.
+        del of_clone["tool"]["uv"]
+        assert header == of_clone | {"dependencies": ["marimo", f"zorplex-rl=={__version__}"]}
+        assert code == same_code
         (style,) = re.findall(r'css_file="(.*)"', notebook.read_text())
         assert (notebook.parent / style).is_file()
         for name in re.findall(r'"benchmarks" / "(.*)"', notebook.read_text()):
