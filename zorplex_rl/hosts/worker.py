@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterator
 
 from zorplex_rl.errors import HostError
-from zorplex_rl.services.runtime import configure, monarch, quiet_stderr, socket_folder
+from zorplex_rl.services.runtime import SAFE_PATH, configure, monarch, quiet_stderr, socket_folder
 
 CANNOT_LISTEN = 2
 
@@ -22,10 +22,10 @@ CANNOT_LISTEN = 2
 def worker_loop(address: str) -> Iterator[subprocess.Popen[bytes]]:
     """Run Monarch's worker loop at ``address`` (``tls://HOST:PORT``, ``tcp://…`` or ``ipc://FILE``)
     in a process that ends with the block, and with this one."""
-    program = [sys.executable, "-P", "-m", "zorplex_rl.hosts.worker", address]
+    program = [sys.executable, "-m", "zorplex_rl.hosts.worker", address]
     # What a run leaves behind when it is killed goes with the folder.
     with socket_folder() as folder:
-        environment = os.environ | {"TMPDIR": folder}
+        environment = os.environ | SAFE_PATH | {"TMPDIR": folder}
         loop = subprocess.Popen(program, stdin=subprocess.PIPE, start_new_session=True, env=environment)
         try:
             yield loop

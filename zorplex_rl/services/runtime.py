@@ -23,8 +23,7 @@ from typing import Any, TypeVar
 from unittest import mock
 
 # Read by Monarch while it is imported: what it logs, and how soon it says that a process is gone.
-# By Python as a process starts: a random.py in the current folder is not Python's own.
-SETTINGS = {"MONARCH_FILE_LOG": "error", "HYPERACTOR_MESH_SUPERVISION_POLL_FREQUENCY": "1s", "PYTHONSAFEPATH": "1"}
+SETTINGS = {"MONARCH_FILE_LOG": "error", "HYPERACTOR_MESH_SUPERVISION_POLL_FREQUENCY": "1s"}
 with mock.patch.dict(os.environ, SETTINGS):
     import monarch
     import monarch.actor
@@ -39,6 +38,8 @@ from zorplex_rl import TORCH_SETTINGS, errors
 
 LONGEST_FOLDER = 60
 """A socket's name has at most 103 characters (macOS, unix(4)); a worker's adds 39 to the temporary folder's."""
+SAFE_PATH = {"PYTHONSAFEPATH": "1"}
+"""For the processes that Monarch starts: a random.py in the current folder is not Python's own."""
 current_rank, this_host = monarch.actor.current_rank, monarch.actor.this_host
 get_or_spawn_controller = monarch.actor.get_or_spawn_controller
 uncounted_endpoint = monarch.actor.concurrent_endpoint  # marks an async endpoint that is no load
@@ -66,7 +67,8 @@ def start_monarch() -> None:
         folder = socket_folder()
         atexit.register(folder.cleanup)
         monarch.configure(default_transport=f"ipc://{folder.name}/host")
-    with quiet_stderr():
+    command = monarch.actor.default_bootstrap_cmd().with_env(SAFE_PATH)
+    with quiet_stderr(), mock.patch("monarch._src.actor.host_mesh.default_bootstrap_cmd", return_value=command):
         monarch.actor.context()
     if here:
         # One address serves one socket; RDMABuffer opens more.
