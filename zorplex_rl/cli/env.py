@@ -49,11 +49,13 @@ class Env:
 
 def try_policy(sample: Sample, name: str) -> str:
     """Have the policy answer tasks, several times each, and compare rewards as a run does."""
+    from zorplex_rl.hosts.devices import prepare, settled
     from zorplex_rl.learning.signal import why_no_reward_varies
     from zorplex_rl.policy.load import load_policy
     from zorplex_rl.policy.requests import group_requests
     from zorplex_rl.policy.rollout import rollout
 
+    prepare("cpu", settled(Config(policy=name, max_lag=0)).threads)
     environment, rewards = sample.environment, defaultdict[int, set[float]](set)
     requests = group_requests(enumerate(sample.tasks["train"][:TRIED]), TRIED, run_seed=0)
     episodes = rollout(load_policy(name), requests, environment.execute, environment=environment)
