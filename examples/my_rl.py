@@ -135,7 +135,8 @@ def train(policy, steps=8, prompts=4, group_size=8, learning_rate=5e-4, seed=0, 
 if __name__ == "__main__":
     folder, examples, exam, settings = "zorplex_rl/policy/embedded", (), GREEDY, {}
     if sys.argv[1:] == ["--policy", "smollm2"]:
-        folder = os.path.expanduser(os.getenv("ZORPLEX_CACHE") or "~/.cache/zorplex-rl") + "/smollm2"
+        cache = os.getenv("ZORPLEX_CACHE") or (os.getenv("XDG_CACHE_HOME") or "~/.cache") + "/zorplex-rl"
+        folder = os.path.expanduser(cache) + "/smollm2"
         examples, exam, settings = EXAMPLES, SHORT, {"steps": 3, "prompts": 2, "learning_rate": 5e-5, "sampling": SHORT}
     torch.set_num_threads(2 if examples else 1)
     model, tokenizer = AutoModelForCausalLM.from_pretrained(folder).float(), AutoTokenizer.from_pretrained(folder)

@@ -16,7 +16,6 @@ app = marimo.App(
 
 with app.setup(hide_code=True):
     import random
-    from pathlib import Path
     from statistics import fmean, median, pstdev
     from textwrap import wrap
     from types import SimpleNamespace
@@ -25,7 +24,7 @@ with app.setup(hide_code=True):
 
     from zorplex_rl.config import LearnerConfig
     from zorplex_rl.course.figures.loop_drawing import loop_drawing
-    from zorplex_rl.course.kept_file import EXAMPLES, fill_in, keep
+    from zorplex_rl.course.kept_file import EXAMPLES, fill_in, keep, kept
     from zorplex_rl.course.lesson import exercise, lesson
     from zorplex_rl.course.lesson.later import later
     from zorplex_rl.course.widgets import LiveCurve, WhatIf
@@ -739,7 +738,7 @@ def _(my_rl, write):
     lesson.md(
         "In `marimo edit` a button writes it."
         if lesson.unattended()
-        else keep(my_rl, Path(__file__).resolve().parents[1] / "my_rl.py")
+        else keep(my_rl, kept(__file__, "my_rl.py"))
     )
     return
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from pathlib import Path
 
 import pytest
@@ -10,8 +12,7 @@ import torch
 from zorplex_rl.config import Config
 from zorplex_rl.errors import ConfigError
 from zorplex_rl.hosts import devices
-from zorplex_rl.hosts.devices import advice, assign_devices, devices_of, prepare, settled
-from zorplex_rl.hosts.lease import count_gpus
+from zorplex_rl.hosts.devices import advice, assign_devices, cores, count_gpus, devices_of, prepare, settled
 
 ACTORS = ["trainer", "generator_0", "generator_1", "generator_2"]
 
@@ -104,3 +105,42 @@ def test_a_process_on_a_gpu_computes_in_tf32_and_one_on_the_cpu_does_not(monkeyp
     assert asked == [2]
     prepare("cuda:1", 2)
     assert asked == [2, "high"]
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({}, 8),
+        ({"cpu.max": "200000 100000"}, 2),
+        ({"cpu.max": "50000 100000"}, 1),
+        ({"cpu.max": "max 100000"}, 8),
+        ({"cpu.max": "6400000 100000"}, 8),
+        ({"cpu/cpu.cfs_quota_us": "250000", "cpu/cpu.cfs_period_us": "100000"}, 3),
+        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 8),
+    ],
+)
+@pytest.mark.parametrize("of_macos", [False, True])
+def test_a_container_has_the_cores_of_its_quota_and_of_the_machine_no_more(
+    tmp_path, monkeypatch, files, expected, of_macos
+):
+    """With ``docker --cpus 2`` a process sees all cores of its machine."""
+    monkeypatch.setattr(devices, "CONTROL_GROUP", tmp_path)
+    if of_macos:
+        monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+        monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    else:
+        monkeypatch.setattr(os, "sched_getaffinity", lambda process: {*range(8)}, raising=False)
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(f"{text}\n")
+    assert cores() == expected
+
+
+def test_cores_are_counted_in_one_place():
+    """A second one would forget the quota, or that macOS cannot be asked in Linux's way."""
+    root = Path(__file__).parents[2]
+    files = [path for path in root.rglob("*.py") if not path.relative_to(root).parts[0].startswith(".")]
+    counting = {
+        path for path in files if {"sched_getaffinity", "cpu_count"} & set(re.findall(r"\w+", path.read_text()))
+    }
+    assert counting == {Path(devices.__file__), Path(__file__)}

@@ -292,6 +292,14 @@ def test_an_example_that_the_embedded_policy_can_learn_passes_every_check(capsys
     assert len(Path(LOCKERS).read_text().splitlines()) <= 80
 
 
+def test_the_policy_is_tried_on_the_threads_that_a_run_would_have(monkeypatch):
+    """In a container torch takes one for each core of the machine."""
+    asked = []
+    monkeypatch.setattr("torch.set_num_threads", asked.append)
+    main(["env", "check", LOCKERS])
+    assert asked == [1]
+
+
 def test_no_code_runs_out_of_a_run_s_folder_its_file_is_named_again(tmp_path, capsys):
     file, data = tmp_path / "my tasks.py", tmp_path / "data.txt"
     file.write_text(GOOD)

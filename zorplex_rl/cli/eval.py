@@ -80,6 +80,9 @@ class Eval:
         prepare(device, config.threads)
         policy = load_policy(self.policy, device, config.dtype)
         sampling = Sampling(self.temperature, self.max_tokens)
+        if self.json:
+            # What cannot be written is known before the work.
+            self.json.open("a").close()
         console, reports = Console(highlight=False), []
         for name, environment in environments.items():
             with console.status(f"{name} …"):

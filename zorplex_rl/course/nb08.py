@@ -26,6 +26,7 @@ from typing import Any
 
 from zorplex_rl.config import Config, LearnerConfig, ServicesConfig
 from zorplex_rl.course.figures.spans import paired_timelines, timeline_chart
+from zorplex_rl.course.kept_file import kept
 from zorplex_rl.course.nb02 import captured
 from zorplex_rl.course.nb05 import real_model
 from zorplex_rl.hosts.devices import settled
@@ -49,7 +50,7 @@ SCRATCH = tempfile.TemporaryDirectory(prefix="zorplex_rl_08_")
 def create(run: Config, beside: str | None = None) -> RunFolder:
     """Create the folder of a run: a temporary one, or ``KEPT`` for the notebook ``beside`` it, where
     it takes the place of the one before."""
-    path = Path(beside).resolve().parents[1] / KEPT if beside else Path(tempfile.mkdtemp(dir=SCRATCH.name)) / "run"
+    path = kept(beside, KEPT) if beside else Path(tempfile.mkdtemp(dir=SCRATCH.name)) / "run"
     shutil.rmtree(path, ignore_errors=True)
     return RunFolder.create(path, run)
 

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from zorplex_rl.course import nb08
 from zorplex_rl.course.alarm import BEARABLE, RATE, alike
 from zorplex_rl.course.figures.two_runs import two_runs, why_parted
+from zorplex_rl.course.kept_file import kept
 from zorplex_rl.course.nb05b import Card, example
 from zorplex_rl.course.recorded_study import Row, Study
 from zorplex_rl.learning.train_simple import play
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
 def folder_of(notebook: str) -> Path | None:
     """Return the folder of the reader's run of notebook 08, or None if there is none."""
-    own = Path(notebook).resolve().parents[1] / nb08.KEPT
+    own = kept(notebook, nb08.KEPT)
     return own if (own / "journal.jsonl").is_file() else None
 
 

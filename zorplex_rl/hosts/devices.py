@@ -3,14 +3,17 @@
 import os
 import timeit
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from math import ceil
+from pathlib import Path
 from statistics import fmean
 
 from zorplex_rl.config import Config
 from zorplex_rl.errors import ConfigError
-from zorplex_rl.hosts.lease import count_gpus
 from zorplex_rl.policy.load import policy_folder, weight_bytes
 
 SMALL_BYTES = 100_000_000
+CONTROL_GROUP = Path("/sys/fs/cgroup")  # a container's limits
 
 
 def assign_devices(requested: str, actors: Sequence[str], gpus: int | None = None) -> dict[str, str]:
@@ -66,8 +69,24 @@ def settled(config: Config) -> Config:
 
 
 def cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Return the number of cores that this process may use: in a container, as many as its quota."""
+    found = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    for names in (["cpu.max"], ["cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"]):  # of version 2, and 1
+        # There is no such group, or no limit: "max", or a quota of -1.
+        with suppress(OSError, ValueError):
+            quota, period = map(int, " ".join((CONTROL_GROUP / name).read_text() for name in names).split())
+            found = min(found, ceil(quota / period)) if quota > 0 else found
+    return found
+
+
+def count_gpus() -> int:
+    """Return this machine's number of GPUs; torch is imported only where there is a driver of CUDA
+    or ROCm."""
+    if not (Path("/dev/nvidiactl").exists() or Path("/dev/kfd").exists()):
+        return 0
+    import torch
+
+    return torch.cuda.device_count()
 
 
 def is_faster_in_bfloat16() -> bool:

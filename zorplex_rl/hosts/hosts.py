@@ -19,7 +19,6 @@ import contextlib
 import logging
 import os
 import socket
-import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -33,7 +32,15 @@ from zorplex_rl.errors import ConfigError, HostError
 from zorplex_rl.hosts.lease import CHUNK_BYTES, LEASE_SECONDS, HostKeeper, end_with_keeper, read_part, write_part
 from zorplex_rl.hosts.worker import worker_loop
 from zorplex_rl.services.replica import THIS_MACHINE, Machine, ReplicaStart
-from zorplex_rl.services.runtime import ReplicaDied, Result, done_before, monarch, run_together, start_monarch
+from zorplex_rl.services.runtime import (
+    ReplicaDied,
+    Result,
+    done_before,
+    monarch,
+    run_together,
+    socket_folder,
+    start_monarch,
+)
 
 log = logging.getLogger(__name__)
 TLS_FILES = ("HYPERACTOR_TLS_CERT", "HYPERACTOR_TLS_KEY", "HYPERACTOR_TLS_CA")
@@ -268,7 +275,7 @@ async def open_hosts(config: Config, given: Sequence[Any] = ()) -> AsyncIterator
     async with AsyncExitStack() as around:
         names = addresses
         if kind == "processes":
-            folder = around.enter_context(tempfile.TemporaryDirectory(prefix="zorplex-"))
+            folder = around.enter_context(socket_folder())
             addresses = [f"ipc://{folder}/host_{number}" for number in range(len(names))]
             for address in addresses:
                 around.enter_context(worker_loop(address))

@@ -35,6 +35,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from zorplex_rl import __version__
+from zorplex_rl.hosts.devices import count_gpus
 from zorplex_rl.services.replica import THIS_MACHINE
 from zorplex_rl.services.runtime import Actor, concurrent_endpoint, uncounted_endpoint
 
@@ -160,13 +161,3 @@ def write_part(path: Path, offset: int, content: bytes) -> None:
     with path.open("r+b" if offset else "wb") as file:
         file.seek(offset)
         file.write(content)
-
-
-def count_gpus() -> int:
-    """Return this machine's number of GPUs; torch is imported only where there is a driver of CUDA
-    or ROCm."""
-    if not (Path("/dev/nvidiactl").exists() or Path("/dev/kfd").exists()):
-        return 0
-    import torch
-
-    return torch.cuda.device_count()

@@ -10,6 +10,7 @@ text. Only safetensors, JSON and the template are read, and no code of a folder 
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -253,7 +254,7 @@ def save_model(model: PreTrainedModel | Model, tokenizer: PreTrainedTokenizerBas
     try:
         model.save_pretrained(folder)
     except SafetensorError as error:
-        raise OSError(str(error)) from error
+        raise OSError(errno.EIO, str(error), str(folder)) from error
     tokenizer.save_pretrained(folder)
     for file in folder.glob("*.safetensors"):
         # The library makes these for their owner alone, whatever the umask says.

@@ -88,6 +88,9 @@ class RunFolder:
             raise ConfigError(
                 f"the run in {str(self.path)!r} is under way in another process; stop it first"
             ) from error
+        except (OSError, NotImplementedError) as error:
+            advice = "take a folder on a disk of this machine"
+            raise ConfigError(f"the run folder {str(self.path)!r} cannot be locked ({error}); {advice}") from error
         try:
             yield
         finally:

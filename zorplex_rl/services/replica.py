@@ -14,6 +14,7 @@ import gc
 import importlib
 import os
 import signal
+import sys
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -122,8 +123,10 @@ class HealthProbe(Actor):
     """Answer probes for its process, whatever the replica in it is doing."""
 
     @uncounted_endpoint
-    async def prepare(self, modules: Sequence[str]) -> None:
-        """Import ``modules``, before an actor that needs them is made in this process."""
+    async def prepare(self, modules: Sequence[str], path: Sequence[str]) -> None:
+        """Import ``modules``, before an actor that needs them is made in this process: also from folders
+        of ``path``, the caller's, that this process does not have."""
+        sys.path += [folder for folder in path if folder not in sys.path]
         await asyncio.to_thread(_import, modules)
 
     @uncounted_endpoint
@@ -302,7 +305,7 @@ async def spawn(
         beats = await replica.unless_lost(replica.probe.beat.call().as_asyncio())
         replica.watch([pid for _, (pid, _, _) in beats])
         modules = (actor_class.__module__, *getattr(actor_class, "imports", ()))
-        await replica.unless_lost(replica.probe.prepare.call(modules).as_asyncio())
+        await replica.unless_lost(replica.probe.prepare.call(modules, sys.path).as_asyncio())
         replica.actor = mesh.spawn(name, actor_class, *args)
         if hasattr(actor_class, "setup"):
             await replica.unless_lost(replica.actor.setup.call().as_asyncio())

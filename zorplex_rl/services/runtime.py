@@ -36,6 +36,10 @@ from monarch.actor import endpoint as endpoint
 
 from zorplex_rl import TORCH_SETTINGS, errors
 
+LONGEST_FOLDER = 60
+"""A socket's name has at most 103 characters (macOS, unix(4)); a worker's adds 39 to the temporary folder's."""
+SAFE_PATH = {"PYTHONSAFEPATH": "1"}
+"""For the processes that Monarch starts: a random.py in the current folder is not Python's own."""
 current_rank, this_host = monarch.actor.current_rank, monarch.actor.this_host
 get_or_spawn_controller = monarch.actor.get_or_spawn_controller
 uncounted_endpoint = monarch.actor.concurrent_endpoint  # marks an async endpoint that is no load
@@ -60,16 +64,25 @@ def start_monarch() -> None:
     if here:
         # Processes are started through a socket. By default any user of the machine can connect to it,
         # and Monarch runs what it is sent: this one is in a folder of this user.
-        folder = tempfile.TemporaryDirectory(prefix="zorplex-")
+        folder = socket_folder()
         atexit.register(folder.cleanup)
         monarch.configure(default_transport=f"ipc://{folder.name}/host")
-    with quiet_stderr():
+    command = monarch.actor.default_bootstrap_cmd().with_env(SAFE_PATH)
+    with quiet_stderr(), mock.patch("monarch._src.actor.host_mesh.default_bootstrap_cmd", return_value=command):
         monarch.actor.context()
     if here:
         # One address serves one socket; RDMABuffer opens more.
         monarch.configure(default_transport=ChannelTransport.Unix)
     # Registered after Monarch's own handler, so it runs before it. It waits longer than that one.
     atexit.register(lambda: monarch.actor.shutdown_context(host_timeout=0.3).get(timeout=10.0))
+
+
+def socket_folder() -> tempfile.TemporaryDirectory[str]:
+    """Make a folder of this user for sockets, and take /tmp for all temporary files if the name of theirs
+    is too long for that."""
+    if len(tempfile.gettempdir()) > LONGEST_FOLDER:
+        os.environ["TMPDIR"] = tempfile.tempdir = "/tmp"
+    return tempfile.TemporaryDirectory(prefix="zorplex-")
 
 
 def configure(streams: int) -> None:

@@ -50,7 +50,9 @@ def measure(cases: Sequence[tuple[str, Workload]], folder: str | Path, device: s
     # One thread, as for an actor: processor time is then the time on a quiet machine.
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     asked = json.dumps([(role, asdict(work), str(folder), device) for role, work in cases])
-    done = subprocess.run([sys.executable, "-m", __name__, asked], stdout=subprocess.PIPE, env=environment, check=True)
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", __name__, asked], stdout=subprocess.PIPE, env=environment, check=True
+    )
     return [Measured(Workload(**work), *numbers) for work, *numbers in json.loads(done.stdout)]
 
 
