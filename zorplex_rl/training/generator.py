@@ -40,11 +40,14 @@ History = tuple[str, int, list[EngineEvent]]  # a generator's name, how many eve
 
 
 @dataclass(slots=True, eq=False)
-class Progress:
-    """How many of the groups, or held-out tasks, that a call has ``asked`` for have ``ended``."""
+class UnderWay:
+    """A call, and how many have ended of the groups, or held-out tasks, that it asked for."""
 
     asked: int
     ended: int = 0
+
+    def count(self, ended: object) -> None:
+        self.ended += 1
 
 
 class GeneratorActor(ModelActor):
@@ -64,7 +67,7 @@ class GeneratorActor(ModelActor):
         self._environment = (source or EnvironmentSource.of(config)).make()
         self._client: ServiceClient | None = None
         self._version = NO_WEIGHTS
-        self._calls: list[Progress] = []
+        self._calls: list[UnderWay] = []
 
     def _load(self) -> None:
         from zorplex_rl.policy.rollout import RolloutStream
@@ -114,42 +117,39 @@ class GeneratorActor(ModelActor):
             group = await self._stream.sample(group_requests([(number, task)], size, self.config.seed))
             for episode in group:
                 episode.generator = self.recorder.actor
-            progress.ended += 1
+            call.count(group)
             return number, group
 
-        with self._under_way(tasks) as progress:
+        with self._counted(len(tasks)) as call:
             groups = await asyncio.gather(*(sample(*numbered) for numbered in tasks))
         return groups, (self.recorder.actor, *self._stream.take_history())
 
     @concurrent_endpoint
     async def evaluate(self, tasks: list[Task], temperature: float) -> list[Episode]:
         """Return an episode for each of ``tasks``, sampled with the same draws every time."""
-        with self._under_way(tasks) as progress:
-            return await self.compute(self._evaluate, held_out_requests(tasks), temperature, progress)
+        with self._counted(len(tasks)) as call:
+            return await self.compute(self._evaluate, held_out_requests(tasks), temperature, call)
 
     @contextmanager
-    def _under_way(self, asked: Sequence[object]) -> Iterator[Progress]:
-        """Count what is ``asked`` for until it is over, however it ends."""
-        progress = Progress(len(asked))
-        self._calls.append(progress)
+    def _counted(self, asked: int) -> Iterator[UnderWay]:
+        """Count a call as under way until it is over, however it ends."""
+        call = UnderWay(asked)
+        self._calls.append(call)
         try:
-            yield progress
+            yield call
         finally:
-            self._calls.remove(progress)
+            self._calls.remove(call)
 
     @concurrent_endpoint
     async def how_far(self) -> str:
         """Return how many have ended of the groups, or held-out tasks, that are under way."""
         return f"{sum(call.ended for call in self._calls)} of {sum(call.asked for call in self._calls)}"
 
-    def _evaluate(self, requests: Sequence[RolloutRequest], temperature: float, progress: Progress) -> list[Episode]:
-        def note(episode: Episode) -> None:
-            progress.ended += 1
-
+    def _evaluate(self, requests: Sequence[RolloutRequest], temperature: float, call: UnderWay) -> list[Episode]:
         engine = self._engine(temperature, self._environment.execute)
         engine.version = self._version
         with self.recorder.span("evaluate", version=engine.version):
-            return engine.run(requests, note)
+            return engine.run(requests, call.count)
 
     def _engine(self, temperature: float, execute: Execute) -> "RolloutEngine":
         from zorplex_rl.policy.rollout import RolloutEngine
