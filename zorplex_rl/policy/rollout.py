@@ -32,9 +32,8 @@ from typing import Any
 import torch
 
 from zorplex_rl.errors import ConfigError, TrainingDiverged
-from zorplex_rl.policy.decoder import Decoder, SlotCache, Snapshot, prefill
+from zorplex_rl.policy.decoder import Decoder, SlotCache, Snapshot, borders, prefill
 from zorplex_rl.policy.load import Policy
-from zorplex_rl.policy.model import Model
 from zorplex_rl.policy.tool_loop import Execute, PartialEpisode, RolloutRequest, Sampling, ToolLoop, encode_prompt
 from zorplex_rl.task.environment import ZORPLEX, Environment
 from zorplex_rl.task.episode import Episode, Event, Task
@@ -207,9 +206,8 @@ class RolloutEngine:
         """Make room in the slots for whatever may follow these prompts. Raises ConfigError if that is
         more than the model can read."""
         longest = max(map(len, prompts)) + self.sampling.max_tokens
-        model, sizes = self.policy.model, ("max_position_embeddings", "sliding_window")
-        # Our own models have no window, whatever their settings say.
-        limits = [getattr(model.config, name, None) for name in sizes[: 1 if isinstance(model, Model) else 2]]
+        model = self.policy.model
+        limits = (getattr(model.config, "max_position_embeddings", None), *borders(model))
         if longest > (most := min(filter(None, limits), default=longest)):
             raise ConfigError(
                 f"a prompt and its answer may take {longest} tokens, but policy {self.policy.name!r} reads at most {most}; "
