@@ -20,7 +20,7 @@ from zorplex_rl.sizing.memory import BatchShape, Workload, available_memory, gen
 from zorplex_rl.sizing.model_shape import ModelShape
 from zorplex_rl.task.episode import Episode
 
-SMALL = ModelShape(layers=2, hidden=64, heads=4, kv_heads=2, intermediate=96, vocabulary=500)
+SMALL = ModelShape(layers=2, hidden=64, heads=4, kv_heads=2, intermediate=96, vocabulary=600)
 QWEN = ModelShape(layers=24, hidden=896, heads=14, kv_heads=2, intermediate=4864, vocabulary=151936)
 GB = 10**9
 

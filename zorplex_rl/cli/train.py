@@ -91,7 +91,7 @@ def check_needs(config: Config) -> int:
     from zorplex_rl.cli.size import warn_of_memory, workload_of
     from zorplex_rl.hosts.devices import devices_of
     from zorplex_rl.hosts.hosts import check_encryption, parse_hosts
-    from zorplex_rl.policy.load import policy_folder
+    from zorplex_rl.policy.load import whole_folder
     from zorplex_rl.sizing.model_shape import shape_of
     from zorplex_rl.task.own_task import EnvironmentSource
 
@@ -104,7 +104,7 @@ def check_needs(config: Config) -> int:
     if kind == "attach":
         check_encryption(addresses, config.insecure)
     environment = EnvironmentSource.of(config).make()
-    folder = policy_folder(config.policy)
+    folder = whole_folder(config.policy)
     devices = devices_of(config)
     shape = shape_of(folder)
     work = workload_of(config, folder, shape, environment)

@@ -144,6 +144,15 @@ def project(model: PreTrainedModel | Model, states: Tensor) -> Tensor:
     return logits
 
 
+def borders(model: PreTrainedModel | Model) -> tuple[int, int]:
+    """Return after how many tokens ``model`` attends to a window only, and after how many it turns all
+    keys otherwise, those of the cache not (Phi-3's long rope). 0: it does not."""
+    rope = getattr(model.config, "rope_parameters", None) or {}
+    is_long = rope.get("rope_type") == "longrope"
+    turn = rope["original_max_position_embeddings"] if is_long else 0
+    return getattr(model.config, "sliding_window", None) or 0, turn
+
+
 def prefill(model: PreTrainedModel | Model, prompts: Sequence[list[int]]) -> list[tuple[Snapshot, Tensor]]:
     """Run ``prompts``. Returns for each its snapshot and the next token's logits [V]."""
     if not isinstance(model, Model):

@@ -14,15 +14,25 @@ import errno
 import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from zorplex_rl.errors import PolicyError
 from zorplex_rl.policy import smollm2
+from zorplex_rl.policy.model_folder import (
+    INDEX,
+    missing_file,
+    read_config,
+    read_generation,
+    read_json,
+    weight_files,
+    weight_shapes,
+)
 
 # Torch takes a second to load, and looking for a folder needs none.
 if TYPE_CHECKING:
@@ -37,6 +47,7 @@ EMBEDDED = "embedded"
 EMBEDDED_PATH = Path(__file__).parent / "embedded"
 LONGEST_CHECKED = 2048
 """Longest text on which a model is checked: those of a run are shorter."""
+EMBEDDINGS, OUTPUT = "model.embed_tokens.weight", "lm_head.weight"
 TRIAL = [{"role": "system", "content": "Answer."}, {"role": "user", "content": "What is 7?"}]
 """Messages that every chat template must take."""
 
@@ -62,10 +73,10 @@ def load_policy(
 
     from zorplex_rl.policy.model import Model, is_of_the_family
 
-    folder = policy_folder(name)
+    folder = whole_folder(name)
     tokenizer = load_tokenizer(name, folder, template_arguments)
     with _refused(name):
-        is_ours = not of_transformers and is_of_the_family(_read_json(folder / "config.json"))
+        is_ours = not of_transformers and is_of_the_family(read_config(folder))
         model = (_load_ours if is_ours else _load_with_transformers)(folder, getattr(torch, dtype))
     model.to(device).eval()
     if not isinstance(model, Model):
@@ -80,6 +91,14 @@ def load_tokenizer(name: str, folder: Path, template_arguments: str = "") -> Byt
         tokenizer = BytePairs(folder, template_arguments)
         prompt = str(tokenizer.apply_chat_template(TRIAL, tokenize=False, add_generation_prompt=True))
         end_of_turn(tokenizer)
+        config = read_config(folder)
+        rows = (config.get("text_config") or config).get("vocab_size")
+        highest = max((len(tokenizer) - 1, *tokenizer.added_tokens_decoder))
+    if rows and highest >= rows:
+        raise PolicyError(
+            f"policy {name!r} has a tokenizer with ids up to {highest}, but a model of {rows} tokens, 0 to {rows - 1}; "
+            "give the tokenizer that belongs to it, or enlarge it: resize_token_embeddings"
+        )
     if lost := [message["role"] for message in TRIAL if message["content"] not in prompt]:
         raise PolicyError(
             f"policy {name!r} has a chat template that drops what the {lost[0]} says, which the policy must read; "
@@ -97,12 +116,31 @@ def _refused(name: str) -> Iterator[None]:
         if "strftime_now" in said:
             said = "its chat template reads the clock, strftime_now, so the prompts would change from day to day"
         raise PolicyError(
-            f"policy {name!r} cannot be loaded ({said}); give a causal language model with a chat template"
+            f"policy {name!r} cannot be loaded ({said}); give a causal language model with a chat template and weights "
+            "as safetensors, in a folder that save_pretrained wrote, of a run its folder 'policy'"
         ) from error
 
 
 def policy_folder(name: str) -> Path:
     """Return the folder of policy ``name``, downloaded if it is a hub's. Raises PolicyError."""
+    folder = _find(name)
+    with _refused(name):
+        if lost := missing_file(folder, "config.json"):
+            raise FileNotFoundError(f"it has no {lost}")
+    return folder
+
+
+def whole_folder(name: str) -> Path:
+    """Return the folder of policy ``name``, whose settings and weights were found to be whole. Raises PolicyError."""
+    folder = policy_folder(name)
+    with _refused(name):
+        read_config(folder)
+        read_generation(folder)
+        weight_shapes(folder)
+    return folder
+
+
+def _find(name: str) -> Path:
     if name == EMBEDDED:
         return EMBEDDED_PATH
     if name == smollm2.NAME:
@@ -111,11 +149,6 @@ def policy_folder(name: str) -> Path:
         return smollm2.cached()
     path = Path(name).expanduser()
     if path.exists():
-        if not (path / "config.json").is_file() or not any(path.glob("*.safetensors")):
-            raise PolicyError(
-                f"policy {name!r} is no model folder: it needs a config.json and weights as safetensors; "
-                "give one that save_pretrained wrote, of a run its folder 'policy'"
-            )
         return path
     if name.count("/") != 1 or name.startswith((".", "/", "~")):
         raise PolicyError(
@@ -126,19 +159,23 @@ def policy_folder(name: str) -> Path:
 
 def _fetch(hub_id: str) -> Path:
     """Return a hub model's folder, from the cache or downloaded. Raises PolicyError."""
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import LocalEntryNotFoundError
+    from huggingface_hub import snapshot_download, try_to_load_from_cache
 
-    files = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
     try:
-        with suppress(LocalEntryNotFoundError):
-            return Path(snapshot_download(hub_id, allow_patterns=files, local_files_only=True))
-        return Path(snapshot_download(hub_id, allow_patterns=files))
+        cached = try_to_load_from_cache(hub_id, "config.json")
+        if isinstance(cached, str) and not missing_file(Path(cached).parent, "tokenizer.json"):
+            return Path(cached).parent
+        files = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
+        folder = Path(snapshot_download(hub_id, allow_patterns=files))
+        # Without a network the library returns what there is.
+        if lost := missing_file(folder, "config.json", "tokenizer.json"):
+            raise FileNotFoundError(lost)
     except Exception as error:  # Many kinds, of the library and of the network below it.
         raise PolicyError(
             f"policy {hub_id!r} is neither in the local model cache nor can it be downloaded ({type(error).__name__}); "
             f"download it on a machine with a network, give its folder, or use {EMBEDDED!r}"
         ) from error
+    return folder
 
 
 def _load_ours(folder: Path, dtype: torch.dtype) -> Model:
@@ -147,38 +184,43 @@ def _load_ours(folder: Path, dtype: torch.dtype) -> Model:
 
     from zorplex_rl.policy.model import Model
 
-    settings = _read_json(folder / "config.json") | dict.fromkeys(("dtype", "torch_dtype"), str(dtype).split(".")[1])
-    file = folder / "generation_config.json"
-    generation = _read_json(file) if file.is_file() else {"eos_token_id": settings.get("eos_token_id")}
+    settings = read_config(folder) | dict.fromkeys(("dtype", "torch_dtype"), str(dtype).split(".")[1])
     with torch.device("meta"):
-        model = Model(SimpleNamespace(**settings), SimpleNamespace(**generation))
+        model = Model(SimpleNamespace(**settings), SimpleNamespace(**read_generation(folder)))
+    known = model.state_dict()
     # A copy: what the file's memory shows would change with the file.
-    weights = {
+    weights: dict[str, Any] = {
         name: value.to(dtype, copy=True)
-        for part in sorted(folder.glob("*.safetensors"))
-        for name, value in load_file(part).items()
-        if "rotary_emb" not in name
+        for file in weight_files(folder)
+        for name, value in load_file(file).items()
+        if name in known
     }
-    if settings.get("tie_word_embeddings"):
-        weights["lm_head.weight"] = weights["model.embed_tokens.weight"]
+    if model.config.tie_word_embeddings:
+        weights = {EMBEDDINGS: weights.get(OUTPUT), OUTPUT: weights.get(EMBEDDINGS)} | weights
+        table, output = weights[EMBEDDINGS], weights[OUTPUT]
+        # Layers that differ in the file are two, whatever the settings say.
+        model.config.tie_word_embeddings = model.model.tied = table is output or torch.equal(table, output)
     model.load_state_dict(weights, assign=True)
     model.tie()
     return model
 
 
 def _load_with_transformers(folder: Path, dtype: torch.dtype) -> PreTrainedModel:
-    for index in folder.glob("*.safetensors.index.json"):
-        # The library would unpickle a file of another name.
-        if not all(file.endswith(".safetensors") for file in _read_json(index)["weight_map"].values()):
-            raise ValueError(f"its {index.name} names files that are no safetensors")
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
     logging.disable_progress_bar()
     logging.set_verbosity_error()
-    model, found = AutoModelForCausalLM.from_pretrained(
-        folder, dtype=dtype, use_safetensors=True, trust_remote_code=False, output_loading_info=True
-    )
+    # With these it would run a hub's code, or read other files.
+    unset = dict.fromkeys(("attn_implementation", "_attn_implementation", "transformers_weights"))
+    with TemporaryDirectory() as place:
+        seen = Path(place)
+        (seen / "config.json").write_text(json.dumps(read_config(folder) | unset))
+        for file in (*weight_files(folder), folder / INDEX, folder / "generation_config.json"):
+            (seen / file.name).symlink_to(file.resolve())
+        model, found = AutoModelForCausalLM.from_pretrained(
+            seen, dtype=dtype, use_safetensors=True, trust_remote_code=False, output_loading_info=True
+        )
     if missing := sorted(found["missing_keys"]):
         raise ValueError(f"it lacks weights, {missing[0]!r} first")
     return model
@@ -186,13 +228,16 @@ def _load_with_transformers(folder: Path, dtype: torch.dtype) -> PreTrainedModel
 
 def _check_paths(name: str, model: PreTrainedModel) -> None:
     """Raise PolicyError if sampler or trainer cannot run ``model``, or compute other log-probs than
-    its plain ``forward``: on a short text, and on one that is longer than its window of attention."""
+    its plain ``forward``: on a short text, and on texts across its borders."""
     import torch
 
-    window = getattr(model.config, "sliding_window", None) or 0
+    from zorplex_rl.policy.decoder import borders
+
+    window, turn = borders(model)
     allowed = 1e-3 if model.dtype == torch.float32 else 0.2
     try:
-        off = max(_difference(model, n) for n in (16, window + 8) if n <= LONGEST_CHECKED)
+        lengths = (16, window + 8, turn + 1)
+        off = max(_difference(model, length) for length in lengths if 16 <= length <= LONGEST_CHECKED)
     except Exception as error:  # The model's own code raises it, for instance where layers have another memory.
         why = " ".join(f"fail: {type(error).__name__} {error}".split())[:200]
     else:
@@ -244,7 +289,7 @@ def end_of_turn(tokenizer: PreTrainedTokenizerBase | BytePairs) -> int | None:
 
 def weight_bytes(folder: Path) -> int:
     """Return the bytes of the weight files in the model ``folder``."""
-    return sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+    return sum(file.stat().st_size for file in weight_files(folder))
 
 
 def save_model(model: PreTrainedModel | Model, tokenizer: PreTrainedTokenizerBase | BytePairs, folder: Path) -> None:
@@ -277,7 +322,7 @@ class BytePairs:
         self.added_tokens_decoder: dict[int, AddedToken] = self._tokenizer.get_added_tokens_decoder()
         self._names = {
             name: token["content"] if isinstance(token, dict) else token
-            for name, token in _read_json(folder / "tokenizer_config.json").items()
+            for name, token in read_json(folder / "tokenizer_config.json").items()
             if name in ("bos_token", "eos_token", "pad_token", "unk_token") and token
         }
         ids = {name: self._tokenizer.token_to_id(token) for name, token in self._names.items()}
@@ -334,7 +379,7 @@ def _template_of(folder: Path) -> str:
     """Return the chat template of ``folder``. Raises ValueError if it has none."""
     if (file := folder / "chat_template.jinja").is_file():
         return file.read_text(encoding="utf-8")
-    found = _read_json(folder / "tokenizer_config.json").get("chat_template")
+    found = read_json(folder / "tokenizer_config.json").get("chat_template")
     if isinstance(found, list):  # Several, by name.
         found = next((each["template"] for each in found if each["name"] == "default"), None)
     if found is None:
@@ -345,17 +390,25 @@ def _template_of(folder: Path) -> str:
 @cache
 def _compiled(source: str) -> Template:
     from jinja2 import TemplateError
-    from jinja2.ext import loopcontrols
+    from jinja2.ext import Extension, loopcontrols
+    from jinja2.nodes import Node
+    from jinja2.parser import Parser
     from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    class Generation(Extension):
+        """The tag that marks what a model writes. For a prompt it is only its content."""
+
+        tags = {"generation"}  # noqa: RUF012
+
+        def parse(self, parser: Parser) -> list[Node]:
+            next(parser.stream)
+            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
     def refuse(message: str) -> None:
         raise TemplateError(message)
 
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
+    extensions = [loopcontrols, Generation]
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=extensions)
     environment.filters["tojson"] = lambda value, **options: json.dumps(value, ensure_ascii=False, **options)
     environment.globals["raise_exception"] = refuse
     return environment.from_string(source)
-
-
-def _read_json(file: Path) -> dict[str, Any]:
-    return json.loads(file.read_text(encoding="utf-8"))

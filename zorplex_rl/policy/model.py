@@ -26,8 +26,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-FAMILY = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
-ROPE_TYPES = ("default", "linear", "llama3")
+from zorplex_rl.policy.model_folder import FAMILY, filled, rope_of
+
+ROTATIONS = {
+    "default": set(),
+    "linear": {"factor"},
+    "llama3": {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"},
+}
+"""What ``frequencies`` reads besides ``rope_theta``."""
 LARGE = 100_000
 """Weights of a layer for which it matters who computes a product."""
 ONEDNN = torch.backends.mkldnn.is_available()
@@ -223,7 +229,7 @@ class Backbone(nn.Module):
         self.norm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.inv_freq = nn.Buffer(frequencies(config), persistent=False)
         self._cos = self._sin = torch.empty(0)
-        self.tied = bool(getattr(config, "tie_word_embeddings", False))
+        self.tied = config.tie_word_embeddings
 
     def forward(self, input_ids: Tensor, positions: Tensor | None = None, attend: Attend | None = None) -> States:
         """Run ``input_ids`` [B, T] at ``positions`` [B, T]: by default rows of text from their
@@ -268,14 +274,15 @@ class Model(nn.Module):
 
     def __init__(self, config: SimpleNamespace, generation_config: SimpleNamespace) -> None:
         super().__init__()
-        self.config, self.generation_config = config, generation_config
-        self.model = Backbone(filled(config))
+        self.config = SimpleNamespace(**filled(vars(config)))
+        self.generation_config = generation_config
+        self.model = Backbone(self.config)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.tie()
 
     def tie(self) -> None:
         """Make the output layer's weights those of the embeddings, if the settings say so."""
-        if getattr(self.config, "tie_word_embeddings", False):
+        if self.config.tie_word_embeddings:
             self.lm_head.weight = self.model.embed_tokens.weight
 
     def forward(self, input_ids: Tensor, positions: Tensor | None = None, attend: Attend | None = None) -> Logits:
@@ -320,34 +327,12 @@ class Model(nn.Module):
 def is_of_the_family(config: dict[str, Any]) -> bool:
     """Whether ``Model`` computes what ``config`` says: layers of full attention in one of the known
     shapes, with rotations that it knows."""
-    kinds = set(config.get("layer_types") or ["full_attention"])
+    others = ("use_sliding_window", "quantization_config", "per_layer_config")
+    rope = rope_of(config)
     return (
         config.get("model_type") in FAMILY
         and config.get("hidden_act", "silu") == "silu"
-        and kinds == {"full_attention"}
-        and not config.get("use_sliding_window")
-        and "quantization_config" not in config
-        and rope_of(config)["rope_type"] in ROPE_TYPES
+        and {*(config.get("layer_types") or ())} <= {"full_attention"}
+        and not any(map(config.get, others))
+        and rope.keys() - {"rope_type", "rope_theta"} == ROTATIONS.get(rope["rope_type"])
     )
-
-
-def rope_of(config: dict[str, Any]) -> dict[str, Any]:
-    """Return the parameters of ``config``'s rotation. Earlier files spread them over two settings."""
-    if found := config.get("rope_parameters"):
-        return {"rope_type": "default", **found}
-    scaling = dict(config.get("rope_scaling") or {})
-    kind = scaling.pop("rope_type", scaling.pop("type", "default"))
-    return {"rope_type": kind, "rope_theta": config.get("rope_theta", 10000.0), **scaling}
-
-
-def filled(config: SimpleNamespace) -> SimpleNamespace:
-    """Return ``config`` with the settings that a file may leave out."""
-    heads = config.num_attention_heads
-    defaults = {
-        "head_dim": 128 if config.model_type == "qwen3" else config.hidden_size // heads,
-        "num_key_value_heads": heads,
-        "attention_bias": False,
-        "mlp_bias": False,
-    }
-    known = {name: value for name, value in vars(config).items() if value is not None}
-    return SimpleNamespace(**defaults | known | {"rope_parameters": rope_of(vars(config))})

@@ -31,7 +31,7 @@ def encode_prompt(tokenizer: "PreTrainedTokenizerBase", task: Task) -> list[int]
         return tokenizer(prompt, add_special_tokens=False)["input_ids"]
     ids: list[int] = []
     for piece in re.split(f"({control})", prompt):
-        ids += [special[piece]] if piece in special else encode_text(tokenizer, piece.replace(HIDING, ""))
+        ids += [special[piece]] if piece in special else _encode(tokenizer, piece.replace(HIDING, ""))
     return ids
 
 
@@ -49,11 +49,22 @@ def check_length(policy: str, most: int, prompt: int, max_tokens: int, shots: in
 
 
 def encode_text(tokenizer: "PreTrainedTokenizerBase", text: str) -> list[int]:
-    """Return the token ids of ``text`` and nothing else: what looks like a control token is text."""
+    """Return the token ids of ``text`` behind other text: what looks like a control token is text, and a
+    tokenizer that begins with a space puts it before a line break here, which is left out."""
+    start = _encode(tokenizer, "\n")
+    ids = _encode(tokenizer, f"\n{text}")
+    # A line break that becomes one token with what follows begins otherwise.
+    return ids[len(start) :] if ids[: len(start)] == start else _encode(tokenizer, text)
+
+
+def _encode(tokenizer: "PreTrainedTokenizerBase", text: str) -> list[int]:
     return tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
 
 
 def decode_text(policy: "Policy", ids: Sequence[int]) -> str:
-    """Return the text of ``ids`` but those that end it. Control tokens are text that was written: an
-    answer's tag may be one."""
-    return policy.tokenizer.decode([i for i in ids if i not in policy.eos_ids])
+    """Return the text of ``ids`` but those that end it, behind other text: a tokenizer may drop a space
+    at the beginning of all. Control tokens are text that was written: an answer's tag may be one."""
+    decode = policy.tokenizer.decode
+    first = [*policy.eos_ids[:1]]
+    written = [i for i in ids if i not in policy.eos_ids]
+    return decode(first + written).removeprefix(decode(first))

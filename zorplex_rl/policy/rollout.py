@@ -32,9 +32,8 @@ from typing import Any
 import torch
 
 from zorplex_rl.errors import TrainingDiverged
-from zorplex_rl.policy.decoder import Decoder, SlotCache, Snapshot, prefill
+from zorplex_rl.policy.decoder import Decoder, SlotCache, Snapshot, borders, prefill
 from zorplex_rl.policy.load import Policy
-from zorplex_rl.policy.model import Model
 from zorplex_rl.policy.prompt import check_length, encode_prompt
 from zorplex_rl.policy.requests import EngineEvent, RolloutRequest, Sampling
 from zorplex_rl.policy.tool_loop import Execute, PartialEpisode, ToolLoop
@@ -251,10 +250,7 @@ class RolloutEngine:
     def _check_length(self, prompts: Sequence[Prompt]) -> None:
         """Raise ConfigError if the longest of ``prompts`` and its answer are more than the model reads."""
         model = self.policy.model
-        limits = [getattr(model.config, "max_position_embeddings", None)]
-        if not isinstance(model, Model):
-            # Our own models have no window, whatever their settings say.
-            limits.append(getattr(model.config, "sliding_window", None))
+        limits = [getattr(model.config, "max_position_embeddings", None), *borders(model)]
         most = min((limit for limit in limits if limit), default=0)
         longest = max(prompts, key=lambda prompt: len(prompt.ids))
         shots = len(longest.task.examples)
