@@ -226,6 +226,8 @@ def test_train_and_size_say_of_a_damaged_folder_what_policy_show_says(broken, da
         assert main([*command.split(), str(broken)]) in (1, 2)
         said.append(capsys.readouterr().err)
     assert said == [f"zorplex-rl: {refusal(broken)}\n"] * 3
+    if damage.startswith(("config.json", "model.safetensors")):
+        assert damage.split()[0].strip(",") in said[0]
     assert not (tmp_path / "run").exists()
 
 

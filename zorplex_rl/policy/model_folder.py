@@ -11,7 +11,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 
 FAMILY = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 """Kinds of model that ``model.py`` computes, with transformers' names."""
@@ -41,11 +41,14 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def weight_shapes(folder: Path) -> dict[str, list[int]]:
-    """Return the shape of each tensor. Raises SafetensorError if a file is damaged or was cut off."""
+    """Return the shape of each tensor. Raises ValueError if a file is damaged or was cut off."""
     shapes: dict[str, list[int]] = {}
     for file in weight_files(folder):
-        with safe_open(file, framework="numpy") as tensors:
-            shapes |= {name: tensors.get_slice(name).get_shape() for name in tensors.keys()}  # noqa: SIM118
+        try:
+            with safe_open(file, framework="numpy") as tensors:
+                shapes |= {name: tensors.get_slice(name).get_shape() for name in tensors.keys()}  # noqa: SIM118
+        except SafetensorError as error:
+            raise ValueError(f"its {file.name} is damaged: {error}") from error
     return shapes
 
 
