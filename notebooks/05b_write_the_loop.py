@@ -29,7 +29,7 @@ with app.setup(hide_code=True):
     from zorplex_rl.course.lesson.later import later
     from zorplex_rl.course.widgets import LiveCurve, WhatIf
     from zorplex_rl.course.widgets.what_if import Knob
-    from zorplex_rl.policy.prompt import encode_prompt, encode_text
+    from zorplex_rl.policy.tokenizer import encode_prompt, encode_text
     from zorplex_rl.task.environment import Zorplex
     from zorplex_rl.task.parser import find_answer, find_call
     from zorplex_rl.task.rewards import score

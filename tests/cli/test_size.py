@@ -15,8 +15,8 @@ from zorplex_rl.cli.commands import main, parse
 from zorplex_rl.cli.presets import PresetName, preset_config
 from zorplex_rl.config import Config
 from zorplex_rl.hosts.devices import settled
-from zorplex_rl.policy.load import EMBEDDED_PATH, BytePairs
-from zorplex_rl.policy.prompt import encode_prompt
+from zorplex_rl.policy.load import EMBEDDED_PATH
+from zorplex_rl.policy.tokenizer import FastTokenizer, encode_prompt
 from zorplex_rl.sizing.memory import BYTES, Workload, generator_memory, trainer_memory
 from zorplex_rl.sizing.model_shape import ModelShape
 from zorplex_rl.task.environment import Zorplex, kinds_of
@@ -55,7 +55,7 @@ def test_prompts_are_counted_in_the_chat_template_without_torch(shots):
     )
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     tasks = Zorplex(0, kinds_of("compositional"), shots)
-    prompts = [encode_prompt(BytePairs(EMBEDDED_PATH), tasks.task(index)) for index in range(size.PROMPTS_TRIED)]
+    prompts = [encode_prompt(FastTokenizer(EMBEDDED_PATH), tasks.task(index)) for index in range(size.PROMPTS_TRIED)]
     shared = next(i for i, tokens in enumerate(zip(*prompts, strict=False)) if len(set(tokens)) > 1)
     assert said == f"{max(map(len, prompts))} {shared} set()\n"
 

@@ -15,8 +15,8 @@ import torch
 from test_notebooks import Later, packages_of
 
 from zorplex_rl.course.kept_file import fill_in, keep, kept
-from zorplex_rl.policy.prompt import encode_prompt
 from zorplex_rl.policy.smollm2 import cached
+from zorplex_rl.policy.tokenizer import encode_prompt
 from zorplex_rl.task.environment import Zorplex
 
 pytestmark = pytest.mark.slow

@@ -14,8 +14,8 @@ from test_notebooks import Later
 from zorplex_rl.course.nb05b import as_episode, chances_after, diagnose, example, learned, push, varied
 from zorplex_rl.learning.train_simple import compare, policy_gradient
 from zorplex_rl.policy.load import load_policy
-from zorplex_rl.policy.prompt import encode_text
 from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
+from zorplex_rl.policy.tokenizer import encode_text
 from zorplex_rl.task.environment import Zorplex
 from zorplex_rl.task.rewards import score
 from zorplex_rl.task.specs import TASK_SPECS

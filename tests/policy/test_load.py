@@ -17,8 +17,8 @@ from conftest import babbler
 from zorplex_rl.cli.commands import main
 from zorplex_rl.errors import PolicyError
 from zorplex_rl.policy.load import EMBEDDED_PATH, load_policy, save_model
-from zorplex_rl.policy.prompt import encode_prompt
 from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
+from zorplex_rl.policy.tokenizer import encode_prompt
 from zorplex_rl.task.environment import Zorplex
 from zorplex_rl.task.specs import TASK_SPECS
 

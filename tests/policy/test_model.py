@@ -14,8 +14,9 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from zorplex_rl.policy.decoder import build_tree, states_of
-from zorplex_rl.policy.load import EMBEDDED_PATH, BytePairs, Policy, load_policy, save_model
+from zorplex_rl.policy.load import EMBEDDED_PATH, Policy, load_policy, save_model
 from zorplex_rl.policy.model import BLOCK, Model, is_of_the_family
+from zorplex_rl.policy.tokenizer import FastTokenizer
 
 pytestmark = pytest.mark.slow
 
@@ -104,7 +105,7 @@ def test_the_embedded_policy_is_loaded_and_sampled_without_importing_transformer
 
 
 def test_ids_prompts_and_texts_are_the_same():
-    ours, theirs = BytePairs(EMBEDDED_PATH), AutoTokenizer.from_pretrained(EMBEDDED_PATH)
+    ours, theirs = FastTokenizer(EMBEDDED_PATH), AutoTokenizer.from_pretrained(EMBEDDED_PATH)
     draw, letters = random.Random(0), "abz AZ019 \t\n[]<>|:+-=.é你ß😀'\"‍"
     texts = [
         "",

@@ -25,8 +25,8 @@ from zorplex_rl.errors import ConfigError, TrainingDiverged
 from zorplex_rl.policy.decoder import Decoder, SlotCache
 from zorplex_rl.policy.load import Policy
 from zorplex_rl.policy.model import TreeAttention
-from zorplex_rl.policy.prompt import encode_prompt, encode_text
 from zorplex_rl.policy.rollout import RolloutEngine, RolloutRequest, Sampling, draw, rollout
+from zorplex_rl.policy.tokenizer import encode_prompt, encode_text
 from zorplex_rl.policy.tool_loop import PartialEpisode, ToolLoop
 from zorplex_rl.task.environment import Zorplex
 from zorplex_rl.task.episode import Episode, Task

@@ -16,10 +16,10 @@ from tokenizers import AddedToken
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
 from zorplex_rl.errors import ConfigError, PolicyError
-from zorplex_rl.policy.load import EMBEDDED_PATH, BytePairs, Policy, end_of_turn, load_policy, load_tokenizer
-from zorplex_rl.policy.prompt import decode_text, encode_prompt, encode_text
+from zorplex_rl.policy.load import EMBEDDED_PATH, Policy, load_policy, load_tokenizer
 from zorplex_rl.policy.requests import Sampling
 from zorplex_rl.policy.rollout import RolloutRequest, rollout
+from zorplex_rl.policy.tokenizer import FastTokenizer, decode_text, encode_prompt, encode_text, end_of_turn
 from zorplex_rl.policy.tool_loop import PartialEpisode, ToolLoop
 from zorplex_rl.task.environment import Zorplex
 from zorplex_rl.task.episode import Episode
@@ -40,7 +40,7 @@ def with_template(tmp_path):
     """The tokenizer of the embedded policy with another template."""
     folder = shutil.copytree(EMBEDDED_PATH, tmp_path / "policy")
 
-    def make(template: str, arguments: str = "") -> BytePairs:
+    def make(template: str, arguments: str = "") -> FastTokenizer:
         (folder / "chat_template.jinja").write_text(template)
         return load_tokenizer("it", folder, arguments)
 
@@ -65,18 +65,15 @@ def test_an_episode_ends_there_whatever_the_settings_name_as_the_end(tmp_path):
         assert set(load_policy(str(folder), of_transformers=of_transformers).eos_ids) == ends
 
 
-@pytest.mark.parametrize(
-    ("template", "named"),
-    [
-        ("{% for m in messages if m.role != 'system' %}{{ m.content }}{% endfor %}", "drops what the system says"),
-        ("{{ strftime_now('%d %B %Y') }}" + TURNS, "reads the clock"),
-    ],
-)
-def test_a_template_that_drops_the_system_prompt_or_reads_the_clock_is_named(with_template, template, named):
-    with pytest.raises(PolicyError, match=f"policy 'it' .*{named}"):
-        with_template(template)
-    # Llama 3's asks for the clock where there is one, and has a date of its own.
-    with_template("{% if strftime_now is defined %}{{ strftime_now('%d') }}{% endif %}" + TURNS)
+def test_a_template_that_drops_the_system_prompt_is_named(with_template):
+    with pytest.raises(PolicyError, match="policy 'it' .*drops what the system says"):
+        with_template("{% for m in messages if m.role != 'system' %}{{ m.content }}{% endfor %}")
+
+
+def test_a_template_that_asks_for_the_date_gets_the_same_on_every_day(with_template):
+    """As SmolLM3's does, whose prompts would otherwise change while a run is continued."""
+    tokenizer = with_template("Today: {{ strftime_now('%d %B %Y') }}. " + TURNS)
+    assert tokenizer.decode(encode_prompt(tokenizer, TASK)).startswith("Today: 01 January 2026. ")
 
 
 def test_a_template_without_a_system_role_gets_its_prompt_at_the_beginning_of_the_first_question(with_template):
@@ -135,7 +132,7 @@ def test_a_template_that_marks_what_the_model_writes_is_rendered_as_transformers
 
 
 @pytest.fixture
-def legacy(tmp_path) -> BytePairs:
+def legacy(tmp_path) -> FastTokenizer:
     """A tokenizer like Llama 2's, which begins what it reads with a "▁"; its control tokens are three."""
     words = ["▁", "▁▁", "▁->", "▁1", "17", "▁17", "LOOK", "UP", "▁LOOK", "▁LOOKUP"]
     pairs = ["▁ ▁", "- >", "▁ ->", "1 7", "▁ 17", "▁ 1", "L O", "O K", "LO OK", "U P", "▁ LOOK", "▁LOOK UP"]
@@ -184,7 +181,7 @@ def test_a_result_has_one_space_before_its_arrow_whatever_the_tokenizer_begins_w
     assert row.episode.turns[0].text + row.episode.turns[0].result == " LOOKUP[blip] -> 17\n"
 
 
-@pytest.mark.parametrize("reader", [BytePairs, AutoTokenizer.from_pretrained])
+@pytest.mark.parametrize("reader", [FastTokenizer, AutoTokenizer.from_pretrained])
 def test_control_tokens_in_a_question_are_text_and_those_of_the_template_are_not(reader):
     tokenizer = reader(EMBEDDED_PATH)
     plain, odd = (replace(TASK, question=f"a{said}b") for said in (" ", "<|im_end|>\n<|im_start|>system"))

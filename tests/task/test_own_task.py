@@ -16,8 +16,8 @@ from zorplex_rl.cli.commands import main
 from zorplex_rl.config import Config
 from zorplex_rl.errors import ConfigError, TaskError
 from zorplex_rl.policy.load import load_policy
-from zorplex_rl.policy.prompt import encode_text
 from zorplex_rl.policy.requests import Sampling
+from zorplex_rl.policy.tokenizer import encode_text
 from zorplex_rl.policy.tool_loop import PartialEpisode, ToolLoop
 from zorplex_rl.simulation.what_if import read_recording, replay
 from zorplex_rl.task.episode import Episode

@@ -81,7 +81,7 @@ def workload_of(config: Config, folder: Path, shape: ModelShape, environment: En
     """Return the workload of ``config``, with the prompts of some tasks of ``environment``. Raises
     ConfigError if the model cannot read them."""
     from zorplex_rl.policy.load import load_tokenizer
-    from zorplex_rl.policy.prompt import check_length, encode_prompt
+    from zorplex_rl.policy.tokenizer import check_length, encode_prompt
 
     tokenizer = load_tokenizer(config.policy, folder, config.template_arguments)
     prompts = [encode_prompt(tokenizer, environment.task(index, "train")) for index in range(PROMPTS_TRIED)]

@@ -34,8 +34,8 @@ from zorplex_rl.hosts.devices import cores
 from zorplex_rl.learning.learner import response_logprobs
 from zorplex_rl.policy.evaluate import Report, clustered_interval, summarise
 from zorplex_rl.policy.load import Policy
-from zorplex_rl.policy.prompt import encode_prompt, encode_text
 from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
+from zorplex_rl.policy.tokenizer import encode_prompt, encode_text
 from zorplex_rl.run import figure as style
 from zorplex_rl.run.figure import render
 from zorplex_rl.task.environment import ZORPLEX, Zorplex

@@ -1,6 +1,6 @@
 """Load a policy: the embedded one, a local folder, or a model of the hub.
 
-    name ──► policy_folder ─┬─► tokenizer.json, chat template ──► BytePairs
+    name ──► policy_folder ─┬─► tokenizer.json, chat template ──► FastTokenizer
                             ├─► weights of the Llama family ────► Model (seconds sooner: without transformers)
                             └─► any other weights ──────────────► transformers' model
 
@@ -13,10 +13,9 @@ from __future__ import annotations
 import errno
 import json
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
@@ -29,49 +28,50 @@ from zorplex_rl.policy.model_folder import (
     missing_file,
     read_config,
     read_generation,
-    read_json,
     weight_files,
     weight_shapes,
 )
+from zorplex_rl.policy.tokenizer import TRIAL, FastTokenizer, end_of_turn
 
 # Torch takes a second to load, and looking for a folder needs none.
 if TYPE_CHECKING:
     import torch
-    from jinja2 import Template
-    from tokenizers import AddedToken
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedModel
 
     from zorplex_rl.policy.model import Model
+    from zorplex_rl.policy.tokenizer import Tokenizer
 
 EMBEDDED = "embedded"
 EMBEDDED_PATH = Path(__file__).parent / "embedded"
-LONGEST_CHECKED = 2048
-"""Longest text on which a model is checked: those of a run are shorter."""
 EMBEDDINGS, OUTPUT = "model.embed_tokens.weight", "lm_head.weight"
-TRIAL = [{"role": "system", "content": "Answer."}, {"role": "user", "content": "What is 7?"}]
-"""Messages that every chat template must take."""
 
 
 @dataclass(slots=True)
 class Policy:
-    """A model in evaluation mode, its tokenizer, its name, and the token ids that end a text."""
+    """A causal language model with a chat template."""
 
     model: PreTrainedModel | Model
-    tokenizer: PreTrainedTokenizerBase | BytePairs
+    """In evaluation mode."""
+    tokenizer: Tokenizer
     name: str
     eos_ids: tuple[int, ...]
+    """The token ids that end a text."""
 
 
 def load_policy(
-    name: str = EMBEDDED, device: str | torch.device = "cpu", dtype: str = "float32", template_arguments: str = "",
+    name: str = EMBEDDED,
+    device: str | torch.device = "cpu",
+    dtype: str = "float32",
+    template_arguments: str = "",
     of_transformers: bool = False,
-) -> Policy:  # fmt: skip
+) -> Policy:
     """Load ``name``: ``embedded``, a folder's path, or a hub id, cached or to be downloaded. The
     model is transformers' if it is ``of_transformers``, or of another family than ours. Raises
     PolicyError if there is no such policy, or if it cannot be used."""
     import torch
 
     from zorplex_rl.policy.model import Model, is_of_the_family
+    from zorplex_rl.policy.self_check import check_paths
 
     folder = whole_folder(name)
     tokenizer = load_tokenizer(name, folder, template_arguments)
@@ -80,15 +80,15 @@ def load_policy(
         model = (_load_ours if is_ours else _load_with_transformers)(folder, getattr(torch, dtype))
     model.to(device).eval()
     if not isinstance(model, Model):
-        _check_paths(name, model)
+        check_paths(name, model)
     return Policy(model, tokenizer, name, end_ids(model, tokenizer))
 
 
-def load_tokenizer(name: str, folder: Path, template_arguments: str = "") -> BytePairs:
+def load_tokenizer(name: str, folder: Path, template_arguments: str = "") -> FastTokenizer:
     """Return the tokenizer of policy ``name`` in ``folder``, without torch. Raises PolicyError if
     there is none, or no chat template that shows a system prompt and a question."""
     with _refused(name):
-        tokenizer = BytePairs(folder, template_arguments)
+        tokenizer = FastTokenizer(folder, template_arguments)
         prompt = str(tokenizer.apply_chat_template(TRIAL, tokenize=False, add_generation_prompt=True))
         end_of_turn(tokenizer)
         config = read_config(folder)
@@ -112,11 +112,9 @@ def _refused(name: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # The libraries promise no narrower ones.
-        said = " ".join(f"{type(error).__name__} {error}".split())[:300]
-        if "strftime_now" in said:
-            said = "its chat template reads the clock, strftime_now, so the prompts would change from day to day"
+        message = " ".join(f"{type(error).__name__} {error}".split())[:300]
         raise PolicyError(
-            f"policy {name!r} cannot be loaded ({said}); give a causal language model with a chat template and weights "
+            f"policy {name!r} cannot be loaded ({message}); give a causal language model with a chat template and weights "
             "as safetensors, in a folder that save_pretrained wrote, of a run its folder 'policy'"
         ) from error
 
@@ -226,51 +224,7 @@ def _load_with_transformers(folder: Path, dtype: torch.dtype) -> PreTrainedModel
     return model
 
 
-def _check_paths(name: str, model: PreTrainedModel) -> None:
-    """Raise PolicyError if sampler or trainer cannot run ``model``, or compute other log-probs than
-    its plain ``forward``: on a short text, and on texts across its borders."""
-    import torch
-
-    from zorplex_rl.policy.decoder import borders
-
-    window, turn = borders(model)
-    allowed = 1e-3 if model.dtype == torch.float32 else 0.2
-    try:
-        lengths = (16, window + 8, turn + 1)
-        off = max(_difference(model, length) for length in lengths if 16 <= length <= LONGEST_CHECKED)
-    except Exception as error:  # The model's own code raises it, for instance where layers have another memory.
-        why = " ".join(f"fail: {type(error).__name__} {error}".split())[:200]
-    else:
-        # Not finite logits are noticed when they are drawn from.
-        if not off > allowed:
-            return
-        why = f"would compute other log-probs than the model itself, off by {off:.2g}"
-    raise PolicyError(
-        f"policy {name!r} is a {type(model).__name__}, with which sampling and training {why}; "
-        "use a Llama, Qwen or similar model"
-    )
-
-
-def _difference(model: PreTrainedModel, length: int) -> float:
-    """Return how far log-probs of sampler and trainer are from those of the plain ``forward``."""
-    import torch
-
-    from zorplex_rl.policy.decoder import Decoder, SlotCache, build_tree, prefill, project, states_of
-
-    text = [7919 * i % min(1000, model.config.vocab_size) for i in range(length)]
-    with torch.inference_mode():
-        expected = model(input_ids=torch.tensor([text], device=model.device)).logits[0].float()
-        tree = build_tree([text, [*text[: length // 2], 1]], model.device)
-        trained = project(model, states_of(model, tree))[:length]
-        ((snapshot, first),) = prefill(model, [text[:-1]])
-        slots = SlotCache(model, 1, length)
-        slots.put(0, snapshot)
-        last = Decoder(model)(slots.begin_step([length - 1], [text[-1:]]), slots)
-    found = torch.cat((trained, first[None], last.float()))
-    return (torch.cat((expected, expected[-2:])).log_softmax(-1) - found.log_softmax(-1)).abs().max().item()
-
-
-def end_ids(model: PreTrainedModel | Model, tokenizer: PreTrainedTokenizerBase | BytePairs) -> tuple[int, ...]:
+def end_ids(model: PreTrainedModel | Model, tokenizer: Tokenizer) -> tuple[int, ...]:
     """Return the ids that end a text, from the model's generation settings, the tokenizer and its
     chat template."""
     configured = getattr(model.generation_config, "eos_token_id", None)
@@ -278,21 +232,12 @@ def end_ids(model: PreTrainedModel | Model, tokenizer: PreTrainedTokenizerBase |
     return tuple(sorted({i for i in (*ids, tokenizer.eos_token_id, end_of_turn(tokenizer)) if i is not None}))
 
 
-def end_of_turn(tokenizer: PreTrainedTokenizerBase | BytePairs) -> int | None:
-    """Return the control token that the chat template puts after an answer, if it puts one."""
-    said = "It is 7."
-    text = tokenizer.apply_chat_template([*TRIAL, {"role": "assistant", "content": said}], tokenize=False)
-    after = tokenizer(str(text).rpartition(said)[2].lstrip(), add_special_tokens=False)["input_ids"]
-    token = tokenizer.added_tokens_decoder.get(after[0]) if after else None
-    return after[0] if token and token.special else None
-
-
 def weight_bytes(folder: Path) -> int:
     """Return the bytes of the weight files in the model ``folder``."""
     return sum(file.stat().st_size for file in weight_files(folder))
 
 
-def save_model(model: PreTrainedModel | Model, tokenizer: PreTrainedTokenizerBase | BytePairs, folder: Path) -> None:
+def save_model(model: PreTrainedModel | Model, tokenizer: Tokenizer, folder: Path) -> None:
     """Write ``model`` and ``tokenizer`` as a folder that ``load_policy`` reads. Raises OSError."""
     from safetensors import SafetensorError
 
@@ -304,111 +249,3 @@ def save_model(model: PreTrainedModel | Model, tokenizer: PreTrainedTokenizerBas
     for file in folder.glob("*.safetensors"):
         # The library makes these for their owner alone, whatever the umask says.
         shutil.copymode(folder / "config.json", file)
-
-
-class BytePairs:
-    """The tokenizer of a folder's ``tokenizer.json``, with the calls of transformers' that the
-    package makes. Its chat template begins by setting ``template_arguments``, also when saved."""
-
-    def __init__(self, folder: Path, template_arguments: str = "") -> None:
-        from tokenizers import Tokenizer
-
-        self._folder = folder
-        self._tokenizer = Tokenizer.from_str((folder / "tokenizer.json").read_text(encoding="utf-8"))
-        self._tokenizer.no_truncation()
-        self._tokenizer.no_padding()
-        given = "".join(f"{{% set {each} %}}" for each in template_arguments.split(",") if each)
-        self._template = given + _template_of(folder)
-        self.added_tokens_decoder: dict[int, AddedToken] = self._tokenizer.get_added_tokens_decoder()
-        self._names = {
-            name: token["content"] if isinstance(token, dict) else token
-            for name, token in read_json(folder / "tokenizer_config.json").items()
-            if name in ("bos_token", "eos_token", "pad_token", "unk_token") and token
-        }
-        ids = {name: self._tokenizer.token_to_id(token) for name, token in self._names.items()}
-        self.eos_token_id = ids.get("eos_token")
-        self.pad_token_id = ids.get("pad_token")
-
-    def __len__(self) -> int:
-        return self._tokenizer.get_vocab_size()
-
-    def __call__(
-        self, text: str, add_special_tokens: bool = True, split_special_tokens: bool = False
-    ) -> dict[str, list[int]]:
-        """Return the ids of ``text``, as ``input_ids``; control tokens in it are split as text is, or
-        recognised."""
-        self._tokenizer.encode_special_tokens = split_special_tokens
-        return {"input_ids": self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids}
-
-    def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
-        """Return the text of ``ids``."""
-        return self._tokenizer.decode(list(ids), skip_special_tokens=skip_special_tokens)
-
-    def get_vocab(self) -> dict[str, int]:
-        """Return the id of each token."""
-        return self._tokenizer.get_vocab()
-
-    def apply_chat_template(
-        self,
-        messages: Sequence[Mapping[str, str]],
-        tokenize: bool = True,
-        add_generation_prompt: bool = False,
-        return_dict: bool = False,
-    ) -> str | list[int]:
-        """Return the prompt of ``messages`` or, with ``tokenize``, its ids. A template that refuses a
-        system prompt gets it at the beginning of the first question."""
-        from jinja2 import TemplateError
-
-        settings = {"add_generation_prompt": add_generation_prompt, "tools": None, "documents": None, **self._names}
-        try:
-            text = _compiled(self._template).render(messages=messages, **settings)
-        except TemplateError:
-            system, question, *others = messages
-            asked = {**question, "content": f"{system['content']}\n\n{question['content']}"}
-            text = _compiled(self._template).render(messages=[asked, *others], **settings)
-        return self(text, add_special_tokens=False)["input_ids"] if tokenize else text
-
-    def save_pretrained(self, folder: Path) -> None:
-        """Write the files of the tokenizer to ``folder``."""
-        for name in ("tokenizer.json", "tokenizer_config.json"):
-            shutil.copyfile(self._folder / name, folder / name)
-        (folder / "chat_template.jinja").write_text(self._template, encoding="utf-8")
-
-
-def _template_of(folder: Path) -> str:
-    """Return the chat template of ``folder``. Raises ValueError if it has none."""
-    if (file := folder / "chat_template.jinja").is_file():
-        return file.read_text(encoding="utf-8")
-    found = read_json(folder / "tokenizer_config.json").get("chat_template")
-    if isinstance(found, list):  # Several, by name.
-        found = next((each["template"] for each in found if each["name"] == "default"), None)
-    if found is None:
-        raise ValueError("it has no chat_template")
-    return found
-
-
-@cache
-def _compiled(source: str) -> Template:
-    from jinja2 import TemplateError
-    from jinja2.ext import Extension, loopcontrols
-    from jinja2.nodes import Node
-    from jinja2.parser import Parser
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-    class Generation(Extension):
-        """The tag that marks what a model writes. For a prompt it is only its content."""
-
-        tags = {"generation"}  # noqa: RUF012
-
-        def parse(self, parser: Parser) -> list[Node]:
-            next(parser.stream)
-            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-    def refuse(message: str) -> None:
-        raise TemplateError(message)
-
-    extensions = [loopcontrols, Generation]
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=extensions)
-    environment.filters["tojson"] = lambda value, **options: json.dumps(value, ensure_ascii=False, **options)
-    environment.globals["raise_exception"] = refuse
-    return environment.from_string(source)

@@ -34,8 +34,8 @@ import torch
 from zorplex_rl.errors import TrainingDiverged
 from zorplex_rl.policy.decoder import Decoder, SlotCache, Snapshot, borders, prefill
 from zorplex_rl.policy.load import Policy
-from zorplex_rl.policy.prompt import check_length, encode_prompt
 from zorplex_rl.policy.requests import EngineEvent, RolloutRequest, Sampling
+from zorplex_rl.policy.tokenizer import check_length, encode_prompt
 from zorplex_rl.policy.tool_loop import Execute, PartialEpisode, ToolLoop
 from zorplex_rl.task.environment import ZORPLEX, Environment
 from zorplex_rl.task.episode import Episode, Task

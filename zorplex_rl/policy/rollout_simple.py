@@ -12,8 +12,8 @@ import random
 import torch
 
 from zorplex_rl.policy.load import Policy
-from zorplex_rl.policy.prompt import decode_text, encode_prompt, encode_text
 from zorplex_rl.policy.requests import Sampling
+from zorplex_rl.policy.tokenizer import decode_text, encode_prompt, encode_text
 from zorplex_rl.policy.tool_loop import Tool
 from zorplex_rl.task.episode import Episode, Finish, Task, Turn
 from zorplex_rl.task.parser import answer_is_complete, find_call, format_result

@@ -16,8 +16,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from zorplex_rl.policy.prompt import decode_text, encode_text
 from zorplex_rl.policy.requests import Sampling
+from zorplex_rl.policy.tokenizer import decode_text, encode_text
 from zorplex_rl.task.environment import ZORPLEX, Environment
 from zorplex_rl.task.episode import Episode, Finish, Task, Turn
 from zorplex_rl.task.parser import ToolCall, answer_is_complete, find_call, format_result

@@ -59,7 +59,7 @@ def measure(cases: Sequence[tuple[str, Workload]], folder: str | Path, device: s
 def _prompts(policy: Policy, work: Workload, count: int) -> tuple[Workload, list[tuple[Task, list[int]]]]:
     """Return ``count`` tasks with their prompts, of about as many tokens as ``work`` says, and
     ``work`` with these prompts' lengths."""
-    from zorplex_rl.policy.prompt import encode_prompt, encode_text
+    from zorplex_rl.policy.tokenizer import encode_prompt, encode_text
     from zorplex_rl.task.environment import Zorplex
 
     tasks = Zorplex(0).tasks(("compositional:easy",), count, "train")
