@@ -546,7 +546,7 @@ def _(config, distance, old, policy, sampling, start_hack):
                     "reward": _step.reward,
                     "accuracy": accuracy(_step.episodes),
                     "calls": fmean(e.tool_calls for e in _step.episodes),
-                    "kl": float(distance(*nb08b.tokens_of(_step.episodes, _step.before))),
+                    "kl": distance(*nb08b.tokens_of(_step.episodes, _step.before)).item(),
                 }
             )
     card.seal()
