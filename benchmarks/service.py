@@ -34,11 +34,12 @@ import psutil
 import tyro
 from table import describe_machine, print_table
 
+from zorplex_rl.services.options import ReplicaFailed, ServiceError, ServiceOptions
 from zorplex_rl.services.registry import get_service, register_service
-from zorplex_rl.services.replica import ReplicaFailed, ServiceError, ServiceOptions, replicas_of, spawn
 from zorplex_rl.services.replica_set import Restart
 from zorplex_rl.services.runtime import Actor, ActorError, concurrent_endpoint
 from zorplex_rl.services.service import Service, ServiceEndpoints
+from zorplex_rl.services.spawn import replicas_of, spawn
 
 FAULTS = {"kill -9": signal.SIGKILL, "SIGSTOP": signal.SIGSTOP}
 ANSWERED, FAILED = "answered", "failed, the error naming replica and cause"

@@ -32,9 +32,10 @@ from zorplex_rl.learning.advantages import group_relative
 from zorplex_rl.policy.load import load_policy
 from zorplex_rl.policy.requests import group_requests
 from zorplex_rl.policy.rollout import Sampling, rollout
+from zorplex_rl.services.options import ServiceOptions
 from zorplex_rl.services.registry import register_service
-from zorplex_rl.services.replica import ServiceOptions, replicas_of
 from zorplex_rl.services.service import Service
+from zorplex_rl.services.spawn import replicas_of
 from zorplex_rl.task.environment import Zorplex, kinds_of
 from zorplex_rl.task.own_task import EnvironmentSource
 from zorplex_rl.training import actors

@@ -12,10 +12,11 @@ from typing import Any
 import psutil
 
 from zorplex_rl.errors import ConfigError, WeightPullError
+from zorplex_rl.services.options import ServiceError, ServiceOptions
 from zorplex_rl.services.registry import get_service
-from zorplex_rl.services.replica import ServiceError, ServiceOptions, replicas_of
 from zorplex_rl.services.runtime import Actor, concurrent_endpoint
 from zorplex_rl.services.service import Service
+from zorplex_rl.services.spawn import replicas_of
 
 DEADLY = "a step that ends the process"
 

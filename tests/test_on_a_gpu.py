@@ -16,8 +16,8 @@ from zorplex_rl.hosts.devices import count_gpus
 from zorplex_rl.policy.load import EMBEDDED_PATH, load_policy
 from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
 from zorplex_rl.run.folder import RunFolder
-from zorplex_rl.services.replica import spawn
 from zorplex_rl.services.runtime import concurrent_endpoint
+from zorplex_rl.services.spawn import spawn
 from zorplex_rl.sizing.measured import measure
 from zorplex_rl.sizing.memory import Workload
 from zorplex_rl.task.specs import get_spec

@@ -19,8 +19,9 @@ from zorplex_rl.learning.learner import Learner
 from zorplex_rl.learning.replay_buffer import ReplayBuffer
 from zorplex_rl.policy.load import load_policy
 from zorplex_rl.policy.rollout import RolloutEngine, RolloutRequest, RolloutStream
-from zorplex_rl.services.replica import ServiceOptions, replicas_of
+from zorplex_rl.services.options import ServiceOptions
 from zorplex_rl.services.service import Service
+from zorplex_rl.services.spawn import replicas_of
 from zorplex_rl.task.environment import Zorplex
 from zorplex_rl.task.rewards import score_turns
 from zorplex_rl.task.specs import run_tool

@@ -17,8 +17,9 @@ from runs import SMALL, as_flags, command, eventually, is_alive, rows, until
 from zorplex_rl.config import Config
 from zorplex_rl.errors import HostError
 from zorplex_rl.hosts.hosts import open_hosts
-from zorplex_rl.services.replica import ServiceOptions, replicas_of
+from zorplex_rl.services.options import ServiceOptions
 from zorplex_rl.services.service import Service
+from zorplex_rl.services.spawn import replicas_of
 from zorplex_rl.training.trainer import TrainerHandle
 
 pytestmark = [

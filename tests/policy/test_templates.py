@@ -171,7 +171,7 @@ def test_a_result_has_one_space_before_its_arrow_whatever_the_tokenizer_begins_w
     for text in (" -> 17\n", "17\n", "\n17", "  x", " ", "", "a<|im_end|>b"):
         for tokenizer in (legacy, theirs):
             ids = encode_text(tokenizer, text)
-            assert decode_text(replace(policy, tokenizer=tokenizer), ids) == text
+            assert decode_text(tokenizer, ids, policy.eos_ids) == text
     whole = legacy("LOOKUP[blip] -> 17\n", add_special_tokens=False)["input_ids"]
     loop, row = loop_and_row(policy, "17")
     for token in whole[: whole.index(legacy.get_vocab()["]"]) + 1]:

@@ -17,7 +17,7 @@ from zorplex_rl.services.runtime import LONGEST_FOLDER
 pytestmark = pytest.mark.slow
 PROGRAM = """
 import asyncio, os
-from zorplex_rl.services.replica import spawn
+from zorplex_rl.services.spawn import spawn
 from {module} import Greeter
 
 async def greet():
@@ -31,7 +31,7 @@ HOST = """
 import asyncio, tempfile
 from zorplex_rl.config import Config
 from zorplex_rl.hosts.hosts import open_hosts
-from zorplex_rl.services.replica import spawn
+from zorplex_rl.services.spawn import spawn
 from zorplex_rl.training.actors import TimedActor
 
 async def start():

@@ -16,9 +16,10 @@ from echo import Echo, Finder, Misled, Mortal, children, service_of, until
 from runs import SMALL, final_weights, same_weights, train_here
 
 from zorplex_rl.errors import ConfigError
+from zorplex_rl.services.options import GivenUp, ReplicaFailed, ServiceOptions
 from zorplex_rl.services.registry import register_service
-from zorplex_rl.services.replica import GivenUp, ReplicaFailed, ServiceOptions, replicas_of, spawn
 from zorplex_rl.services.service import Service
+from zorplex_rl.services.spawn import replicas_of, spawn
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="only Linux has pidfds")]
 NOTICED_SECONDS = 2.0

@@ -13,9 +13,11 @@ from runs import until
 
 from zorplex_rl.config import Config
 from zorplex_rl.errors import WeightPullError
-from zorplex_rl.services.replica import Replica, ReplicaFailed, ServiceOptions, State, replicas_of
+from zorplex_rl.services.options import ReplicaFailed, ServiceOptions
+from zorplex_rl.services.replica import Replica, State
 from zorplex_rl.services.runtime import start_monarch, this_host
 from zorplex_rl.services.service import Service
+from zorplex_rl.services.spawn import replicas_of
 from zorplex_rl.task.environment import Zorplex
 from zorplex_rl.training import generator
 from zorplex_rl.training.generator import NO_WEIGHTS, GeneratorActor, GeneratorHandle

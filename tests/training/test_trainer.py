@@ -16,7 +16,9 @@ from runs import is_alive, until
 
 from zorplex_rl.errors import CheckpointError, HostError
 from zorplex_rl.run.folder import seal
-from zorplex_rl.services.replica import GivenUp, Machine, ServiceOptions, replicas_of
+from zorplex_rl.services.machine import Machine
+from zorplex_rl.services.options import GivenUp, ServiceOptions
+from zorplex_rl.services.spawn import replicas_of
 from zorplex_rl.training.trainer import TrainerHandle
 
 pytestmark = pytest.mark.slow

@@ -53,7 +53,7 @@ def findings() -> Iterator[tuple[str, str, str]]:
 
 async def start_one_process() -> float:
     """Start a process through Monarch, and stop it. Returns the seconds until it answered."""
-    from zorplex_rl.services.replica import spawn
+    from zorplex_rl.services.spawn import spawn
     from zorplex_rl.training.actors import TimedActor
 
     began = time.monotonic()

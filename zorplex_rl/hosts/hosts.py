@@ -31,7 +31,8 @@ from zorplex_rl.config import Config
 from zorplex_rl.errors import ConfigError, HostError
 from zorplex_rl.hosts.lease import CHUNK_BYTES, LEASE_SECONDS, HostKeeper, end_with_keeper, read_part, write_part
 from zorplex_rl.hosts.worker import worker_loop
-from zorplex_rl.services.replica import THIS_MACHINE, Machine, ReplicaStart
+from zorplex_rl.services.machine import THIS_MACHINE, Machine
+from zorplex_rl.services.replica import ReplicaStart
 from zorplex_rl.services.runtime import (
     ReplicaDied,
     Result,

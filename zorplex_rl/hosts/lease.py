@@ -36,7 +36,7 @@ from pathlib import Path
 
 from zorplex_rl import __version__
 from zorplex_rl.hosts.devices import count_gpus
-from zorplex_rl.services.replica import THIS_MACHINE
+from zorplex_rl.services.machine import THIS_MACHINE
 from zorplex_rl.services.runtime import Actor, concurrent_endpoint, uncounted_endpoint
 
 LEASE_SECONDS = 10.0

@@ -30,14 +30,14 @@ def rollout_simple(policy: Policy, task: Task, execute: Tool, sampling: Sampling
         logits = policy.model(torch.tensor([prompt + ids])).logits[0, -1].float()
         token, logprob = draw(logits, sampling.temperature, rng)
         ids, sampled, logprobs = [*ids, token], [*sampled, True], [*logprobs, logprob]
-        text = decode_text(policy, ids[start:])
+        text = decode_text(policy.tokenizer, ids[start:], policy.eos_ids)
         if token in policy.eos_ids:
             finish = "eos"
         elif call := find_call(text):
             finish = "turns" if len(turns) + 1 == sampling.max_turns else None
             fed = [] if finish else encode_text(policy.tokenizer, format_result(execute(task, call)))
             fed = fed[: sampling.max_tokens - len(ids)]
-            result = decode_text(policy, fed) or None
+            result = decode_text(policy.tokenizer, fed, policy.eos_ids) or None
             turns.append(Turn(text, start, len(ids), str(call), result))
             ids, sampled, logprobs = ids + fed, sampled + [False] * len(fed), logprobs + [0.0] * len(fed)
             start = len(ids)

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from tokenizers import AddedToken
     from transformers import PreTrainedTokenizerBase
 
-    from zorplex_rl.policy.load import Policy
-
     Tokenizer: TypeAlias = "PreTrainedTokenizerBase | FastTokenizer"
 
 TRIAL = [{"role": "system", "content": "Answer."}, {"role": "user", "content": "What is 7?"}]
@@ -203,10 +201,9 @@ def _encode(tokenizer: Tokenizer, text: str) -> list[int]:
     return tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
 
 
-def decode_text(policy: Policy, ids: Sequence[int]) -> str:
-    """Return the text of ``ids`` but those that end it, behind other text: a tokenizer may drop a space
-    at the beginning of all. Control tokens are text that was written: an answer's tag may be one."""
-    decode = policy.tokenizer.decode
-    first = [*policy.eos_ids[:1]]
-    written = [i for i in ids if i not in policy.eos_ids]
-    return decode(first + written).removeprefix(decode(first))
+def decode_text(tokenizer: Tokenizer, ids: Sequence[int], eos_ids: Sequence[int]) -> str:
+    """Return the text of ``ids`` without ``eos_ids``, which end it, behind other text: a tokenizer may drop
+    a space at the beginning of all. Control tokens are text that was written: an answer's tag may be one."""
+    first = list(eos_ids[:1])
+    written = [i for i in ids if i not in eos_ids]
+    return tokenizer.decode(first + written).removeprefix(tokenizer.decode(first))

@@ -11,7 +11,7 @@ The text is read only when a token closes a bracket or a line, and then only fro
 
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -111,7 +111,7 @@ class ToolLoop:
         """Read the line or the call that ``token`` closes. Returns what ends the episode."""
         if token in self._policy.eos_ids:
             return "eos"
-        line = decode_text(self._policy, row.episode.token_ids[row.line_start :])
+        line = self._text(row.episode.token_ids[row.line_start :])
         if call := find_call(line, self._tools):
             self._end_turn(row, call)
             if len(row.episode.turns) >= self._sampling.max_turns:
@@ -127,9 +127,12 @@ class ToolLoop:
             row.line_start = len(row.episode.token_ids)
         return None
 
+    def _text(self, ids: Sequence[int]) -> str:
+        return decode_text(self._policy.tokenizer, ids, self._policy.eos_ids)
+
     def _end_turn(self, row: PartialEpisode, call: ToolCall | None) -> None:
         ids, end = row.episode.token_ids, len(row.episode.token_ids)
-        text = decode_text(self._policy, ids[row.turn_start : end])
+        text = self._text(ids[row.turn_start : end])
         row.episode.turns.append(Turn(text, row.turn_start, end, str(call) if call else None, None, row.version))
         row.turn_start = end
 
@@ -139,7 +142,7 @@ class ToolLoop:
         ids = encode_text(self._policy.tokenizer, text)
         if (room := self._sampling.max_tokens - len(episode.token_ids)) < len(ids):
             ids = ids[:room]
-            text = decode_text(self._policy, ids)
+            text = self._text(ids)
         episode.turns[-1] = replace(episode.turns[-1], result=text or None)
         episode.token_ids += ids
         episode.sampled += [False] * len(ids)

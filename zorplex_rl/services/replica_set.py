@@ -23,7 +23,8 @@ from itertools import count
 from typing import Any
 
 from zorplex_rl.errors import CheckpointError, ConfigError, HostError, TrainingDiverged
-from zorplex_rl.services.replica import GivenUp, Replica, ReplicaStart, ServiceError, ServiceOptions, State
+from zorplex_rl.services.options import GivenUp, ServiceError, ServiceOptions
+from zorplex_rl.services.replica import Replica, ReplicaStart, State
 from zorplex_rl.services.runtime import EndpointError, reason_of
 
 log = logging.getLogger(__name__)

@@ -18,7 +18,8 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-from zorplex_rl.services.replica import Overloaded, Replica, ReplicaFailed, ServiceError, ServiceOptions, State
+from zorplex_rl.services.options import Overloaded, ReplicaFailed, ServiceError, ServiceOptions
+from zorplex_rl.services.replica import Replica, State
 from zorplex_rl.services.runtime import EndpointError, ReplicaDied, reason_of
 
 POLICIES: dict[str, Callable[[Replica], Any]] = {"round_robin": lambda _: 0, "least_loaded": lambda r: r.load}

@@ -18,7 +18,7 @@ from zorplex_rl.hosts.devices import advice, settled
 from zorplex_rl.hosts.hosts import Hosts, open_hosts
 from zorplex_rl.run import journal
 from zorplex_rl.run.folder import MetricsRow
-from zorplex_rl.services.replica import ReplicaFailed
+from zorplex_rl.services.options import ReplicaFailed
 from zorplex_rl.services.replica_set import Restart
 from zorplex_rl.training.generator import GeneratorHandle
 from zorplex_rl.training.groups import Batch, Groups

@@ -19,8 +19,9 @@ from zorplex_rl.config import Config
 from zorplex_rl.errors import WeightPullError
 from zorplex_rl.policy.requests import EngineEvent, RolloutRequest, Sampling, group_requests, held_out_requests
 from zorplex_rl.policy.tool_loop import Execute
+from zorplex_rl.services.options import ReplicaFailed
 from zorplex_rl.services.registry import get_service
-from zorplex_rl.services.replica import Replica, ReplicaFailed, State
+from zorplex_rl.services.replica import Replica, State
 from zorplex_rl.services.runtime import concurrent_endpoint
 from zorplex_rl.services.service import Service, ServiceClient
 from zorplex_rl.task.episode import Episode, Task

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from zorplex_rl.config import Config
 from zorplex_rl.learning.advantages import ADVANTAGES, zero_variance_share
 from zorplex_rl.run import journal
-from zorplex_rl.services.replica import ReplicaFailed
+from zorplex_rl.services.options import ReplicaFailed
 from zorplex_rl.task.episode import Episode
 from zorplex_rl.training.actors import Admission, Group
 from zorplex_rl.training.generator import NO_WEIGHTS, GeneratorHandle

@@ -16,7 +16,7 @@ from zorplex_rl.config import Config
 from zorplex_rl.learning.signal import LearningSignal
 from zorplex_rl.run import journal
 from zorplex_rl.run.folder import MetricsRow
-from zorplex_rl.services.replica import ReplicaFailed
+from zorplex_rl.services.options import ReplicaFailed
 from zorplex_rl.training.generator import GeneratorHandle
 from zorplex_rl.training.groups import Batch
 from zorplex_rl.training.roles import Roles

@@ -14,11 +14,14 @@ from zorplex_rl.config import Config
 from zorplex_rl.hosts.devices import devices_of
 from zorplex_rl.hosts.hosts import Hosts
 from zorplex_rl.run.timeline import Span
+from zorplex_rl.services.machine import Machine
+from zorplex_rl.services.options import ServiceOptions
 from zorplex_rl.services.registry import register_service
-from zorplex_rl.services.replica import Machine, ReplicaStart, ServiceOptions, replicas_of
+from zorplex_rl.services.replica import ReplicaStart
 from zorplex_rl.services.replica_set import Restart
 from zorplex_rl.services.runtime import run_together
 from zorplex_rl.services.service import Service
+from zorplex_rl.services.spawn import replicas_of
 from zorplex_rl.task.episode import Episode
 from zorplex_rl.task.own_task import EnvironmentSource
 from zorplex_rl.training import actors

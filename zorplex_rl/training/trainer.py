@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 from zorplex_rl.errors import CheckpointError, HostError
 from zorplex_rl.run.folder import storing, verify
 from zorplex_rl.run.timeline import group_latencies
-from zorplex_rl.services.replica import Replica, ReplicaFailed, ReplicaStart, ServiceOptions, State
+from zorplex_rl.services.options import ReplicaFailed, ServiceOptions
+from zorplex_rl.services.replica import Replica, ReplicaStart, State
 from zorplex_rl.services.runtime import EndpointError, concurrent_endpoint
 from zorplex_rl.services.service import Service
 from zorplex_rl.task.episode import Episode
