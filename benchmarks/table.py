@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from zorplex_rl.hosts.devices import cores
+from zorplex_rl.devices import cores
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *notes: str) -> None:

@@ -31,7 +31,7 @@ with app.setup(hide_code=True):
     from zorplex_rl.course import nb01
     from zorplex_rl.course.figures import drawing_of
     from zorplex_rl.course.lesson import exercise, keep_open, lesson
-    from zorplex_rl.hosts.devices import cores
+    from zorplex_rl.devices import cores
     from zorplex_rl.services.runtime import (
         Actor,
         ActorError,

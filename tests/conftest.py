@@ -25,7 +25,7 @@ import torch
 from filelock import FileLock
 from hypothesis import HealthCheck, settings
 
-from zorplex_rl.hosts.devices import cores
+from zorplex_rl.devices import cores
 from zorplex_rl.policy.load import EMBEDDED_PATH, Policy, load_policy
 from zorplex_rl.policy.model import Model
 from zorplex_rl.run.folder import RunFolder

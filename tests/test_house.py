@@ -18,30 +18,30 @@ FLOORS = (
     ("training",),
     ("hosts", "simulation", "sizing"),
     ("services", "learning"),
-    ("run",),
-    ("policy",),
+    ("policy", "run"),
     ("task", "weights"),
+    ("devices",),
     ("config",),
     ("errors", "__init__"),
 )
 """The system from top to ground: folders, and files of the root. What stands on one floor does not
 know of each other; ``__main__`` is the door of ``cli``."""
 MONARCH = ("hosts", "services", "training")
-ROOT_FILES, ROOMS = 4, 20
+ROOT_FILES, ROOMS = 5, 20
 TOKENS = {
     "course": 76_400,
-    "cli": 7_560,
-    "training": 13_180,
+    "cli": 7_570,
+    "training": 13_330,
     "simulation": 7_110,
     "sizing": 4_290,
     "learning": 9_830,
-    "hosts": 4_260,
+    "hosts": 3_380,
     "run": 6_600,
-    "policy": 17_540,
+    "policy": 17_810,
     "services": 9_070,
     "task": 5_800,
     "weights": 4_280,
-    ".": 1_660,
+    ".": 2_230,
 }
 """At most so many tokens in each folder; "." is the files of the root. A commit that raises one says why."""
 SYSTEM = 87_000

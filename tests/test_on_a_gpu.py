@@ -12,7 +12,7 @@ import torch
 from runs import SMALL, rows, train_here
 
 from zorplex_rl.course.nb07 import Writer
-from zorplex_rl.hosts.devices import count_gpus
+from zorplex_rl.devices import count_gpus
 from zorplex_rl.policy.load import EMBEDDED_PATH, load_policy
 from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
 from zorplex_rl.run.folder import RunFolder

@@ -14,7 +14,7 @@ from zorplex_rl.cli import size
 from zorplex_rl.cli.commands import main, parse
 from zorplex_rl.cli.presets import PresetName, preset_config
 from zorplex_rl.config import Config
-from zorplex_rl.hosts.devices import settled
+from zorplex_rl.policy.auto import resolved
 from zorplex_rl.policy.load import EMBEDDED_PATH
 from zorplex_rl.policy.tokenizer import FastTokenizer, encode_prompt
 from zorplex_rl.sizing.memory import BYTES, Workload, generator_memory, trainer_memory
@@ -25,7 +25,7 @@ from zorplex_rl.task.own_task import EnvironmentSource
 MODEL = ModelShape(layers=12, hidden=768, heads=12, kv_heads=4, intermediate=2048, vocabulary=32000)
 
 
-DEFAULT = settled(Config())
+DEFAULT = resolved(Config())
 EMBEDDED = size.shape_of(EMBEDDED_PATH)
 
 

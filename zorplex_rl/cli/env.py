@@ -63,14 +63,15 @@ class Env:
 
 def try_policy(sample: Sample, config: Config) -> str:
     """Have the policy answer tasks, several times each, and compare rewards as a run does."""
-    from zorplex_rl.hosts.devices import prepare, settled
+    from zorplex_rl.devices import prepare
     from zorplex_rl.learning.signal import why_no_reward_varies
+    from zorplex_rl.policy.auto import resolved
     from zorplex_rl.policy.load import load_policy
     from zorplex_rl.policy.requests import Sampling, group_requests
     from zorplex_rl.policy.rollout import rollout
 
     name = config.policy
-    prepare("cpu", settled(config.changed(max_lag=0)).threads)
+    prepare("cpu", resolved(config.changed(max_lag=0)).threads)
     environment, rewards = sample.environment, defaultdict[int, set[float]](set)
     requests = group_requests(enumerate(sample.tasks["train"][:TRIED]), TRIED, run_seed=0)
     sampling = Sampling.of(config)

@@ -61,7 +61,8 @@ class Eval:
         from rich.console import Console
         from rich.table import Table
 
-        from zorplex_rl.hosts.devices import assign_devices, prepare, settled
+        from zorplex_rl.devices import assign_devices, prepare
+        from zorplex_rl.policy.auto import resolved
         from zorplex_rl.policy.evaluate import evaluate
         from zorplex_rl.policy.load import load_policy
         from zorplex_rl.policy.requests import Sampling
@@ -76,7 +77,7 @@ class Eval:
         config.check()
         source = EnvironmentSource.of(config)
         environments = {kind: replace(source, kinds=(kind,)).make() for kind in source.kinds}
-        config, device = settled(config), assign_devices(self.device, ["policy"])["policy"]
+        config, device = resolved(config), assign_devices(self.device, ["policy"])["policy"]
         prepare(device, config.threads)
         policy = load_policy(self.policy, device, config.dtype)
         sampling = Sampling(self.temperature, self.max_tokens)

@@ -50,7 +50,7 @@ class Replay:
     def run(self) -> int:
         from rich.progress import Progress
 
-        from zorplex_rl.hosts.devices import assign_devices, prepare
+        from zorplex_rl.devices import assign_devices, prepare
         from zorplex_rl.learning.learner import LOSS_SETTINGS
         from zorplex_rl.simulation import what_if
 

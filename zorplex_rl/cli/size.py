@@ -47,12 +47,12 @@ class Size:
         from rich.console import Console
         from rich.table import Table
 
-        from zorplex_rl.hosts.devices import settled
+        from zorplex_rl.policy.auto import resolved
         from zorplex_rl.policy.load import whole_folder
         from zorplex_rl.task.own_task import EnvironmentSource
 
         self.config.check()
-        config = settled(self.config)
+        config = resolved(self.config)
         folder = whole_folder(config.policy)
         shape = shape_of(folder)
         work = workload_of(config, folder, shape, EnvironmentSource.of(config).make())

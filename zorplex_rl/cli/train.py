@@ -59,12 +59,12 @@ class Train:
         return Train(replace(earlier, hosts=hosts, insecure=False, task=task, task_data=None))
 
     def run(self) -> int:
-        from zorplex_rl.hosts.devices import settled
+        from zorplex_rl.policy.auto import resolved
 
         config = self.config
         config.check()
         if not self.resume:
-            config = settled(config)
+            config = resolved(config)
             # Several runs may begin in one second.
             path = self.out or Path("runs") / datetime.now().strftime("%Y%m%d-%H%M%S-%f")
             return train(config, RunFolder.create(path, config, check_needs(config)))
@@ -89,7 +89,7 @@ def check_needs(config: Config) -> int:
     """Check what a run of ``config`` needs besides bounds. Returns the bytes of its checkpoints.
     Raises ConfigError."""
     from zorplex_rl.cli.size import warn_of_memory, workload_of
-    from zorplex_rl.hosts.devices import devices_of
+    from zorplex_rl.devices import devices_of
     from zorplex_rl.hosts.hosts import check_encryption, parse_hosts
     from zorplex_rl.policy.load import whole_folder
     from zorplex_rl.sizing.model_shape import shape_of

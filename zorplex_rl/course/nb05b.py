@@ -30,7 +30,7 @@ from zorplex_rl.course.nb05 import rows_of
 from zorplex_rl.course.widgets.live_curve import LiveCurve
 from zorplex_rl.course.widgets.what_if import Answer, Bar, Knob, Panel, WhatIf
 from zorplex_rl.course.widgets.widget import pack
-from zorplex_rl.hosts.devices import cores
+from zorplex_rl.devices import cores
 from zorplex_rl.learning.learner import response_logprobs
 from zorplex_rl.policy.evaluate import Report, clustered_interval, summarise
 from zorplex_rl.policy.load import Policy

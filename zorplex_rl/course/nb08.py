@@ -29,7 +29,7 @@ from zorplex_rl.course.figures.spans import paired_timelines, timeline_chart
 from zorplex_rl.course.kept_file import kept
 from zorplex_rl.course.nb02 import captured
 from zorplex_rl.course.nb05 import real_model
-from zorplex_rl.hosts.devices import settled
+from zorplex_rl.policy.auto import resolved
 from zorplex_rl.run.folder import RunFolder
 from zorplex_rl.run.timeline import Timeline
 from zorplex_rl.services.runtime import Actor, run_together, start_monarch, this_host
@@ -85,7 +85,7 @@ def run_config(config: SimpleNamespace, **changes: Any) -> Config:
         **{name: wanted[name] for name in alike if name in wanted},
     )
     made.check()
-    return settled(made)
+    return resolved(made)
 
 
 def busy_run(config: SimpleNamespace, max_lag: int) -> Config:

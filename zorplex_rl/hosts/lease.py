@@ -35,7 +35,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from zorplex_rl import __version__
-from zorplex_rl.hosts.devices import count_gpus
+from zorplex_rl.devices import count_gpus
 from zorplex_rl.services.machine import THIS_MACHINE
 from zorplex_rl.services.runtime import Actor, concurrent_endpoint, uncounted_endpoint
 

@@ -21,9 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from zorplex_rl.errors import ConfigError
-from zorplex_rl.policy.requests import EngineEvent
 from zorplex_rl.run.folder import read_rows
 from zorplex_rl.task.episode import Episode
+
+EngineEvent = tuple[int | None, str, Any]
+"""What became of an engine, and when: policy/requests.py."""
 
 
 @dataclass(slots=True)

@@ -21,8 +21,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from zorplex_rl.config import Config
-from zorplex_rl.hosts.devices import prepare, settled
+from zorplex_rl.devices import prepare
 from zorplex_rl.learning.replay_buffer import ReplayBuffer
+from zorplex_rl.policy.auto import resolved
 from zorplex_rl.run.timeline import Span, SpanRecorder
 from zorplex_rl.services.runtime import Actor, concurrent_endpoint
 from zorplex_rl.simulation.setting import lognormal
@@ -69,7 +70,7 @@ class ModelActor(TimedActor):
 
     def __init__(self, name: str, config: Config, device: str) -> None:
         super().__init__(name)
-        self.config, self.device = settled(config), device
+        self.config, self.device = resolved(config), device
         self.dtype: str = self.config.dtype
         self._one_at_a_time = asyncio.Lock()
 

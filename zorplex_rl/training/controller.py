@@ -9,13 +9,14 @@ inside of another.
 """
 
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Self
 
 from zorplex_rl.config import Config
-from zorplex_rl.hosts.devices import advice, settled
 from zorplex_rl.hosts.hosts import Hosts, open_hosts
+from zorplex_rl.policy.auto import resolved
 from zorplex_rl.run import journal
 from zorplex_rl.run.folder import MetricsRow
 from zorplex_rl.services.options import ReplicaFailed
@@ -49,7 +50,7 @@ class Controller:
     @contextlib.asynccontextmanager
     async def assemble(cls, config: Config, log: RunLog, meshes: Sequence[Any] = ()) -> AsyncIterator[Self]:
         """Start every process of ``config``; stop them all on the way out, whatever happened."""
-        config = settled(config)
+        config = resolved(config)
         log.folder.save_config(config)
         async with open_hosts(config, meshes) as hosts:
             controller = cls(config, log, hosts)
@@ -127,3 +128,20 @@ class Controller:
 
     def _restarted(self, role: str, restart: Restart) -> None:
         self.log.restarted(self.progress.step, role, restart)
+
+
+def advice(config: Config, busy: Mapping[str, float]) -> str | None:
+    """Return a sentence if, with these ``busy`` shares, one role idles more than half of the time and
+    would have more threads in turns; else None."""
+    of_trainer = [share for actor, share in busy.items() if actor.startswith("trainer")]
+    of_generators = [share for actor, share in busy.items() if actor.startswith("generator")]
+    if not of_trainer or not of_generators:
+        return None
+    trainer, generator = fmean(of_trainer), fmean(of_generators)
+    in_turns = resolved(config.changed(max_lag=0, threads="auto"))
+    if min(trainer, generator) >= 0.5 or int(in_turns.threads) <= int(config.threads):
+        return None
+    return (
+        f"the trainer works {trainer:.0%} of the time, a generator {generator:.0%}: "
+        f"in turns (--max-lag 0), with {in_turns.threads} threads, a step is faster on this machine"
+    )

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from zorplex_rl.config import Config
-from zorplex_rl.hosts.devices import devices_of
+from zorplex_rl.devices import devices_of
 from zorplex_rl.hosts.hosts import Hosts
 from zorplex_rl.run.timeline import Span
 from zorplex_rl.services.machine import Machine

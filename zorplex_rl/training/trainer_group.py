@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from zorplex_rl.config import Config
-from zorplex_rl.hosts.devices import prepare
+from zorplex_rl.devices import prepare
 from zorplex_rl.hosts.hosts import Hosts
 from zorplex_rl.services.machine import Machine
 from zorplex_rl.services.replica import ReplicaStart

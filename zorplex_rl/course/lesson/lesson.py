@@ -40,7 +40,7 @@ from zorplex_rl.course.lesson.predictions import UNFOLD
 from zorplex_rl.course.lesson.predictions import predict as predict
 from zorplex_rl.course.lesson.predictions import predicted as predicted
 from zorplex_rl.course.lesson.predictions import reveal as reveal
-from zorplex_rl.hosts.devices import cores
+from zorplex_rl.devices import cores
 
 if TYPE_CHECKING:
     from zorplex_rl.policy.load import Policy
