@@ -11,7 +11,7 @@ from typing import Any
 
 from zorplex_rl.services.machine import THIS_MACHINE, Machine
 from zorplex_rl.services.replica import Replica, ReplicaStart
-from zorplex_rl.services.runtime import Actor, load_of_this_process, uncounted_endpoint
+from zorplex_rl.services.runtime import Actor, keep_freed_memory, load_of_this_process, uncounted_endpoint
 
 
 class HealthProbe(Actor):
@@ -21,6 +21,7 @@ class HealthProbe(Actor):
     async def prepare(self, modules: Sequence[str], path: Sequence[str]) -> None:
         """Import ``modules``, before an actor that needs them is made in this process: also from folders
         of ``path``, the caller's, that this process does not have."""
+        keep_freed_memory()
         sys.path += [folder for folder in path if folder not in sys.path]
         await asyncio.to_thread(_import, modules)
 
