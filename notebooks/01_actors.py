@@ -817,10 +817,10 @@ def _(call, clone_bytes, many, method, row_bytes):
 
 @app.cell
 async def _(after_failure, answered, call, counts_alone, half, rally_seconds, shopped):
-    # Whoever starts processes must stop them, deadlocked players included.
-    # The cell uses all results above, so that it runs last.
+    # Whoever starts processes must stop them, deadlocked players included: here in a script,
+    # in `marimo edit` when the notebook closes. The cell uses all results above, so it runs last.
     _last = after_failure, answered, call, counts_alone, half, rally_seconds, shopped
-    await keep_open.leave("01")
+    await keep_open.done("01")
     return
 
 

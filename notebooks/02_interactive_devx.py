@@ -718,11 +718,11 @@ def _():
 def grow(worker, hand_over):
     """Give this rank a deeper model. Returns the names of the weights that it has kept."""
     old = worker.model.state_dict()
-    worker.model = torch.nn.Sequential(
+    worker.deeper = torch.nn.Sequential(
         *new_model()[:2], torch.nn.Linear(16, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1)
     )
-    worker.model.load_state_dict(hand_over(old, worker.model.state_dict()))
-    new = worker.model.state_dict()
+    worker.deeper.load_state_dict(hand_over(old, worker.deeper.state_dict()))
+    new = worker.deeper.state_dict()
     return [name for name in old if name in new and torch.equal(old[name], new[name])]
 
 
@@ -918,7 +918,7 @@ def _(counted, first_nan, merged, whose_merge):
 async def _(answer_0, kept, new_greeting):
     # The cell uses all results above, so that it runs last.
     _results = answer_0, kept, new_greeting
-    await keep_open.leave("02")
+    await keep_open.done("02")
     return
 
 

@@ -847,7 +847,7 @@ def _(ask_fsdp, by_the_book, config, fsdp, fsdp_held, fsdp_numbers, whose_share)
 @app.cell(hide_code=True)
 async def _(fsdp):
     lesson.needs(lambda: fsdp)  # the last use of the two processes
-    await keep_open.leave("04")
+    await keep_open.done("04")
     return
 
 
