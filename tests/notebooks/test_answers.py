@@ -40,7 +40,7 @@ def answers(number: str) -> ModuleType:
 
 def refusals(number: str, name: str, attempts: list) -> dict[str, str | None]:
     """Return what the check of the exercise says of each attempt."""
-    check = getattr(module(NOTEBOOKS[number]), f"check_{name}")
+    check = getattr(module(NOTEBOOKS[number]).Solutions, f"check_{name}")
     found = {}
     for attempt in attempts:
         called = attempt.__name__

@@ -101,13 +101,13 @@ def add(one, other):
 
 @app.cell(hide_code=True)
 def _():
-    exercise.feedback(lambda: add, check_add, add_solution)
+    exercise.feedback(lambda: add, Solutions)
     return
 
 
 @app.cell
 async def _(procs):
-    added, whose = exercise.running(lambda: add, check_add, add_solution)
+    added, whose = exercise.running(lambda: add, Solutions)
     sums = await procs.spawn("adders", Adder, added).total.call_one(19, 23)
     return sums, whose
 
@@ -145,14 +145,13 @@ async def _(again):
     return
 
 
-@app.function(hide_code=True)
-def check_add(add):
-    exercise.expect(add, 1, 2, result=3)
+@app.class_definition(hide_code=True)
+class Solutions:
+    def check_add(add):
+        exercise.expect(add, 1, 2, result=3)
 
-
-@app.function(hide_code=True)
-def add_solution(one, other):
-    return one + other
+    def add(one, other):
+        return one + other
 
 
 if __name__ == "__main__":

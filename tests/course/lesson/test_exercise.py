@@ -28,8 +28,11 @@ def check_double(double):
     exercise.expect(double, 3, result=6)
 
 
-def double_solution(x):
-    return 2 * x
+class Solutions:
+    check_double = check_double
+
+    def double(x):
+        return 2 * x
 
 
 def said_of(attempt, check=check_double, seconds: float = 0.3) -> str | None:
@@ -126,8 +129,13 @@ def test_the_first_argument_is_shown_as_it_was_before_the_call():
     )
 
 
+def stub_of(attempt):
+    """What a page passes, ``lambda: double``, where ``double`` is the attempt."""
+    return eval("lambda: double", {"double": attempt})
+
+
 def feedback(attempt, **options) -> str:
-    return exercise.feedback(attempt, check_double, double_solution, seconds=0.3, **options).text
+    return exercise.feedback(stub_of(attempt), Solutions, seconds=0.3, **options).text
 
 
 @pytest.mark.parametrize("attempt", [double, loops, leaves, divides], ids=lambda attempt: attempt.__code__.co_name)
@@ -142,14 +150,13 @@ def test_hints_and_solution_stay_at_hand_whatever_the_attempt_does(attempt):
 
 
 def test_a_solved_exercise_says_so():
-    assert "Solved: <code>double</code> passes its check." in feedback(double_solution)
+    assert "Solved: <code>double</code> passes its check." in feedback(Solutions.double)
 
 
 def test_a_stub_whose_cell_has_a_syntax_error_keeps_hints_and_solution():
-    shown = feedback(lambda: not_there, level="core", hints=("Think.", "Multiply."))  # noqa: F821
+    shown = exercise.feedback(eval("lambda: double", {}), Solutions, level="core", hints=("Think.", "Multiply.")).text
     assert "Not yet: <code>double</code> does not exist, because its cell has an error; marimo shows it there." in shown
     assert "Multiply." in shown and "A solution" in shown and "double" in shown
-    assert "Solved: <code>double</code>" in feedback(lambda: double_solution)
 
 
 def test_what_a_learner_wrote_is_text_on_the_page():
@@ -284,13 +291,11 @@ def test_what_is_raised_is_said_with_the_case_that_the_check_names():
 
 
 def test_the_page_runs_on_the_learners_function_once_it_passes():
-    assert exercise.running(lambda: double, check_double, double_solution) == (
-        double_solution,
-        "the course's `double`",
-    )
-    assert exercise.running(lambda: not_there, check_double, double_solution)[0] is double_solution  # noqa: F821
+    by_the_course = (Solutions.double, "the course's `double`")
+    assert exercise.running(stub_of(double), Solutions) == by_the_course
+    assert exercise.running(eval("lambda: double", {}), Solutions) == by_the_course, "its cell has an error"
     mine = named(lambda x: x + x)
-    assert exercise.running(lambda: mine, check_double, double_solution) == (mine, "your `double`")
+    assert exercise.running(stub_of(mine), Solutions) == (mine, "your `double`")
 
 
 def test_where_only_gradients_count_the_value_may_be_another_one():

@@ -172,18 +172,17 @@ def double(x):
 
 @app.cell(hide_code=True)
 def _():
-    exercise.feedback(double, check_double, double_solution)
+    exercise.feedback(lambda: double, Solutions)
     return
 
 
-@app.function(hide_code=True)
-def check_double(double):
-    exercise.expect(double, 2, result=4)
+@app.class_definition(hide_code=True)
+class Solutions:
+    def check_double(double):
+        exercise.expect(double, 2, result=4)
 
-
-@app.function(hide_code=True)
-def double_solution(x):
-    return 2 * x
+    def double(x):
+        return 2 * x
 '''
 )
 TURNING = (
@@ -758,7 +757,7 @@ def test_code_that_other_cells_need_is_folded_behind_one_line(tiny, address, vis
     assert not page.get_by_text("helper = 1").is_visible()
     page.get_by_text("Plumbing, 5 lines").click()
     assert page.get_by_text("second = 2").is_visible() and page.get_by_text("helper = 1").is_visible()
-    assert "double_solution" not in (tiny / "01_reading.html").read_text()
+    assert "Solutions" not in (tiny / "01_reading.html").read_text()
 
 
 def test_on_paper_folds_are_open_and_code_is_not_cut(tiny, address, visit):

@@ -1,13 +1,16 @@
-"""Check what the learner writes. Each exercise is three functions with matching names:
+"""Check what the learner writes. An exercise is a stub on the page, and two entries of ``Solutions``, the page's last cell:
 
     def idle_share(seconds): ...                                  the stub that the learner completes
-    def check_idle_share(idle_share):                             raises AssertionError with one sentence
-        exercise.expect(idle_share, [1.0, 3.0], result=1 / 3)
-        exercise.agree(idle_share, idle_share_solution, lambda draw: ([draw.random() for _ in range(5)],))
-    def idle_share_solution(seconds): return 1 - sum(seconds) / (len(seconds) * max(seconds))
 
-    exercise.feedback(lambda: idle_share, check_idle_share, idle_share_solution, level="core", minutes=6, hints=("…", "…"))
-    share, whose = exercise.running(lambda: idle_share, check_idle_share, idle_share_solution)
+    exercise.feedback(lambda: idle_share, Solutions, level="core", minutes=6, hints=("…", "…"))     in the cell below it
+    share, whose = exercise.running(lambda: idle_share, Solutions)                                  where the page goes on
+
+    class Solutions:                                              one cell, with hidden code
+        def check_idle_share(idle_share):                         raises AssertionError with one sentence
+            exercise.expect(idle_share, [1.0, 3.0], result=1 / 3)
+            exercise.agree(idle_share, Solutions.idle_share, lambda draw: ([draw.random() for _ in range(5)],))
+        def idle_share(seconds):                                  the solution, which the page shows on request
+            return 1 - sum(seconds) / (len(seconds) * max(seconds))
 
 ``feedback`` shows the result of the check, in its own cell below the stub: marimo runs it again
 on every edit. ``running`` returns what the page goes on with. The ``lambda`` is for a stub whose cell
@@ -32,7 +35,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from decimal import Decimal
 from numbers import Real
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import marimo as mo
@@ -50,6 +53,8 @@ _SHORTENED.maxdict, _SHORTENED.maxlong = 12, 60
 
 Attempt = Callable[..., Any]
 Check = Callable[[Attempt], None]
+Stub = FunctionType
+"""``lambda: name``"""
 _UNWRITTEN = "is still to be written"
 _CASES = ContextVar[list[str]]("the case that a check tries")
 
@@ -222,30 +227,30 @@ _NOTHING = frozenset(
 )
 
 
-def _named(attempt: Attempt, solution: Attempt) -> tuple[Attempt | None, str]:
-    """Return the stub behind a ``lambda`` (None if its cell has an error) and its name."""
-    name = solution.__name__.removesuffix("_solution")
+def _parts(stub: Stub, solutions: type) -> tuple[str, Attempt | None, Check, Attempt]:
+    """Return the name of the exercise, its stub (None if its cell has an error), its check and its solution."""
+    (name,) = stub.__code__.co_names + stub.__code__.co_freevars
     try:
-        return attempt() if getattr(attempt, "__name__", "") == "<lambda>" else attempt, name
+        attempt = stub()
     except NameError:
-        return None, name
+        attempt = None
+    return name, attempt, getattr(solutions, f"check_{name}"), getattr(solutions, name)
 
 
-def running(attempt: Attempt, check: Check, solution: Attempt, seconds: float = 10.0) -> tuple[Attempt, str]:
+def running(stub: Stub, solutions: type, seconds: float = 10.0) -> tuple[Attempt, str]:
     """Return the function that the page goes on with, and whose it is, for a sentence.
 
-    It is the learner's once it passes its check within ``seconds``, and ``solution`` until then.
+    It is the learner's once it passes its check within ``seconds``, and the solution until then.
     """
-    found, name = _named(attempt, solution)
-    if found is not None and complaint(check, found, seconds) is None:
-        return found, f"your {quote(name)}"
+    name, attempt, check, solution = _parts(stub, solutions)
+    if attempt is not None and complaint(check, attempt, seconds) is None:
+        return attempt, f"your {quote(name)}"
     return solution, f"the course's {quote(name)}"
 
 
 def feedback(
-    attempt: Attempt,
-    check: Check,
-    solution: Attempt,
+    stub: Stub,
+    solutions: type,
     level: str | None = None,
     minutes: int | None = None,
     hints: Sequence[str] = (),
@@ -259,10 +264,10 @@ def feedback(
     """
     if level is not None and level not in LEVELS:
         raise ValueError(f"level is {level!r}; expected one of {', '.join(LEVELS)}")
-    found, plain_name = _named(attempt, solution)
+    plain_name, attempt, check, solution = _parts(stub, solutions)
     name = quote(plain_name)
     no_cell = f"{name} does not exist, because its cell has an error; marimo shows it there"
-    wrong = no_cell if found is None else complaint(check, found, seconds)
+    wrong = no_cell if attempt is None else complaint(check, attempt, seconds)
     state, said = ("open", f"Not yet: {wrong}.") if wrong else ("solved", f"Solved: {name} passes its check.")
     if wrong and _UNWRITTEN in wrong and lesson.unattended():
         # Nobody can write here.
@@ -321,13 +326,14 @@ def solution_source(name: str, solution: Attempt) -> str:
     source = textwrap.dedent(inspect.getsource(solution)).strip()
     begin = re.search(r"^(async )?(def|class) ", source, re.MULTILINE)
     source = source[begin.start() if begin else 0 :]
-    return re.sub(rf"\b{solution.__name__}\b", name, source)
+    return re.sub(rf"\b(Solutions\.)?{solution.__name__}\b", name, source)
 
 
 def exercises(notebook: ModuleType) -> Iterator[tuple[str, Attempt, Check, Attempt]]:
     """Yield (name, stub, check, solution) for every exercise of an imported notebook."""
-    for name in [name.removeprefix("check_") for name in vars(notebook) if name.startswith("check_")]:
-        yield name, *(getattr(notebook, found) for found in (name, f"check_{name}", f"{name}_solution"))
+    solutions = notebook.Solutions
+    for name in [name.removeprefix("check_") for name in vars(solutions) if name.startswith("check_")]:
+        yield name, getattr(notebook, name), getattr(solutions, f"check_{name}"), getattr(solutions, name)
 
 
 def _unlike(called: str, found: Any, right: Any) -> str:

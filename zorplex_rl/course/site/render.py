@@ -40,7 +40,7 @@ def folded_code(code: str) -> str:
     something, or belongs to an exercise."""
     body = ast.parse(code).body
     defined = [name for statement in body for name in _defines(statement)]
-    if not defined or all(re.match(r"check_|.*_solution$", name) for name in defined):
+    if defined in ([], ["Solutions"]):
         return ""
     what = "Setup" if all(isinstance(statement, ast.Import | ast.ImportFrom) for statement in body) else "Plumbing"
     return _fold(what, len(code.strip().splitlines()), highlight(code.strip()))
