@@ -80,9 +80,9 @@ def test_a_wrong_number_of_the_policy_gradient_is_told_with_the_mistake_that_mak
     assert {name: sentence.rpartition(": ")[2] for name, sentence in said.items()} == MISTAKES
 
 
-def test_of_a_wrong_list_of_pairs_the_first_difference_is_told():
+def test_of_a_wrong_schedule_the_smallest_is_told():
     (said,) = refusals("05", "schedule", answers("05").WRONG["schedule"][:1]).values()
-    assert said.endswith("gives `(0, 4.5)` at position 1, and should give `(1, 0.0)` there")
+    assert said.endswith("gives `[(0, 0.0), (0, 2.0)]`, and should give `[(0, 0.0), (1, 0.0)]`"), "the smallest case"
 
 
 MISTAKES = {

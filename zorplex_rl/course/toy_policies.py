@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 import torch
 
 from zorplex_rl.course.lesson import exercise
+from zorplex_rl.course.lesson.compare import plain
 from zorplex_rl.course.lesson.markup import quote
 from zorplex_rl.task.episode import Task
 
@@ -105,7 +106,7 @@ def check_sampler(attempt: Sampler, solution: Sampler, times: int = 60) -> None:
 def _marked(policy: ScriptedPolicy, found: Any) -> str:
     """Return a response as text, with « » around what is marked as not drawn."""
     try:
-        runs = groupby(zip(*map(exercise._plain, found), strict=True), lambda pair: bool(pair[1]))
+        runs = groupby(zip(*map(plain, found), strict=True), lambda pair: bool(pair[1]))
         texts = [(own, "".join(policy.signs[int(token)] or "‹end of text›" for token, _ in run)) for own, run in runs]
         return "".join(text if own else f"«{text}»" for own, text in texts).replace("\n", "⏎")
     except Exception:
@@ -149,7 +150,7 @@ def check_loss(attempt: Callable[..., Any], solution: Callable[..., Any], times:
             for function, model in zip((solution, attempt), models, strict=True)
         )
         assert exercise.same(found, right, 1e-4), (
-            f"{called} gives {quote(exercise._shown(found))}, and should give {quote(exercise._shown(right))}"
+            f"{called} gives {quote(exercise.shown(found))}, and should give {quote(exercise.shown(right))}"
             f"{_cause(found, right, solution, TinyModel(7, number), episodes, advantages)}"
         )
         assert getattr(found, "requires_grad", False), (
@@ -205,4 +206,4 @@ def check_row(attempt: Callable[..., Any], solution: Callable[..., Any], times: 
         which = (
             "learns from other tokens than the policy sampled" if reads else "reads other tokens than the episode has"
         )
-        assert exercise.same(found, right), f"{called} gives {quote(exercise._short(found))}: the trainer {which}"
+        assert exercise.same(found, right), f"{called} gives {quote(exercise.shown(found))}: the trainer {which}"
