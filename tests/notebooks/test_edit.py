@@ -3,9 +3,10 @@ prose looks like prose."""
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from editor import copied, opened
-from test_answers import answers
 from test_notebooks import NOTEBOOKS, load
 
 from zorplex_rl.course.lesson import exercise
@@ -39,8 +40,8 @@ def test_solving_the_exercises_of_a_notebook_turns_no_cell_red(notebook, chromiu
     number = notebook.stem.split("_")[0]
     found = exercise.exercises(load(notebook))
     solutions = {name: exercise.solution_source(name, solution) for name, _, _, solution in found}
-    planted = answers(number).WRONG
-    wrong = {name: f"from answers_{number} import {planted[name][0].__name__} as {name}" for name in solutions}
+    planted = "from answers_{} import WRONG as _wrong\n{} = _wrong['{}'][0]"
+    wrong = {name: planted.format(number, name, name) for name in solutions}
     with opened(copied(tmp_path), notebook.stem, chromium) as editor:
         assert editor.errors() == []
         work_through(editor, wrong, solutions)
@@ -180,3 +181,94 @@ def test_the_processes_of_a_page_are_there_when_an_exercise_is_solved(chromium, 
         plumbing.locator(".cm").dblclick()
         plumbing.locator(".cm-content").wait_for()
     assert editor.left() == set()
+
+
+LONG = '''
+import marimo
+
+app = marimo.App(app_title="Long work", css_file="../zorplex_rl/course/lesson/lesson.css")
+
+with app.setup(hide_code=True):
+    import time
+
+    from zorplex_rl.course.lesson import lesson
+    from zorplex_rl.course.widgets import LiveCurve
+
+
+@app.cell
+def _():
+    start = lesson.start_button("Count", seconds=2)
+    start
+    return (start,)
+
+
+@app.cell
+def _(start):
+    numbers = lesson.Kept(__file__, "numbers", count=200)
+    lesson.wait_for(start, unless=numbers)
+
+    def compute():
+        with lesson.counting(200, "numbers") as one_more:
+            for _ in range(200):
+                time.sleep(0.02)
+                one_more()
+        return "two hundred " + "numbers"
+
+    found = numbers.get(compute)
+    return (found,)
+
+
+@app.cell(hide_code=True)
+def _(found):
+    lesson.md(f"""Found {found}.""")
+    return
+
+
+@app.cell
+def _():
+    metrics = lesson.follow("run")
+    curve = LiveCurve(total_steps=9)
+    curve
+    return curve, metrics
+
+
+@app.cell
+def _(curve, metrics):
+    lesson.show_run(metrics, curve)
+    return
+
+
+if __name__ == "__main__":
+    app.run()
+'''
+
+
+def test_long_work_shows_a_bar_can_be_interrupted_and_is_there_the_next_day(chromium, tmp_path):
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / "01_long.py").write_text(LONG)
+    notebooks = copied(tmp_path, tmp_path / "one")
+    with opened(notebooks, "01_long", chromium) as editor:
+        page = editor.page
+        assert "Waits for the button" in editor.text()
+
+        def begin():
+            page.locator("marimo-button button").click()
+            page.get_by_text(re.compile(r"^[1-9]\d* / 200$")).wait_for()
+            page.get_by_text("numbers, since").wait_for()
+
+        begin()
+        page.get_by_test_id("interrupt-button").first.click()
+        editor.wait()
+        assert editor.errors() == []
+        assert "Interrupted. The button above starts it again." in editor.text()
+        begin()
+        editor.wait()
+        assert "Found two hundred numbers." in editor.text() and page.locator("marimo-progress").count() == 0
+        # Somebody trains in a terminal.
+        assert "No step yet in the run in run" in editor.text()
+        (tmp_path / "run").mkdir()
+        (tmp_path / "run" / "metrics.jsonl").write_text('{"event": "step", "step": 3, "accuracy": 0.5}\n')
+        page.get_by_text("Step 3 of the run in").wait_for()
+    with opened(notebooks, "01_long", chromium) as editor:
+        assert "Found two hundred numbers." in editor.text()
+        assert editor.errors() == []

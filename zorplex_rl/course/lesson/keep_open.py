@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any, TypeVar
 
-from zorplex_rl.course.lesson.lesson import unattended
+from zorplex_rl.course.lesson.waiting import unattended
 
 T = TypeVar("T")
 _open: dict[str, tuple[asyncio.AbstractEventLoop, AsyncExitStack]] = {}
