@@ -871,10 +871,23 @@ class Solutions:
 
     def check_answer_times(answer_times):
         exercise.agree(
-            nb01.by_arrival(answer_times),
-            nb01.by_arrival(Solutions.answer_times),
+            answer_times,
+            Solutions.answer_times,
             nb01.draw_naps,
             times=40,
+            examples=[([1.0, 3.0], False), ([3.0, 1.0], True)],
+            mistakes={
+                "you sorted the times, and place *i* is that of message *i*": (
+                    lambda seconds, concurrent: (
+                        sorted(seconds) if concurrent else list(accumulate(seconds))
+                    )
+                ),
+                "side by side no answer waits for the last one": lambda seconds, concurrent: (
+                    [max(seconds)] * len(seconds)
+                    if concurrent and seconds
+                    else list(accumulate(seconds))
+                ),
+            },
         )
 
     def answer_times(seconds, concurrent):

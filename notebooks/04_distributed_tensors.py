@@ -921,6 +921,10 @@ class Solutions:
         assert flat.tolist() == [0, 1, 2, 3], (
             "`share_of(tensor([0., 1., 2., 3.]), 1, 2)` is a view: writing to it changes `flat`"
         )
+        share = share_of(torch.arange(3.0), 0, 2)
+        assert share.untyped_storage().nbytes() == share.nbytes, (
+            "`share_of(tensor([0., 1., 2.]), 0, 2)` is a view of the padded tensor, and keeps all of that in memory"
+        )
 
     def share_of(flat, rank, ranks):
         size = math.ceil(len(flat) / ranks)

@@ -77,7 +77,15 @@ def test_every_right_answer_passes(number):
 def test_a_wrong_number_of_the_policy_gradient_is_told_with_the_mistake_that_makes_it():
     attempts = [wrong for wrong in answers("05b").WRONG["policy_gradient"] if wrong.__name__ in MISTAKES]
     said = refusals("05b", "policy_gradient", attempts)
-    assert {name: sentence.rpartition(": ")[2] for name, sentence in said.items()} == MISTAKES
+    assert {name: sentence.partition(". ")[0] for name, sentence in said.items()} == MISTAKES
+
+
+def test_times_in_order_of_arrival_are_told_to_be_that():
+    said = refusals("01", "answer_times", [answers("01").in_order_of_arrival])["in_order_of_arrival"]
+    assert said == (
+        "you sorted the times, and place *i* is that of message *i*. "
+        "`answer_times([3.0, 1.0], True)` gives `[1.0, 3.0]`, and should give `[3.0, 1.0]`: the order is another one"
+    )
 
 
 def test_of_a_wrong_schedule_the_smallest_is_told():

@@ -381,6 +381,12 @@ def test_a_mistake_that_is_known_is_said_first():
     assert judged(mean_loss_solution, mistakes=MISTAKES) is None
 
 
+def test_the_other_sign_is_always_known():
+    assert judged(lambda episodes: -mean_loss_solution(episodes)).startswith("the sign is the other one. `mean_loss([[")
+    said = judged(lambda episodes: -1.0, examples=[([[1.0]],)])
+    assert said == "`mean_loss([[1.0]])` gives `-1.0`, and should give `1.0`", "in one case only"
+
+
 def test_what_only_looks_like_a_known_mistake_in_one_case_is_not_called_one():
     def right_up_to_two(episodes):
         return average_of_averages(episodes) if len(episodes) > 2 else 0.0
@@ -423,7 +429,6 @@ async def forgets_to_wait(x):
 @pytest.mark.parametrize(
     ("attempt", "end"),
     [
-        (lambda x: -2 * x, "gives `-6`, and should give `6`: the sign is the other one"),
         (lambda x: [].append(x), "gives `None`, and should give `6`: is a `return` missing?"),
         (forgets_to_wait, "gives `<coroutine>`, not its result: is an `await` missing?"),
     ],

@@ -19,9 +19,10 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
-from zorplex_rl.course.lesson.compare import bare, call, difference, in_order, plain, same, size
+from zorplex_rl.course.lesson.compare import bare, call, difference, in_order, negative, plain, same, size
 from zorplex_rl.course.lesson.markup import quote
 from zorplex_rl.course.lesson.time_limit import OutOfTime, StillRunning, run_within
 
@@ -118,20 +119,24 @@ def agree(
         return _gradient_difference(said, names, found.gradients, right.gradients, tolerance)
 
     tried: list[tuple[tuple[Any, ...], _Outcome]] = []
-    failed: list[tuple[int, str, str, _Outcome]] = []
-    for arguments in _cases(examples, draw, times, failed):
+    failed: list[tuple[tuple[bool, int, int], str, str, _Outcome]] = []
+    for arguments in chain(examples, map(draw, _draws(times, EXTRA, failed))):
         called = case(quote(call(attempt.__name__, arguments)))
         found, right = (_outcome(function, arguments, gradients) for function in (attempt, solution))
         if right.error is not None:
             raise right.error
         tried.append((arguments, found))
         if said := wrong(called, found, right):
-            failed.append((size(arguments), called, said, found))
+            # The first example comes before all drawn cases, and of these the smallest.
+            drawn = len(tried) > len(examples)
+            rank = (drawn, size(arguments) if drawn else len(tried), len(called))
+            failed.append((rank, called, said, found))
     if not failed:
         return
-    _, called, said, found = min(failed, key=lambda one: (one[0], len(one[1])))
+    _, called, said, found = min(failed, key=lambda one: one[0])
     case(called)
-    for sentence, mistake in (mistakes or {}).items():
+    known = {**(mistakes or {}), "the sign is the other one": lambda *given: negative(solution(*given))}
+    for sentence, mistake in known.items():
         if not any(wrong("", found, _outcome(mistake, arguments, gradients)) for arguments, found in tried[:LOOKED_AT]):
             raise AssertionError(_with_cause(sentence, said))
     raise found.error or AssertionError(said)
@@ -141,9 +146,9 @@ def shortest(check_one: Callable[[random.Random], None], times: int = 20) -> Non
     """Run a check of one drawn case ``times`` times. Of the AssertionErrors the one with the shortest sentence is
     raised: its case is the smallest."""
     failed: list[AssertionError] = []
-    for seed in range(times):
+    for draw in _draws(times, 0, failed):
         try:
-            check_one(random.Random(seed))
+            check_one(draw)
         except AssertionError as error:
             failed.append(error)
     if failed:
@@ -162,21 +167,15 @@ def _with_cause(cause: str, said: str) -> str:
     return f"{cause}. {said[:1].upper()}{said[1:]}" if cause else said
 
 
-def _cases(
-    examples: Sequence[tuple[Any, ...]], draw: Callable[[random.Random], tuple[Any, ...]], times: int, failed: list[Any]
-) -> Iterator[tuple[Any, ...]]:
-    """Yield the examples, until one has failed; then drawn cases, and for a while more of them once one has failed."""
-    for arguments in examples:
-        yield arguments
-        if failed:
-            return
+def _draws(times: int, extra: int, failed: Sequence[Any]) -> Iterator[random.Random]:
+    """Yield dice: ``times``, and ``extra`` more once something has failed, but not for long then."""
     end = None
-    for seed in range(times + EXTRA):
+    for seed in range(times + extra):
         if failed and end is None:
             end = time.monotonic() + SEARCH_S
         if (seed >= times and not failed) or (end is not None and time.monotonic() > end):
             return
-        yield draw(random.Random(seed))
+        yield random.Random(seed)
 
 
 @dataclass(slots=True)

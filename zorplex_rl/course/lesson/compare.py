@@ -2,12 +2,12 @@
 
     same(found, right)                 equal as a learner means it: numbers, sequences, arrays and tensors of any kind
     shown(value)                       a value as one would write it: four digits, long ones cut, no addresses of objects
-    call("f", arguments)               a call as one would write it, in 160 characters
+    call("f", arguments)               a call as one would write it, in 220 characters
     difference(called, found, right)   "`f(3)` gives `5`, and should give `6`", with the kind of mistake if it is one of these:
-                                       no `await`, no `return`, the other sign, another order
+                                       no `await`, no `return`, another order
 
->>> difference("`f(3)`", -6.0, 6.0)
-'`f(3)` gives `-6.0`, and should give `6.0`: the sign is the other one'
+>>> difference("`f(3)`", None, 6.0)
+'`f(3)` gives `None`, and should give `6.0`: is a `return` missing?'
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 
 from zorplex_rl.course.lesson.markup import quote
 
-LONGEST_CALL = 160
+LONGEST_CALL = 220
 LONGEST_VALUE = 60
 """Characters of a result that a sentence shows whole; of a longer one it shows the place that differs."""
 
@@ -122,6 +122,8 @@ class _Short(reprlib.Repr):
 def _rounded(value: Any, digits: int) -> Any:
     """Return nested values with floats of so many digits; whole numbers keep theirs."""
     value = plain(value)
+    if value == 0 and isinstance(value, float):
+        return 0.0  # not -0.0
     if isinstance(value, float) and not value.is_integer() and math.isfinite(value):
         return float(f"{value:.{max(digits, len(str(int(abs(value)))))}g}")
     if type(value) in (list, tuple, set):
@@ -174,18 +176,16 @@ def _kind(found: Any, right: Any) -> str:
     """Return what is usually behind such a difference, for the end of a sentence, or nothing."""
     if found is None:
         return ": is a `return` missing?"
-    if _negative(right) != right and same(found, _negative(right), 1e-4):
-        return ": the sign is the other one"
     if isinstance(right, list | tuple) and same(found, right, unordered=True):
         return ": the order is another one"
     return ""
 
 
-def _negative(value: Any) -> Any:
-    """Return nested numbers with the other sign."""
+def negative(value: Any) -> Any:
+    """Return numbers, tensors, and sequences of them with the other sign."""
     if isinstance(value, list | tuple):
-        return [_negative(one) for one in value]
-    return -value if isinstance(value, Real) and not isinstance(value, bool) else value
+        return [negative(one) for one in value]
+    return -value if hasattr(value, "__neg__") else value
 
 
 def _is_long(*values: Sequence[Any]) -> bool:
