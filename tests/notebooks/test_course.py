@@ -191,17 +191,7 @@ def test_the_minutes_of_a_header_are_honest_and_at_most_50(name):
     assert max(found.stated, found.minutes) <= 50
 
 
-def lines_of(*files: Path) -> int:
-    return sum(len(file.read_text().splitlines()) for file in files)
-
-
-LABORATORY = {ROOT / "zorplex_rl" / "course" / "nb11.py", NOTEBOOKS["11_laboratory"]}
-
-
-def test_the_course_and_its_notebooks_stay_small():
-    """The budget of the course alone is in ``test_house.py``. Notebook 11, the laboratory, and its module
-    came later and have one of their own."""
-    course = {file for file in (ROOT / "zorplex_rl" / "course").rglob("*.py") if "site" not in file.parts}
-    assert lines_of(*NOTEBOOKS.values()) <= 12_350
-    assert lines_of(*LABORATORY) <= 970
-    assert [file.name for file in course if file.name.startswith("nb") and lines_of(file) > 500] == []
+def test_no_module_of_a_page_is_long():
+    """The budget of the course and its notebooks is in ``test_house.py``, in tokens."""
+    modules = (ROOT / "zorplex_rl" / "course").glob("nb*.py")
+    assert [file.name for file in modules if len(file.read_text().splitlines()) > 500] == []
