@@ -40,9 +40,9 @@ MARK = "ZORPLEX_EDITOR"
 
 
 def copied(folder: Path, notebooks: Path = ROOT / "notebooks") -> Path:
-    """Copy the notebooks beside what they find by its place: style sheet, settings, examples. Returns the
+    """Copy the notebooks beside what they find by its place: style sheet, settings, records. Returns the
     folder of the copy."""
-    for name in ("zorplex_rl", "pyproject.toml", "examples"):
+    for name in ("zorplex_rl", "pyproject.toml", "examples", "benchmarks"):
         (folder / name).symlink_to(ROOT / name)
     return Path(shutil.copytree(notebooks, folder / "notebooks", ignore=shutil.ignore_patterns("__*__")))
 
