@@ -26,8 +26,9 @@ def bars(monkeypatch):
             self.total, self.looks, self.count = total, looks, 0
             shown.append(self)
 
-        def update(self, number, subtitle):
-            self.count += number
+        def update(self, subtitle, increment=0):
+            self.count += increment
+            self.since = subtitle
 
         def __enter__(self):
             return self
@@ -36,6 +37,7 @@ def bars(monkeypatch):
             self.closed = True
 
     monkeypatch.setattr(mo.status, "progress_bar", Bar)
+    monkeypatch.setattr(mo.status, "spinner", lambda **looks: Bar(None, **looks))
     monkeypatch.setattr(waiting, "EVERY_S", 0.01)
     return shown
 
@@ -54,6 +56,15 @@ def test_a_bar_is_there_before_anything_is_counted_and_counts_in_every_thread(ba
             a_moment.wait(0.01)
     assert bar.count == 5 and bar.closed
     assert threading.active_count() == before
+
+
+def test_where_nothing_can_be_counted_the_seconds_are(bars):
+    a_moment = threading.Event()
+    with lesson.counting(None, "two processes import torch"):
+        (bar,) = bars
+        while not hasattr(bar, "since"):
+            a_moment.wait(0.01)
+    assert bar.since == "two processes import torch, since 0 s" and bar.closed
 
 
 @pytest.mark.parametrize("raised", [KeyboardInterrupt, asyncio.CancelledError])

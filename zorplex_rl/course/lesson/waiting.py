@@ -23,6 +23,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from math import isnan
 from threading import Event
 from typing import Any
@@ -81,12 +82,13 @@ class _Pressed:
 
 
 @contextmanager
-def counting(total: int, what: str, title: str = "") -> Iterator[Callable[..., None]]:
+def counting(total: int | None, what: str, title: str = "") -> Iterator[Callable[..., None]]:
     """Show a bar of ``total`` steps (or questions: ``what``) while the block runs. Yields what counts one more of them.
 
     That may be called with any arguments, in any thread: pass it where a callback is asked for. Called as
-    ``one_more(number=3)`` it counts three. *Interrupt* ends the block, and the cell says how to go on; so a time limit of
-    asyncio belongs into the block, not around it.
+    ``one_more(number=3)`` it counts three. Where nothing can be counted (processes start), ``total`` is None, and the
+    seconds are shown. *Interrupt* ends the block, and the cell says how to go on; so a time limit of asyncio belongs
+    into the block, not around it.
     """
     done: list[int] = []
     over = Event()
@@ -99,9 +101,11 @@ def counting(total: int, what: str, title: str = "") -> Iterator[Callable[..., N
         while not over.wait(EVERY_S):
             new = sum(done) - drawn
             drawn += new
-            bar.update(new, subtitle=f"{what}, since {time.monotonic() - begun:.0f} s")
+            since = f"{what}, since {time.monotonic() - begun:.0f} s"
+            bar.update(subtitle=since, **({} if total is None else {"increment": new}))
 
-    with mo.status.progress_bar(total=total, title=title, subtitle=what, show_rate=False, remove_on_exit=True) as bar:
+    bar_of: Any = mo.status.spinner if total is None else partial(mo.status.progress_bar, total=total, show_rate=False)
+    with bar_of(title=title or None, subtitle=what, remove_on_exit=True) as bar:
         # marimo's own thread may draw below the cell, whatever the cell itself is waiting for.
         shown = mo.Thread(target=show, daemon=True)
         shown.start()
