@@ -1,10 +1,12 @@
 """Check an attempt against a solution, and say in one sentence what is wrong: first what was misunderstood, then the smallest case.
 
-expect(attempt, 3, result=6)               one call, and its result
-agree(attempt, solution, draw, …)          the same results on drawn arguments
-shortest(check_one)                        a check of one drawn case, repeated; its shortest complaint
-case("the second row")                     names the next call, for what it may raise
-complaint(check, attempt)                  runs a check in limited time ──► a sentence, or None
+    expect(attempt, 3, result=6)               one call, and its result
+    agree(attempt, solution, draw, …)          the same results on drawn arguments
+    shortest(check_one)                        a check of one drawn case, repeated; its shortest complaint
+    case("the second row")                     names the next call, for what it may raise
+    complaint(check, attempt)                  runs a check in limited time ──► a sentence, or None
+
+A page has them from ``exercise``.
 """
 
 from __future__ import annotations
