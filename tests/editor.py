@@ -112,6 +112,11 @@ class Editor:
             quiet_since = None if busy else quiet_since or time.monotonic()
             self.page.wait_for_timeout(100)
 
+    def unfold(self) -> None:
+        """Show the results that wait for a prediction."""
+        for switch in self.page.locator(".lesson-unfold").all():
+            switch.check()
+
     def press_all(self) -> dict[str, float]:
         """Press every button that starts something, also those that appear then. Returns the seconds of each."""
         seconds: dict[str, float] = {}

@@ -16,6 +16,7 @@ pytestmark = pytest.mark.slow
 
 def work_through(editor, wrong: dict[str, str], solutions: dict[str, str]) -> None:
     """Run everything, write a wrong answer and the solution into each exercise, and run again what waits."""
+    editor.unfold()
     editor.press_all()
     assert editor.errors() == []
     by_the_course = [name for name in solutions if f"the course's {name}" in editor.text()]
