@@ -305,8 +305,7 @@ class Summer(Actor):
 def _():
     exercise.feedback(
         lambda: Summer,
-        check_Summer,
-        Summer_solution,
+        Solutions,
         level="core",
         minutes=15,
         lines=13,
@@ -322,9 +321,7 @@ def _():
 
 @app.cell
 def _():
-    summer_class, whose_summer = exercise.running(
-        lambda: Summer, check_Summer, Summer_solution
-    )
+    summer_class, whose_summer = exercise.running(lambda: Summer, Solutions)
     return summer_class, whose_summer
 
 
@@ -502,8 +499,7 @@ def answer_times(seconds, concurrent):
 def _():
     exercise.feedback(
         lambda: answer_times,
-        check_answer_times,
-        answer_times_solution,
+        Solutions,
         level="warm-up",
         minutes=3,
         hints=(
@@ -541,9 +537,7 @@ async def _(config, procs):
 
 @app.cell(hide_code=True)
 def _(config, counts_alone, counts_together, seconds_alone, seconds_together, what_count):
-    _times, _whose = exercise.running(
-        lambda: answer_times, check_answer_times, answer_times_solution
-    )
+    _times, _whose = exercise.running(lambda: answer_times, Solutions)
     _alone, _together = (
         max(_times([config.nap_seconds] * config.naps, kind)) for kind in (False, True)
     )
@@ -656,8 +650,7 @@ class MendedPlayer(Player):
 def _():
     exercise.feedback(
         lambda: MendedPlayer,
-        check_MendedPlayer,
-        MendedPlayer_solution,
+        Solutions,
         level="stretch",
         minutes=6,
         lines=5,
@@ -673,9 +666,7 @@ def _():
 
 @app.cell
 async def _(config, procs):
-    player_class, whose_player = exercise.running(
-        lambda: MendedPlayer, check_MendedPlayer, MendedPlayer_solution
-    )
+    player_class, whose_player = exercise.running(lambda: MendedPlayer, Solutions)
     ping, pong = await nb01.two_players(procs, player_class)
     rally_seconds = await nb01.play(ping, pong, config.hits)
     return rally_seconds, whose_player
@@ -817,10 +808,10 @@ def _(call, clone_bytes, many, method, row_bytes):
 
 @app.cell
 async def _(after_failure, answered, call, counts_alone, half, rally_seconds, shopped):
-    # Whoever starts processes must stop them, deadlocked players included.
-    # The cell uses all results above, so that it runs last.
+    # Whoever starts processes must stop them, deadlocked players included: here in a script,
+    # in `marimo edit` when the notebook closes. The cell uses all results above, so it runs last.
     _last = after_failure, answered, call, counts_alone, half, rally_seconds, shopped
-    await keep_open.leave("01")
+    await keep_open.done("01")
     return
 
 
@@ -854,57 +845,63 @@ def _():
     return
 
 
-@app.function(hide_code=True)
-def check_Summer(Summer):
-    nb01.expect_a_summer(Summer)
-
-
 @app.class_definition(hide_code=True)
-class Summer_solution(Actor):
-    def __init__(self):
-        self.total = 0
+class Solutions:
+    """Check the exercises of this page, and solve them."""
 
-    @endpoint
-    def add(self, numbers):
-        after = self.total + sum(numbers)
-        if after < 0:
-            raise ValueError(f"the total would be {after}")
-        self.total = after
-        return after
+    def check_Summer(Summer):
+        nb01.expect_a_summer(Summer)
 
-    @endpoint
-    def add_range(self, end):
-        me = current_rank()
-        return sum(range(me.rank, end, me.extent.nelements))
+    class Summer(Actor):
+        def __init__(self):
+            self.total = 0
 
+        @endpoint
+        def add(self, numbers):
+            after = self.total + sum(numbers)
+            if after < 0:
+                raise ValueError(f"the total would be {after}")
+            self.total = after
+            return after
 
-@app.function(hide_code=True)
-def check_answer_times(answer_times):
-    exercise.agree(
-        nb01.by_arrival(answer_times),
-        nb01.by_arrival(answer_times_solution),
-        nb01.draw_naps,
-        times=40,
-    )
+        @endpoint
+        def add_range(self, end):
+            me = current_rank()
+            return sum(range(me.rank, end, me.extent.nelements))
 
+    def check_answer_times(answer_times):
+        exercise.agree(
+            answer_times,
+            Solutions.answer_times,
+            nb01.draw_naps,
+            times=40,
+            examples=[([1.0, 3.0], False), ([3.0, 1.0], True)],
+            mistakes={
+                "you sorted the times, and place *i* is that of message *i*": (
+                    lambda seconds, concurrent: (
+                        sorted(seconds) if concurrent else list(accumulate(seconds))
+                    )
+                ),
+                "side by side no answer waits for the last one": lambda seconds, concurrent: (
+                    [max(seconds)] * len(seconds)
+                    if concurrent and seconds
+                    else list(accumulate(seconds))
+                ),
+            },
+        )
 
-@app.function(hide_code=True)
-def answer_times_solution(seconds, concurrent):
-    return list(seconds) if concurrent else list(accumulate(seconds))
+    def answer_times(seconds, concurrent):
+        return list(seconds) if concurrent else list(accumulate(seconds))
 
+    def check_MendedPlayer(MendedPlayer):
+        nb01.expect_long_rallies(MendedPlayer)
 
-@app.function(hide_code=True)
-def check_MendedPlayer(MendedPlayer):
-    nb01.expect_long_rallies(MendedPlayer)
-
-
-@app.class_definition(hide_code=True)
-class MendedPlayer_solution(Player):
-    @concurrent_endpoint
-    async def hit(self, left):
-        self.hits += 1
-        if left > 0:
-            await self.other.hit.call_one(left - 1)
+    class MendedPlayer(Player):
+        @concurrent_endpoint
+        async def hit(self, left):
+            self.hits += 1
+            if left > 0:
+                await self.other.hit.call_one(left - 1)
 
 
 if __name__ == "__main__":

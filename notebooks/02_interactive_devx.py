@@ -299,8 +299,7 @@ def ddp_step(model, optimizer, mine, everybody, add_up):
 def _():
     exercise.feedback(
         lambda: ddp_step,
-        check_ddp_step,
-        ddp_step_solution,
+        Solutions,
         level="core",
         minutes=12,
         lines=9,
@@ -379,9 +378,7 @@ def _():
 
 @app.cell
 async def _(workers):
-    step_in_use, whose_step = exercise.running(
-        lambda: ddp_step, check_ddp_step, ddp_step_solution
-    )
+    step_in_use, whose_step = exercise.running(lambda: ddp_step, Solutions)
     inputs = torch.linspace(-1, 1, 64)[:, None]
     _settings = (inputs, torch.sin(torch.pi * inputs)), 300, 0.1  # batch, steps, rate
 
@@ -701,8 +698,7 @@ def hand_over(old, new):
 def _():
     exercise.feedback(
         lambda: hand_over,
-        check_hand_over,
-        hand_over_solution,
+        Solutions,
         level="stretch",
         minutes=5,
         lines=4,
@@ -718,20 +714,18 @@ def _():
 def grow(worker, hand_over):
     """Give this rank a deeper model. Returns the names of the weights that it has kept."""
     old = worker.model.state_dict()
-    worker.model = torch.nn.Sequential(
+    worker.deeper = torch.nn.Sequential(
         *new_model()[:2], torch.nn.Linear(16, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1)
     )
-    worker.model.load_state_dict(hand_over(old, worker.model.state_dict()))
-    new = worker.model.state_dict()
+    worker.deeper.load_state_dict(hand_over(old, worker.deeper.state_dict()))
+    new = worker.deeper.state_dict()
     return [name for name in old if name in new and torch.equal(old[name], new[name])]
 
 
 @app.cell
 async def _(changes, workers):
     _ran_before = changes  # it measures the model that has not grown
-    hand_over_in_use, whose_hand_over = exercise.running(
-        lambda: hand_over, check_hand_over, hand_over_solution
-    )
+    hand_over_in_use, whose_hand_over = exercise.running(lambda: hand_over, Solutions)
     kept = (await workers.run.call(grow, hand_over_in_use)).item(ranks=0)
     return kept, whose_hand_over
 
@@ -877,8 +871,7 @@ def merge_logs(by_rank):
 def _():
     exercise.feedback(
         lambda: merge_logs,
-        check_merge_logs,
-        merge_logs_solution,
+        Solutions,
         level="warm-up",
         minutes=3,
         hints=(
@@ -891,9 +884,7 @@ def _():
 
 @app.cell
 def _(recorded):
-    merge_in_use, whose_merge = exercise.running(
-        lambda: merge_logs, check_merge_logs, merge_logs_solution
-    )
+    merge_in_use, whose_merge = exercise.running(lambda: merge_logs, Solutions)
     lines_of = {
         lines[0][1]: [(when, said) for when, _, said in lines]
         for lines in recorded.values()
@@ -918,7 +909,7 @@ def _(counted, first_nan, merged, whose_merge):
 async def _(answer_0, kept, new_greeting):
     # The cell uses all results above, so that it runs last.
     _results = answer_0, kept, new_greeting
-    await keep_open.leave("02")
+    await keep_open.done("02")
     return
 
 
@@ -946,45 +937,40 @@ def _():
     return
 
 
-@app.function(hide_code=True)
-def check_ddp_step(ddp_step):
-    nb02.check_step(ddp_step)
+@app.class_definition(hide_code=True)
+class Solutions:
+    """Check the exercises of this page, and solve them."""
 
+    def check_ddp_step(ddp_step):
+        nb02.check_step(ddp_step)
 
-@app.function(hide_code=True)
-def ddp_step_solution(model, optimizer, mine, everybody, add_up):
-    inputs, targets = mine
-    optimizer.zero_grad()
-    loss = F.mse_loss(model(inputs), targets, reduction="sum") / everybody
-    loss.backward()
-    for parameter in model.parameters():
-        parameter.grad = add_up(parameter.grad)
-    optimizer.step()
-    return add_up(loss).item()
+    def ddp_step(model, optimizer, mine, everybody, add_up):
+        inputs, targets = mine
+        optimizer.zero_grad()
+        loss = F.mse_loss(model(inputs), targets, reduction="sum") / everybody
+        loss.backward()
+        for parameter in model.parameters():
+            parameter.grad = add_up(parameter.grad)
+        optimizer.step()
+        return add_up(loss).item()
 
+    def check_hand_over(hand_over):
+        exercise.agree(hand_over, Solutions.hand_over, nb02.draw_states)
+        nb02.check_own_memory(hand_over)
 
-@app.function(hide_code=True)
-def check_hand_over(hand_over):
-    exercise.agree(hand_over, hand_over_solution, nb02.draw_states)
-    nb02.check_own_memory(hand_over)
+    def hand_over(old, new):
+        def fits(name):
+            return name in old and old[name].shape == new[name].shape
 
+        return {name: (old if fits(name) else new)[name].clone() for name in new}
 
-@app.function(hide_code=True)
-def hand_over_solution(old, new):
-    def fits(name):
-        return name in old and old[name].shape == new[name].shape
+    def check_merge_logs(merge_logs):
+        exercise.agree(merge_logs, Solutions.merge_logs, nb02.draw_lines)
 
-    return {name: (old if fits(name) else new)[name].clone() for name in new}
-
-
-@app.function(hide_code=True)
-def check_merge_logs(merge_logs):
-    exercise.agree(merge_logs, merge_logs_solution, nb02.draw_lines)
-
-
-@app.function(hide_code=True)
-def merge_logs_solution(by_rank):
-    return sorted((when, rank, text) for rank in by_rank for when, text in by_rank[rank])
+    def merge_logs(by_rank):
+        return sorted(
+            (when, rank, text) for rank in by_rank for when, text in by_rank[rank]
+        )
 
 
 if __name__ == "__main__":

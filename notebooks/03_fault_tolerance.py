@@ -455,8 +455,7 @@ def decide(gone, silent, busy, limits, failed_at, now):
 def _():
     exercise.feedback(
         lambda: decide,
-        check_decide,
-        decide_solution,
+        Solutions,
         level="core",
         minutes=11,
         lines=9,
@@ -597,9 +596,7 @@ def _():
 @app.cell
 async def _(config, fates, limits, start_fates):
     lesson.wait_for(start_fates)
-    used_decide, whose_decide = exercise.running(
-        lambda: decide, check_decide, decide_solution
-    )
+    used_decide, whose_decide = exercise.running(lambda: decide, Solutions)
 
     async def _live(fate):
         async with Supervisor(lambda: start(Worker), limits, used_decide) as guard:
@@ -744,8 +741,7 @@ def best_interval(save, mtbf):
 def _():
     exercise.feedback(
         lambda: best_interval,
-        check_best_interval,
-        best_interval_solution,
+        Solutions,
         level="warm-up",
         minutes=3,
         hints=(
@@ -758,9 +754,7 @@ def _():
 
 @app.cell(hide_code=True)
 def _():
-    _best, _whose = exercise.running(
-        lambda: best_interval, check_best_interval, best_interval_solution
-    )
+    _best, _whose = exercise.running(lambda: best_interval, Solutions)
     with tempfile.TemporaryDirectory() as _folder:
         _began = time.perf_counter()
         torch.save(torch.zeros(16 << 20), Path(_folder) / "weights.pt")
@@ -836,8 +830,7 @@ def merge(weights, changes):
 def _():
     exercise.feedback(
         lambda: merge,
-        check_merge,
-        merge_solution,
+        Solutions,
         level="stretch",
         minutes=4,
         hints=(
@@ -901,7 +894,7 @@ def _():
 async def _(config, limits, resumed, start_training, used_decide):
     resumed  # one after the other
     lesson.wait_for(start_training)
-    used_merge, whose_merge = exercise.running(lambda: merge, check_merge, merge_solution)
+    used_merge, whose_merge = exercise.running(lambda: merge, Solutions)
     # A busy machine delays a probe: no learner is to die of that.
     _limits = SimpleNamespace(**vars(limits) | {"silent": 10.0, "busy": 30.0})
     trained = {}
@@ -998,48 +991,41 @@ def _():
     return
 
 
-@app.function(hide_code=True)
-def check_decide(decide):
-    exercise.agree(decide, decide_solution, nb03.draw_situation, times=300)
+@app.class_definition(hide_code=True)
+class Solutions:
+    """Check the exercises of this page, and solve them."""
 
+    def check_decide(decide):
+        exercise.agree(decide, Solutions.decide, nb03.draw_situation, times=300)
 
-@app.function(hide_code=True)
-def decide_solution(gone, silent, busy, limits, failed_at, now):
-    dead = gone or silent > limits.silent
-    stuck = busy > limits.busy
-    if not (dead or stuck):
-        return "slow" if silent > 0 else "busy" if busy > 0 else "idle", "wait"
-    found = "dead" if dead else "stuck"
-    recent = sum(now - moment <= limits.window for moment in failed_at)
-    if recent >= limits.restarts:
-        return found, "give up"
-    return found, "replace"
+    def decide(gone, silent, busy, limits, failed_at, now):
+        dead = gone or silent > limits.silent
+        stuck = busy > limits.busy
+        if not (dead or stuck):
+            return "slow" if silent > 0 else "busy" if busy > 0 else "idle", "wait"
+        found = "dead" if dead else "stuck"
+        recent = sum(now - moment <= limits.window for moment in failed_at)
+        if recent >= limits.restarts:
+            return found, "give up"
+        return found, "replace"
 
+    def check_best_interval(best_interval):
+        exercise.expect(best_interval, 2.0, 3600.0, result=120.0)
+        exercise.agree(
+            best_interval,
+            Solutions.best_interval,
+            lambda draw: (draw.uniform(0.1, 60), draw.uniform(100, 1e6)),
+        )
 
-@app.function(hide_code=True)
-def check_best_interval(best_interval):
-    exercise.expect(best_interval, 2.0, 3600.0, result=120.0)
-    exercise.agree(
-        best_interval,
-        best_interval_solution,
-        lambda draw: (draw.uniform(0.1, 60), draw.uniform(100, 1e6)),
-    )
+    def best_interval(save, mtbf):
+        return math.sqrt(2 * save * mtbf)
 
+    def check_merge(merge):
+        exercise.agree(nb03.unmodified(merge), Solutions.merge, nb03.draw_changes, times=40)
 
-@app.function(hide_code=True)
-def best_interval_solution(save, mtbf):
-    return math.sqrt(2 * save * mtbf)
-
-
-@app.function(hide_code=True)
-def check_merge(merge):
-    exercise.agree(nb03.unmodified(merge), merge_solution, nb03.draw_changes, times=40)
-
-
-@app.function(hide_code=True)
-def merge_solution(weights, changes):
-    examples = sum(count for _, count in changes)
-    return weights + sum(count * change for change, count in changes) / max(examples, 1)
+    def merge(weights, changes):
+        examples = sum(count for _, count in changes)
+        return weights + sum(count * change for change, count in changes) / max(examples, 1)
 
 
 if __name__ == "__main__":

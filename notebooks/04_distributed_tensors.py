@@ -258,8 +258,7 @@ def bytes_sent(collective, size, ranks):
 def _():
     exercise.feedback(
         lambda: bytes_sent,
-        check_bytes_sent,
-        bytes_sent_solution,
+        Solutions,
         level="warm-up",
         minutes=6,
         lines=6,
@@ -306,9 +305,7 @@ def count_collective(name, elements):
 @app.cell(hide_code=True)
 async def _(config, held, ranks):
     lesson.needs(lambda: held)  # one after the other: bytes are counted per process
-    by_the_book, whose_book = exercise.running(
-        lambda: bytes_sent, check_bytes_sent, bytes_sent_solution
-    )
+    by_the_book, whose_book = exercise.running(lambda: bytes_sent, Solutions)
 
     collectives = {}
     for _name in ("all_gather", "reduce_scatter", "all_reduce", "all_to_all"):
@@ -413,8 +410,7 @@ def two_layers(x, up, up_bias, down, down_bias, rank, ranks, add_up):
 def _():
     exercise.feedback(
         lambda: two_layers,
-        check_two_layers,
-        two_layers_solution,
+        Solutions,
         level="core",
         minutes=7,
         lines=5,
@@ -513,9 +509,7 @@ def count_by_hand(two_layers, tensors):
 @app.cell
 async def _(collectives, config, ranks):
     lesson.needs(lambda: collectives)  # one after the other: bytes are counted per process
-    used_layers, whose_layers = exercise.running(
-        lambda: two_layers, check_two_layers, two_layers_solution
-    )
+    used_layers, whose_layers = exercise.running(lambda: two_layers, Solutions)
     torch.manual_seed(config.seed)
     _narrow, _wide = config.width, 4 * config.width
     _sizes = (
@@ -655,8 +649,7 @@ def share_of(flat, rank, ranks):
 def _():
     exercise.feedback(
         lambda: share_of,
-        check_share_of,
-        share_of_solution,
+        Solutions,
         level="stretch",
         minutes=5,
         hints=(
@@ -772,9 +765,7 @@ def _():
 @app.cell(hide_code=True)
 async def _(config, ranks, relu_sent):
     lesson.needs(lambda: relu_sent)  # one after the other: bytes are counted per process
-    _share_of, whose_share = exercise.running(
-        lambda: share_of, check_share_of, share_of_solution
-    )
+    _share_of, whose_share = exercise.running(lambda: share_of, Solutions)
 
     _hand = await on_all(ranks, fsdp_by_hand, config, _share_of)
     fsdp_numbers, fsdp_held = _hand[0][2], _hand[0][3]
@@ -847,7 +838,7 @@ def _(ask_fsdp, by_the_book, config, fsdp, fsdp_held, fsdp_numbers, whose_share)
 @app.cell(hide_code=True)
 async def _(fsdp):
     lesson.needs(lambda: fsdp)  # the last use of the two processes
-    await keep_open.leave("04")
+    await keep_open.done("04")
     return
 
 
@@ -883,61 +874,62 @@ def _():
     return
 
 
-@app.function(hide_code=True)
-def check_bytes_sent(bytes_sent):
-    for name in ("all_gather", "reduce_scatter", "all_reduce", "all_to_all"):
+@app.class_definition(hide_code=True)
+class Solutions:
+    """Check the exercises of this page, and solve them."""
+
+    def check_bytes_sent(bytes_sent):
+        for name in ("all_gather", "reduce_scatter", "all_reduce", "all_to_all"):
+            exercise.agree(
+                bytes_sent,
+                Solutions.bytes_sent,
+                lambda draw, name=name: (
+                    name,
+                    100 * draw.randint(1, 99),
+                    draw.randint(1, 8),
+                ),
+            )
+
+    def bytes_sent(collective, size, ranks):
+        others = (ranks - 1) * size / ranks
+        if collective == "all_reduce":
+            return 2 * others
+        if collective == "all_to_all":
+            return others / ranks
+        return others
+
+    def check_two_layers(two_layers):
         exercise.agree(
-            bytes_sent,
-            bytes_sent_solution,
-            lambda draw, name=name: (name, 100 * draw.randint(1, 99), draw.randint(1, 8)),
+            nb04.on_ranks(two_layers),
+            nb04.on_ranks(Solutions.two_layers),
+            nb04.draw_layers,
+            gradients=True,
+            tolerance=1e-4,
         )
 
+    def two_layers(x, up, up_bias, down, down_bias, rank, ranks, add_up):
+        size = math.ceil(len(up) / ranks)
+        mine = slice(rank * size, (rank + 1) * size)
+        hidden = torch.relu(x @ up[mine].T + up_bias[mine])
+        summand = hidden @ down[:, mine].T
+        return add_up(summand) + down_bias
 
-@app.function(hide_code=True)
-def bytes_sent_solution(collective, size, ranks):
-    others = (ranks - 1) * size / ranks
-    if collective == "all_reduce":
-        return 2 * others
-    if collective == "all_to_all":
-        return others / ranks
-    return others
+    def check_share_of(share_of):
+        exercise.agree(share_of, Solutions.share_of, nb04.draw_share, times=60)
+        flat = torch.arange(4.0)
+        share_of(flat, 1, 2).add_(1)
+        assert flat.tolist() == [0, 1, 2, 3], (
+            "`share_of(tensor([0., 1., 2., 3.]), 1, 2)` is a view: writing to it changes `flat`"
+        )
+        share = share_of(torch.arange(3.0), 0, 2)
+        assert share.untyped_storage().nbytes() == share.nbytes, (
+            "`share_of(tensor([0., 1., 2.]), 0, 2)` is a view of the padded tensor, and keeps all of that in memory"
+        )
 
-
-@app.function(hide_code=True)
-def check_two_layers(two_layers):
-    exercise.agree(
-        nb04.on_ranks(two_layers),
-        nb04.on_ranks(two_layers_solution),
-        nb04.draw_layers,
-        gradients=True,
-        tolerance=1e-4,
-    )
-
-
-@app.function(hide_code=True)
-def two_layers_solution(x, up, up_bias, down, down_bias, rank, ranks, add_up):
-    size = math.ceil(len(up) / ranks)
-    mine = slice(rank * size, (rank + 1) * size)
-    hidden = torch.relu(x @ up[mine].T + up_bias[mine])
-    summand = hidden @ down[:, mine].T
-    return add_up(summand) + down_bias
-
-
-@app.function(hide_code=True)
-def check_share_of(share_of):
-    exercise.agree(share_of, share_of_solution, nb04.draw_share, times=60)
-    flat = torch.arange(4.0)
-    share_of(flat, 1, 2).add_(1)
-    assert flat.tolist() == [0, 1, 2, 3], (
-        "`share_of(tensor([0., 1., 2., 3.]), 1, 2)` is a view: writing to it changes `flat`"
-    )
-
-
-@app.function(hide_code=True)
-def share_of_solution(flat, rank, ranks):
-    size = math.ceil(len(flat) / ranks)
-    padded = nn.functional.pad(flat, (0, ranks * size - len(flat)))
-    return padded[rank * size : (rank + 1) * size].clone()
+    def share_of(flat, rank, ranks):
+        size = math.ceil(len(flat) / ranks)
+        padded = nn.functional.pad(flat, (0, ranks * size - len(flat)))
+        return padded[rank * size : (rank + 1) * size].clone()
 
 
 if __name__ == "__main__":

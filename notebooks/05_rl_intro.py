@@ -420,8 +420,7 @@ def outcome(answer, expected, finish):
 def _():
     exercise.feedback(
         lambda: outcome,
-        check_outcome,
-        outcome_solution,
+        Solutions,
         level="core",
         minutes=5,
         lines=3,
@@ -437,7 +436,7 @@ def _():
 @app.cell
 def _(answered, real):
     lesson.needs(lambda: real)
-    sort, whose_sort = exercise.running(lambda: outcome, check_outcome, outcome_solution)
+    sort, whose_sort = exercise.running(lambda: outcome, Solutions)
     gallery = {"small": [], "SmolLM2": []}
     for _policy, _results in (("small", answered), ("SmolLM2", real)):
         for _episode in [episode for found in _results.values() for episode in found]:
@@ -485,8 +484,7 @@ def reward(outcome, needless_calls):
 def _():
     exercise.feedback(
         lambda: reward,
-        check_reward,
-        reward_solution,
+        Solutions,
         level="warm-up",
         minutes=3,
         lines=1,
@@ -525,7 +523,7 @@ def paid_for(episode):
 
 @app.cell
 def _(answered):
-    pay, whose_pay = exercise.running(lambda: reward, check_reward, reward_solution)
+    pay, whose_pay = exercise.running(lambda: reward, Solutions)
     priced, lenient = {outcome: [] for outcome in OUTCOMES}, []
     for _episode in [episode for episodes in answered.values() for episode in episodes]:
         _ending, _parts = _episode.score.outcome, _episode.score.parts.values()
@@ -626,8 +624,7 @@ def schedule(seconds, slots):
 def _():
     exercise.feedback(
         lambda: schedule,
-        check_schedule,
-        schedule_solution,
+        Solutions,
         level="stretch",
         minutes=8,
         lines=6,
@@ -643,9 +640,7 @@ def _():
 @app.cell
 def _(times):
     lesson.needs(lambda: times)
-    plan_of, whose_plan = exercise.running(
-        lambda: schedule, check_schedule, schedule_solution
-    )
+    plan_of, whose_plan = exercise.running(lambda: schedule, Solutions)
     batch = random.Random(0).sample(times, min(16, len(times)))
     plan = plan_of(list(batch), 8)
     last = max(start + took for (_, start), took in zip(plan, batch, strict=True))
@@ -835,65 +830,62 @@ def _():
     return
 
 
-@app.function(hide_code=True)
-def check_outcome(outcome):
-    numbers, finishes = [None, 0, *range(-3, 4)], ("eos", "answer", "turns", "tokens")
-    exercise.agree(
-        outcome,
-        outcome_solution,
-        lambda rng: (rng.choice(numbers), rng.choice(numbers[1:]), rng.choice(finishes)),
-        times=150,
-    )
+@app.class_definition(hide_code=True)
+class Solutions:
+    """Check the exercises of this page, and solve them."""
 
+    def check_outcome(outcome):
+        numbers, finishes = [None, 0, *range(-3, 4)], ("eos", "answer", "turns", "tokens")
+        exercise.agree(
+            outcome,
+            Solutions.outcome,
+            lambda rng: (
+                rng.choice(numbers),
+                rng.choice(numbers[1:]),
+                rng.choice(finishes),
+            ),
+            times=150,
+        )
 
-@app.function(hide_code=True)
-def outcome_solution(answer, expected, finish):
-    if answer is not None:
-        return "success" if answer == expected else "wrong_answer"
-    return {"turns": "tool_spam", "tokens": "truncated"}.get(finish, "wrong_format")
+    def outcome(answer, expected, finish):
+        if answer is not None:
+            return "success" if answer == expected else "wrong_answer"
+        return {"turns": "tool_spam", "tokens": "truncated"}.get(finish, "wrong_format")
 
+    def check_reward(reward):
+        exercise.expect(reward, "success", 0, result=1.2)
+        exercise.agree(
+            reward,
+            Solutions.reward,
+            lambda rng: (rng.choice(OUTCOMES), rng.randrange(4)),
+            times=60,
+        )
 
-@app.function(hide_code=True)
-def check_reward(reward):
-    exercise.expect(reward, "success", 0, result=1.2)
-    exercise.agree(
-        reward,
-        reward_solution,
-        lambda rng: (rng.choice(OUTCOMES), rng.randrange(4)),
-        times=60,
-    )
+    def reward(outcome, needless_calls):
+        return (
+            (outcome == "success")
+            + 0.2 * (outcome in ("success", "wrong_answer"))
+            - 0.1 * needless_calls
+        )
 
+    def check_schedule(schedule):
+        exercise.agree(
+            schedule,
+            Solutions.schedule,
+            lambda rng: (
+                rng.choices((0.5, 1.0, 2.0, 4.5), k=rng.randint(1, 9)),
+                rng.randint(1, 4),
+            ),
+            times=40,
+        )
 
-@app.function(hide_code=True)
-def reward_solution(outcome, needless_calls):
-    return (
-        (outcome == "success")
-        + 0.2 * (outcome in ("success", "wrong_answer"))
-        - 0.1 * needless_calls
-    )
-
-
-@app.function(hide_code=True)
-def check_schedule(schedule):
-    exercise.agree(
-        schedule,
-        schedule_solution,
-        lambda rng: (
-            rng.choices((0.5, 1.0, 2.0, 4.5), k=rng.randint(1, 9)),
-            rng.randint(1, 4),
-        ),
-        times=40,
-    )
-
-
-@app.function(hide_code=True)
-def schedule_solution(seconds, slots):
-    free, plan = [0.0] * slots, []
-    for took in seconds:
-        slot = free.index(min(free))
-        plan.append((slot, free[slot]))
-        free[slot] += took
-    return plan
+    def schedule(seconds, slots):
+        free, plan = [0.0] * slots, []
+        for took in seconds:
+            slot = free.index(min(free))
+            plan.append((slot, free[slot]))
+            free[slot] += took
+        return plan
 
 
 if __name__ == "__main__":

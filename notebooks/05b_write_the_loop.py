@@ -272,8 +272,7 @@ def sample_episode(policy, task, execute, sampling, seed):
 def _():
     exercise.feedback(
         lambda: sample_episode,
-        check_sample_episode,
-        sample_episode_solution,
+        Solutions,
         level="core",
         minutes=20,
         lines=20,
@@ -294,9 +293,7 @@ def _():
 
 @app.cell
 def _():
-    sampler, whose_sampler = exercise.running(
-        lambda: sample_episode, check_sample_episode, sample_episode_solution
-    )
+    sampler, whose_sampler = exercise.running(lambda: sample_episode, Solutions)
     return sampler, whose_sampler
 
 
@@ -377,7 +374,7 @@ def training_row(policy, episode):
 def _(by_engine, policy):
     lesson.table(
         f"What a trainer would log of {len(by_engine)} episodes",
-        nb05b.diagnosis(policy, by_engine, training_row, training_row_solution),
+        nb05b.diagnosis(policy, by_engine, training_row, Solutions.training_row),
     )
     return
 
@@ -386,8 +383,7 @@ def _(by_engine, policy):
 def _():
     exercise.feedback(
         lambda: training_row,
-        check_training_row,
-        training_row_solution,
+        Solutions,
         level="warm-up",
         minutes=3,
         hints=(
@@ -533,8 +529,7 @@ def policy_gradient(policy, episodes, advantages):
 def _():
     exercise.feedback(
         lambda: policy_gradient,
-        check_policy_gradient,
-        policy_gradient_solution,
+        Solutions,
         level="stretch",
         minutes=9,
         lines=7,
@@ -552,9 +547,7 @@ def _():
 
 @app.cell
 def _():
-    loss_of, whose_loss = exercise.running(
-        lambda: policy_gradient, check_policy_gradient, policy_gradient_solution
-    )
+    loss_of, whose_loss = exercise.running(lambda: policy_gradient, Solutions)
     return loss_of, whose_loss
 
 
@@ -848,58 +841,54 @@ def _():
     return
 
 
-@app.function(hide_code=True)
-def check_sample_episode(sample_episode):
-    toy_policies.check_sampler(sample_episode, sample_episode_solution)
+@app.class_definition(hide_code=True)
+class Solutions:
+    """Check the exercises of this page, and solve them."""
 
+    def check_sample_episode(sample_episode):
+        toy_policies.check_sampler(sample_episode, Solutions.sample_episode)
 
-@app.function(hide_code=True)
-def sample_episode_solution(policy, task, execute, sampling, seed):
-    rng, prompt = random.Random(seed), encode_prompt(policy.tokenizer, task)
-    ids, sampled, start = [], [], 0
-    while len(ids) < sampling.max_tokens:
-        # Generate: the model reads all tokens so far, and the next one is drawn.
-        logits = policy.model(torch.tensor([prompt + ids])).logits[0, -1]
-        chances = (logits / sampling.temperature).softmax(-1).tolist()
-        ids, sampled = ids + rng.choices(range(len(chances)), chances), [*sampled, True]
-        text = policy.tokenizer.decode(ids[start:], skip_special_tokens=True)
-        # More digits may follow in the last line, so it is not read yet.
-        if ids[-1] in policy.eos_ids or find_answer(text.rpartition("\n")[0]) is not None:
-            break
-        # Call: run the tool as soon as the call is complete.
-        if call := find_call(text):
-            result = encode_text(policy.tokenizer, f" -> {execute(task, call)}\n")
-            # Inject: the model will read these tokens, and did not draw them.
-            ids, sampled = ids + result, sampled + [False] * len(result)
-            start = len(ids)
-    return ids[: sampling.max_tokens], sampled[: sampling.max_tokens]
+    def sample_episode(policy, task, execute, sampling, seed):
+        rng, prompt = random.Random(seed), encode_prompt(policy.tokenizer, task)
+        ids, sampled, start = [], [], 0
+        while len(ids) < sampling.max_tokens:
+            # Generate: the model reads all tokens so far, and the next one is drawn.
+            logits = policy.model(torch.tensor([prompt + ids])).logits[0, -1]
+            chances = (logits / sampling.temperature).softmax(-1).tolist()
+            ids, sampled = ids + rng.choices(range(len(chances)), chances), [*sampled, True]
+            text = policy.tokenizer.decode(ids[start:], skip_special_tokens=True)
+            # More digits may follow in the last line, so it is not read yet.
+            if (
+                ids[-1] in policy.eos_ids
+                or find_answer(text.rpartition("\n")[0]) is not None
+            ):
+                break
+            # Call: run the tool as soon as the call is complete.
+            if call := find_call(text):
+                result = encode_text(policy.tokenizer, f" -> {execute(task, call)}\n")
+                # Inject: the model will read these tokens, and did not draw them.
+                ids, sampled = ids + result, sampled + [False] * len(result)
+                start = len(ids)
+        return ids[: sampling.max_tokens], sampled[: sampling.max_tokens]
 
+    def check_training_row(training_row):
+        toy_policies.check_row(training_row, Solutions.training_row)
 
-@app.function(hide_code=True)
-def check_training_row(training_row):
-    toy_policies.check_row(training_row, training_row_solution)
+    def training_row(policy, episode):
+        return episode.token_ids, episode.sampled
 
+    def check_policy_gradient(policy_gradient):
+        toy_policies.check_loss(policy_gradient, Solutions.policy_gradient)
 
-@app.function(hide_code=True)
-def training_row_solution(policy, episode):
-    return episode.token_ids, episode.sampled
-
-
-@app.function(hide_code=True)
-def check_policy_gradient(policy_gradient):
-    toy_policies.check_loss(policy_gradient, policy_gradient_solution)
-
-
-@app.function(hide_code=True)
-def policy_gradient_solution(policy, episodes, advantages):
-    total = 0.0
-    for episode, advantage in zip(episodes, advantages, strict=True):
-        ids = torch.tensor([episode.prompt_ids + episode.token_ids])
-        # The logits at a position are those of the next token.
-        logp = policy.model(ids[:, :-1]).logits[0].log_softmax(-1)
-        chosen = logp.gather(-1, ids[0, 1:, None])[len(episode.prompt_ids) - 1 :, 0]
-        total = total + advantage * chosen[torch.tensor(episode.sampled)].sum()
-    return -total / sum(sum(episode.sampled) for episode in episodes)
+    def policy_gradient(policy, episodes, advantages):
+        total = 0.0
+        for episode, advantage in zip(episodes, advantages, strict=True):
+            ids = torch.tensor([episode.prompt_ids + episode.token_ids])
+            # The logits at a position are those of the next token.
+            logp = policy.model(ids[:, :-1]).logits[0].log_softmax(-1)
+            chosen = logp.gather(-1, ids[0, 1:, None])[len(episode.prompt_ids) - 1 :, 0]
+            total = total + advantage * chosen[torch.tensor(episode.sampled)].sum()
+        return -total / sum(sum(episode.sampled) for episode in episodes)
 
 
 if __name__ == "__main__":

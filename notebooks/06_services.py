@@ -230,8 +230,7 @@ def retry_delay(failures, base, cap, draw):
 def _():
     exercise.feedback(
         lambda: retry_delay,
-        check_retry_delay,
-        retry_delay_solution,
+        Solutions,
         level="warm-up",
         minutes=3,
         lines=1,
@@ -257,9 +256,7 @@ def _():
 
 @app.cell
 def _():
-    my_delay, whose_delay = exercise.running(
-        lambda: retry_delay, check_retry_delay, retry_delay_solution
-    )
+    my_delay, whose_delay = exercise.running(lambda: retry_delay, Solutions)
     rules = {
         "at once": lambda failures: 0,
         "doubled": lambda failures: my_delay(failures, 0.25, 2, 1),
@@ -318,8 +315,7 @@ async def keep_one(self):
 def _():
     exercise.feedback(
         lambda: keep_one,
-        check_keep_one,
-        keep_one_solution,
+        Solutions,
         level="core",
         minutes=11,
         lines=9,
@@ -362,8 +358,7 @@ async def route(self, endpoint, *args, again=True):
 def _():
     exercise.feedback(
         lambda: route,
-        check_route,
-        route_solution,
+        Solutions,
         level="core",
         minutes=10,
         lines=8,
@@ -377,10 +372,8 @@ def _():
 
 @app.cell
 def _(my_delay):
-    my_keep_one, whose_keep_one = exercise.running(
-        lambda: keep_one, check_keep_one, keep_one_solution
-    )
-    my_route, whose_route = exercise.running(lambda: route, check_route, route_solution)
+    my_keep_one, whose_keep_one = exercise.running(lambda: keep_one, Solutions)
+    my_route, whose_route = exercise.running(lambda: route, Solutions)
 
     class Healing(Pool):
         keep_one, route, retry_delay = my_keep_one, my_route, staticmethod(my_delay)
@@ -613,8 +606,7 @@ def charge_once(database, number, amount):
 def _():
     exercise.feedback(
         lambda: charge_once,
-        check_charge_once,
-        charge_once_solution,
+        Solutions,
         level="stretch",
         minutes=6,
         lines=4,
@@ -648,9 +640,7 @@ def _():
 @app.cell
 async def _(Healing, start_charging):
     lesson.wait_for(start_charging)
-    my_charge_once, whose_charge_once = exercise.running(
-        lambda: charge_once, check_charge_once, charge_once_solution
-    )
+    my_charge_once, whose_charge_once = exercise.running(lambda: charge_once, Solutions)
     charge = partial(nb06.charge_under_kills, Healing, Till)
     _rules = (charge_always, note_then_charge, my_charge_once)
     always, noted, once = await asyncio.gather(*map(charge, _rules))
@@ -740,62 +730,51 @@ def _():
     return
 
 
-@app.function(hide_code=True)
-def check_retry_delay(retry_delay):
-    nb06_checks.check_retry_delay(retry_delay, retry_delay_solution)
+@app.class_definition(hide_code=True)
+class Solutions:
+    """Check the exercises of this page, and solve them."""
 
+    def check_retry_delay(retry_delay):
+        nb06_checks.check_retry_delay(retry_delay, Solutions.retry_delay)
 
-@app.function(hide_code=True)
-def retry_delay_solution(failures, base, cap, draw):
-    return draw * min(base * 2.0 ** min(failures - 1, 60), cap)
+    def retry_delay(failures, base, cap, draw):
+        return draw * min(base * 2.0 ** min(failures - 1, 60), cap)
 
+    def check_keep_one(keep_one):
+        nb06_checks.check_keep_one(keep_one, Solutions.keep_one)
 
-@app.function(hide_code=True)
-def check_keep_one(keep_one):
-    nb06_checks.check_keep_one(keep_one, keep_one_solution)
+    async def keep_one(self):
+        failures = 0
+        while True:
+            replica = await self.start()
+            while await self.answers(replica):
+                failures = 0
+                await asyncio.sleep(self.every)
+            self.end(replica)
+            failures += 1
+            await self.wait(failures)
 
+    def check_route(route):
+        nb06_checks.check_route(route, Solutions.route)
 
-@app.function(hide_code=True)
-async def keep_one_solution(self):
-    failures = 0
-    while True:
-        replica = await self.start()
-        while await self.answers(replica):
-            failures = 0
-            await asyncio.sleep(self.every)
-        self.end(replica)
-        failures += 1
-        await self.wait(failures)
+    async def route(self, endpoint, *args, again=True):
+        while True:
+            replica = min(await self.there(), key=lambda replica: replica.load)
+            try:
+                return await self.ask(replica, endpoint, *args)
+            except ReplicaDied:
+                self.remove(replica)
+                if not again:
+                    raise
 
+    def check_charge_once(charge_once):
+        nb06_checks.check_charge_once(charge_once)
 
-@app.function(hide_code=True)
-def check_route(route):
-    nb06_checks.check_route(route, route_solution)
-
-
-@app.function(hide_code=True)
-async def route_solution(self, endpoint, *args, again=True):
-    while True:
-        replica = min(await self.there(), key=lambda replica: replica.load)
-        try:
-            return await self.ask(replica, endpoint, *args)
-        except ReplicaDied:
-            self.remove(replica)
-            if not again:
-                raise
-
-
-@app.function(hide_code=True)
-def check_charge_once(charge_once):
-    nb06_checks.check_charge_once(charge_once)
-
-
-@app.function(hide_code=True)
-def charge_once_solution(database, number, amount):
-    with database:
-        new = database.execute("INSERT OR IGNORE INTO seen VALUES (?)", [number])
-        if new.rowcount:
-            database.execute("INSERT INTO charges VALUES (?, ?)", [number, amount])
+    def charge_once(database, number, amount):
+        with database:
+            new = database.execute("INSERT OR IGNORE INTO seen VALUES (?)", [number])
+            if new.rowcount:
+                database.execute("INSERT INTO charges VALUES (?, ?)", [number, amount])
 
 
 if __name__ == "__main__":

@@ -564,8 +564,7 @@ def newest_slot(headers):
 def _():
     exercise.feedback(
         lambda: newest_slot,
-        check_newest_slot,
-        newest_slot_solution,
+        Solutions,
         level="warm-up",
         minutes=3,
         hints=(
@@ -602,8 +601,7 @@ def read(read_headers, read_slot):
 def _():
     exercise.feedback(
         lambda: read,
-        check_read,
-        read_solution,
+        Solutions,
         level="core",
         minutes=10,
         lines=8,
@@ -619,7 +617,7 @@ def _():
 @app.cell
 async def _(careless, config):
     lesson.needs(lambda: careless)  # one after the other: they would share the processor
-    reader, whose = exercise.running(lambda: read, check_read, read_solution)
+    reader, whose = exercise.running(lambda: read, Solutions)
     careful = race(publish, reader, config.megabytes, config.reads)
     # The package's ring, of three slots, in another process, read through RDMABuffer.
     afar = await nb07_torn.race_from_afar(reader, config.megabytes, config.reads // 2)
@@ -665,8 +663,7 @@ def slots_needed(read, write, period):
 def _():
     exercise.feedback(
         lambda: slots_needed,
-        check_slots_needed,
-        slots_needed_solution,
+        Solutions,
         level="stretch",
         minutes=5,
         hints=(
@@ -680,9 +677,7 @@ def _():
 @app.cell(hide_code=True)
 def _(afar, middle):
     lesson.needs(lambda: afar)
-    _count, _whose = exercise.running(
-        lambda: slots_needed, check_slots_needed, slots_needed_solution
-    )
+    _count, _whose = exercise.running(lambda: slots_needed, Solutions)
     _slowest = max(afar.copies)
     lesson.md(f"""
     Across processes the slowest read took {1e3 * _slowest:.0f} ms, and a version
@@ -925,58 +920,51 @@ def _():
     return
 
 
-@app.function(hide_code=True)
-def check_newest_slot(newest_slot):
-    exercise.expect(newest_slot, [(6, 3), (7, 2), (0, 0)], result=0)
-    exercise.expect(newest_slot, [(0, 0), (1, 0)], result=None)
+@app.class_definition(hide_code=True)
+class Solutions:
+    """Check the exercises of this page, and solve them."""
 
-    def drawn(draw):
-        versions = draw.sample(range(30), draw.randint(1, 5))
-        return ([(draw.choice((0, 2, 3, 8, 9, 14)), version) for version in versions],)
+    def check_newest_slot(newest_slot):
+        exercise.expect(newest_slot, [(6, 3), (7, 2), (0, 0)], result=0)
+        exercise.expect(newest_slot, [(0, 0), (1, 0)], result=None)
 
-    exercise.agree(newest_slot, newest_slot_solution, drawn, times=60)
+        def drawn(draw):
+            versions = draw.sample(range(30), draw.randint(1, 5))
+            return ([(draw.choice((0, 2, 3, 8, 9, 14)), version) for version in versions],)
 
+        exercise.agree(newest_slot, Solutions.newest_slot, drawn, times=60)
 
-@app.function(hide_code=True)
-def newest_slot_solution(headers):
-    whole = [slot for slot, (n, _) in enumerate(headers) if n and n % 2 == 0]
-    return max(whole, key=lambda slot: headers[slot][1], default=None)
-
-
-@app.function(hide_code=True)
-def check_read(read):
-    nb07_torn.check_read(read)
-
-
-@app.function(hide_code=True)
-def read_solution(read_headers, read_slot):
-    while True:
-        headers = read_headers()
+    def newest_slot(headers):
         whole = [slot for slot, (n, _) in enumerate(headers) if n and n % 2 == 0]
-        if whole:
-            slot = max(whole, key=lambda slot: headers[slot][1])
-            weights = read_slot(slot)
-            if read_headers()[slot] == headers[slot]:
-                return headers[slot][1], weights
+        return max(whole, key=lambda slot: headers[slot][1], default=None)
 
+    def check_read(read):
+        nb07_torn.check_read(read)
 
-@app.function(hide_code=True)
-def check_slots_needed(slots_needed):
-    exercise.expect(slots_needed, 0.75, 0.25, 1.0, result=2)
-    exercise.expect(slots_needed, 0.0, 0.0, 1.0, result=2)
-    exercise.expect(slots_needed, 2.5, 0.5, 1.0, result=4)
+    def read(read_headers, read_slot):
+        while True:
+            headers = read_headers()
+            whole = [slot for slot, (n, _) in enumerate(headers) if n and n % 2 == 0]
+            if whole:
+                slot = max(whole, key=lambda slot: headers[slot][1])
+                weights = read_slot(slot)
+                if read_headers()[slot] == headers[slot]:
+                    return headers[slot][1], weights
 
-    def drawn(draw):  # eighths, which floats hold exactly
-        period = draw.randint(1, 16)
-        return draw.randint(0, 60) / 8, draw.randint(0, period) / 8, period / 8
+    def check_slots_needed(slots_needed):
+        exercise.expect(slots_needed, 0.75, 0.25, 1.0, result=2)
+        exercise.expect(slots_needed, 0.0, 0.0, 1.0, result=2)
+        exercise.expect(slots_needed, 2.5, 0.5, 1.0, result=4)
 
-    exercise.agree(slots_needed, slots_needed_solution, drawn, times=60)
+        def drawn(draw):  # eighths, which floats hold exactly
+            period = draw.randint(1, 16)
+            return draw.randint(0, 60) / 8, draw.randint(0, period) / 8, period / 8
 
+        exercise.agree(slots_needed, Solutions.slots_needed, drawn, times=60)
 
-@app.function(hide_code=True)
-def slots_needed_solution(read, write, period):
-    # Complete at 0, a slot is the newest until period; with K slots it is overwritten from K * period - write on.
-    return max(2, 1 + math.ceil((read + write) / period))
+    def slots_needed(read, write, period):
+        # Complete at 0, a slot is the newest until period; with K slots it is overwritten from K * period - write on.
+        return max(2, 1 + math.ceil((read + write) / period))
 
 
 if __name__ == "__main__":

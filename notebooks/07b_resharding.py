@@ -194,8 +194,7 @@ def overlap(source, destination, itemsize):
 def _():
     exercise.feedback(
         lambda: overlap,
-        check_overlap,
-        overlap_solution,
+        Solutions,
         level="warm-up",
         minutes=5,
         hints=(
@@ -238,8 +237,7 @@ def pieces(held, wanted, sent):
 def _():
     exercise.feedback(
         lambda: pieces,
-        check_pieces,
-        pieces_solution,
+        Solutions,
         level="core",
         minutes=12,
         lines=8,
@@ -286,7 +284,7 @@ def planned(pieces, shape, source, destination, itemsize, sent):
 
 @app.cell
 def _():
-    planner, whose = exercise.running(lambda: pieces, check_pieces, pieces_solution)
+    planner, whose = exercise.running(lambda: pieces, Solutions)
     _placements = (Shard(0), Shard(1), Replicate())
     _meshes = [
         Sharding(mesh, chosen)
@@ -533,8 +531,7 @@ def bytes_to_move(size, sources, destinations, whole):
 def _():
     exercise.feedback(
         lambda: bytes_to_move,
-        check_bytes_to_move,
-        bytes_to_move_solution,
+        Solutions,
         level="stretch",
         minutes=5,
         hints=(
@@ -741,66 +738,59 @@ def _():
     return
 
 
-@app.function(hide_code=True)
-def check_overlap(overlap):
-    exercise.expect(overlap, (4, 4), (2, 4), 4, result=(0, 8, 8))
-    exercise.expect(overlap, (0, 4), (4, 4), 4, result=None)
+@app.class_definition(hide_code=True)
+class Solutions:
+    """Check the exercises of this page, and solve them."""
 
-    def drawn(draw):
-        shards = [(draw.randint(0, 9), draw.randint(1, 9)) for _ in range(2)]
-        return *shards, draw.choice((1, 2, 4, 8))
+    def check_overlap(overlap):
+        exercise.expect(overlap, (4, 4), (2, 4), 4, result=(0, 8, 8))
+        exercise.expect(overlap, (0, 4), (4, 4), 4, result=None)
 
-    exercise.agree(overlap, overlap_solution, drawn, times=60)
+        def drawn(draw):
+            shards = [(draw.randint(0, 9), draw.randint(1, 9)) for _ in range(2)]
+            return *shards, draw.choice((1, 2, 4, 8))
 
+        exercise.agree(overlap, Solutions.overlap, drawn, times=60)
 
-@app.function(hide_code=True)
-def overlap_solution(source, destination, itemsize):
-    first = max(source[0], destination[0])
-    end = min(source[0] + source[1], destination[0] + destination[1])
-    if first >= end:
-        return None
-    return tuple(
-        itemsize * count
-        for count in (first - source[0], first - destination[0], end - first)
-    )
-
-
-@app.function(hide_code=True)
-def check_pieces(pieces):
-    nb07b.check_pieces(pieces)
-
-
-@app.function(hide_code=True)
-def pieces_solution(held, wanted, sent):
-    found, holders = [], {}
-    for rank, box in held.items():
-        holders.setdefault(box, []).append(rank)
-    for box, ranks in holders.items():
-        part = tuple(
-            (max(a, c), min(b, d)) for (a, b), (c, d) in zip(box, wanted, strict=True)
+    def overlap(source, destination, itemsize):
+        first = max(source[0], destination[0])
+        end = min(source[0] + source[1], destination[0] + destination[1])
+        if first >= end:
+            return None
+        return tuple(
+            itemsize * count
+            for count in (first - source[0], first - destination[0], end - first)
         )
-        if all(first < end for first, end in part):
-            found.append((min(ranks, key=lambda rank: sent[rank]), part))
-    return found
 
+    def check_pieces(pieces):
+        nb07b.check_pieces(pieces)
 
-@app.function(hide_code=True)
-def check_bytes_to_move(bytes_to_move):
-    exercise.expect(bytes_to_move, 1200, 2, 2, False, result=(1200, 1800))
+    def pieces(held, wanted, sent):
+        found, holders = [], {}
+        for rank, box in held.items():
+            holders.setdefault(box, []).append(rank)
+        for box, ranks in holders.items():
+            part = tuple(
+                (max(a, c), min(b, d)) for (a, b), (c, d) in zip(box, wanted, strict=True)
+            )
+            if all(first < end for first, end in part):
+                found.append((min(ranks, key=lambda rank: sent[rank]), part))
+        return found
 
-    def drawn(draw):
-        sources, destinations = draw.randint(1, 6), draw.randint(1, 6)
-        size = sources * destinations * draw.randint(1, 400)
-        return size, sources, destinations, draw.random() < 0.5
+    def check_bytes_to_move(bytes_to_move):
+        exercise.expect(bytes_to_move, 1200, 2, 2, False, result=(1200, 1800))
 
-    exercise.agree(bytes_to_move, bytes_to_move_solution, drawn, times=60)
+        def drawn(draw):
+            sources, destinations = draw.randint(1, 6), draw.randint(1, 6)
+            size = sources * destinations * draw.randint(1, 400)
+            return size, sources, destinations, draw.random() < 0.5
 
+        exercise.agree(bytes_to_move, Solutions.bytes_to_move, drawn, times=60)
 
-@app.function(hide_code=True)
-def bytes_to_move_solution(size, sources, destinations, whole):
-    wanted = size * destinations if whole else size
-    missing_on_rank_0 = size - size // sources
-    return wanted, missing_on_rank_0 + wanted
+    def bytes_to_move(size, sources, destinations, whole):
+        wanted = size * destinations if whole else size
+        missing_on_rank_0 = size - size // sources
+        return wanted, missing_on_rank_0 + wanted
 
 
 if __name__ == "__main__":

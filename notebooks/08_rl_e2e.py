@@ -258,13 +258,10 @@ def may_start(version, started, per_step, max_lag):
 
 @app.cell(hide_code=True)
 def _():
-    rule, whose_rule = exercise.running(
-        lambda: may_start, check_may_start, may_start_solution
-    )
+    rule, whose_rule = exercise.running(lambda: may_start, Solutions)
     exercise.feedback(
         lambda: may_start,
-        check_may_start,
-        may_start_solution,
+        Solutions,
         level="warm-up",
         minutes=5,
         hints=(
@@ -303,11 +300,10 @@ async def train(trainer, ready, newest, news, steps, per_step, on_step):
 
 @app.cell(hide_code=True)
 def _():
-    loop, whose_loop = exercise.running(lambda: train, check_train, train_solution)
+    loop, whose_loop = exercise.running(lambda: train, Solutions)
     exercise.feedback(
         lambda: train,
-        check_train,
-        train_solution,
+        Solutions,
         level="core",
         minutes=10,
         lines=10,
@@ -495,8 +491,7 @@ def step_seconds(sampling, computing, training, max_lag):
 def _():
     exercise.feedback(
         lambda: step_seconds,
-        check_step_seconds,
-        step_seconds_solution,
+        Solutions,
         level="stretch",
         minutes=5,
         hints=(
@@ -510,9 +505,7 @@ def _():
 @app.cell(hide_code=True)
 def _(busy, busy_runs, slow):
     lesson.needs(lambda: (busy, slow))
-    _rule, _whose = exercise.running(
-        lambda: step_seconds, check_step_seconds, step_seconds_solution
-    )
+    _rule, _whose = exercise.running(lambda: step_seconds, Solutions)
     _phases = slow[0].between, slow[0].generate, slow[0].train
     _rows = [
         {
@@ -656,48 +649,45 @@ def _():
     return
 
 
-@app.function(hide_code=True)
-def check_may_start(may_start):
-    exercise.expect(may_start, 0, 0, 8, 1, result=16)
-    exercise.expect(may_start, 0, 16, 8, 1, result=0)
-    exercise.agree(
-        may_start, may_start_solution, nb08_checks.drawn_moment, times=60, whole=True
-    )
+@app.class_definition(hide_code=True)
+class Solutions:
+    """Check the exercises of this page, and solve them."""
 
+    def check_may_start(may_start):
+        exercise.expect(may_start, 0, 0, 8, 1, result=16)
+        exercise.expect(may_start, 0, 16, 8, 1, result=0)
+        exercise.agree(
+            may_start, Solutions.may_start, nb08_checks.drawn_moment, times=60, whole=True
+        )
 
-@app.function(hide_code=True)
-def may_start_solution(version, started, per_step, max_lag):
-    return (version + max_lag + 1) * per_step - started
+    def may_start(version, started, per_step, max_lag):
+        return (version + max_lag + 1) * per_step - started
 
+    def check_train(train):
+        nb08_checks.check_train(train, Solutions.train)
 
-@app.function(hide_code=True)
-def check_train(train):
-    nb08_checks.check_train(train, train_solution)
+    async def train(trainer, ready, newest, news, steps, per_step, on_step):
+        for step in range(steps):
+            batch = [await ready.get() for _ in range(per_step)]
+            episodes = [episode for _, group in batch for episode in group]
+            advantages = []
+            for rewards, _ in batch:
+                advantages += [
+                    (r - fmean(rewards)) / (pstdev(rewards) + 1e-4) for r in rewards
+                ]
+            metrics = await trainer.step(episodes, advantages)
+            newest.version = await trainer.publish()
+            news.set()
+            on_step(step, metrics)
 
+    def check_step_seconds(step_seconds):
+        exercise.expect(step_seconds, 2.0, 0.9, 0.5, 1, result=1.25)
+        exercise.agree(
+            step_seconds, Solutions.step_seconds, nb08_checks.drawn_load, times=40
+        )
 
-@app.function(hide_code=True)
-async def train_solution(trainer, ready, newest, news, steps, per_step, on_step):
-    for step in range(steps):
-        batch = [await ready.get() for _ in range(per_step)]
-        episodes = [episode for _, group in batch for episode in group]
-        advantages = []
-        for rewards, _ in batch:
-            advantages += [(r - fmean(rewards)) / (pstdev(rewards) + 1e-4) for r in rewards]
-        metrics = await trainer.step(episodes, advantages)
-        newest.version = await trainer.publish()
-        news.set()
-        on_step(step, metrics)
-
-
-@app.function(hide_code=True)
-def check_step_seconds(step_seconds):
-    exercise.expect(step_seconds, 2.0, 0.9, 0.5, 1, result=1.25)
-    exercise.agree(step_seconds, step_seconds_solution, nb08_checks.drawn_load, times=40)
-
-
-@app.function(hide_code=True)
-def step_seconds_solution(sampling, computing, training, max_lag):
-    return max(computing, training, (sampling + training) / (max_lag + 1))
+    def step_seconds(sampling, computing, training, max_lag):
+        return max(computing, training, (sampling + training) / (max_lag + 1))
 
 
 if __name__ == "__main__":

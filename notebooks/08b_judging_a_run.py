@@ -252,8 +252,7 @@ def change(before, after):
 def _():
     exercise.feedback(
         lambda: change,
-        check_change,
-        change_solution,
+        Solutions,
         level="warm-up",
         minutes=4,
         hints=(
@@ -266,7 +265,7 @@ def _():
 
 @app.cell(hide_code=True)
 def _():
-    paired, whose_paired = exercise.running(lambda: change, check_change, change_solution)
+    paired, whose_paired = exercise.running(lambda: change, Solutions)
     return paired, whose_paired
 
 
@@ -359,8 +358,7 @@ def pass_at_k(samples, correct, k):
 def _():
     exercise.feedback(
         lambda: pass_at_k,
-        check_pass_at_k,
-        pass_at_k_solution,
+        Solutions,
         level="stretch",
         minutes=6,
         hints=(
@@ -373,9 +371,7 @@ def _():
 
 @app.cell(hide_code=True)
 def _(config):
-    estimator, whose_estimator = exercise.running(
-        lambda: pass_at_k, check_pass_at_k, pass_at_k_solution
-    )
+    estimator, whose_estimator = exercise.running(lambda: pass_at_k, Solutions)
     ask_pass = lesson.predict(
         f"{config.pass_tasks} held-out {config.pass_difficulty} tasks, {config.pass_samples} attempts at each, before and after. Which policy has the higher pass@{config.pass_judged}?",
         "the trained one, clearly",
@@ -504,8 +500,7 @@ def kl(now, before, sampled):
 def _():
     exercise.feedback(
         lambda: kl,
-        check_kl,
-        kl_solution,
+        Solutions,
         level="core",
         minutes=5,
         hints=(
@@ -518,7 +513,7 @@ def _():
 
 @app.cell(hide_code=True)
 def _(config):
-    distance, whose_distance = exercise.running(lambda: kl, check_kl, kl_solution)
+    distance, whose_distance = exercise.running(lambda: kl, Solutions)
     ask_hack = lesson.predict(
         f"1 for a right answer and {config.hack_bonus} for every tool call. Five calls are answered, and a sixth, also paid, ends the episode. After {config.hack_steps} steps, what has become of reward and accuracy?",
         "both are higher",
@@ -678,39 +673,32 @@ def _():
     return
 
 
-@app.function(hide_code=True)
-def check_change(change):
-    exercise.expect(change, [0, 0, 0, 0], [1, 0, 1, 0], result=(0.5, 1 / math.sqrt(3)))
-    exercise.agree(change, change_solution, nb08b.drawn_shares, times=30)
+@app.class_definition(hide_code=True)
+class Solutions:
+    """Check the exercises of this page, and solve them."""
 
+    def check_change(change):
+        exercise.expect(change, [0, 0, 0, 0], [1, 0, 1, 0], result=(0.5, 1 / math.sqrt(3)))
+        exercise.agree(change, Solutions.change, nb08b.drawn_shares, times=30)
 
-@app.function(hide_code=True)
-def change_solution(before, after):
-    changes = [new - old for old, new in zip(before, after, strict=True)]
-    return fmean(changes), 2 * stdev(changes) / math.sqrt(len(changes))
+    def change(before, after):
+        changes = [new - old for old, new in zip(before, after, strict=True)]
+        return fmean(changes), 2 * stdev(changes) / math.sqrt(len(changes))
 
+    def check_pass_at_k(pass_at_k):
+        exercise.expect(pass_at_k, 4, 1, 2, result=0.5)
+        exercise.agree(pass_at_k, Solutions.pass_at_k, nb08b.drawn_attempts, times=60)
 
-@app.function(hide_code=True)
-def check_pass_at_k(pass_at_k):
-    exercise.expect(pass_at_k, 4, 1, 2, result=0.5)
-    exercise.agree(pass_at_k, pass_at_k_solution, nb08b.drawn_attempts, times=60)
+    def pass_at_k(samples, correct, k):
+        return 1 - math.comb(samples - correct, k) / math.comb(samples, k)
 
+    def check_kl(kl):
+        nb08b.check_kl(kl, Solutions.kl)
 
-@app.function(hide_code=True)
-def pass_at_k_solution(samples, correct, k):
-    return 1 - math.comb(samples - correct, k) / math.comb(samples, k)
-
-
-@app.function(hide_code=True)
-def check_kl(kl):
-    nb08b.check_kl(kl, kl_solution)
-
-
-@app.function(hide_code=True)
-def kl_solution(now, before, sampled):
-    d = (now - before)[sampled]
-    drawn = (now - now.detach())[sampled].exp()
-    return (drawn * ((-d).exp() - 1 + d)).mean()
+    def kl(now, before, sampled):
+        d = (now - before)[sampled]
+        drawn = (now - now.detach())[sampled].exp()
+        return (drawn * ((-d).exp() - 1 + d)).mean()
 
 
 if __name__ == "__main__":

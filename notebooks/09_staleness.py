@@ -429,7 +429,7 @@ def _():
 
 @app.cell(hide_code=True)
 def _(ask_push):
-    _losses = {"plain": plain, "clipped": clipped_solution, "masked": masked_solution}
+    _losses = {"plain": plain, "clipped": Solutions.clipped, "masked": Solutions.masked}
     _at = [nb09.push(loss, 0.1, -1.0) for loss in _losses.values()]
     _ratios = [0.01 * number for number in range(1, 301)]
     lesson.reveal(
@@ -475,8 +475,7 @@ def clipped(logp, behaviour_logp, advantage, mask, tokens):
 def _():
     exercise.feedback(
         lambda: clipped,
-        check_clipped,
-        clipped_solution,
+        Solutions,
         level="core",
         minutes=6,
         lines=4,
@@ -512,8 +511,7 @@ def masked(logp, behaviour_logp, advantage, mask, tokens):
 def _():
     exercise.feedback(
         lambda: masked,
-        check_masked,
-        masked_solution,
+        Solutions,
         level="warm-up",
         minutes=4,
         lines=4,
@@ -527,12 +525,8 @@ def _():
 
 @app.cell
 def _():
-    clipped_loss, whose_clipped = exercise.running(
-        lambda: clipped, check_clipped, clipped_solution
-    )
-    masked_loss, whose_masked = exercise.running(
-        lambda: masked, check_masked, masked_solution
-    )
+    clipped_loss, whose_clipped = exercise.running(lambda: clipped, Solutions)
+    masked_loss, whose_masked = exercise.running(lambda: masked, Solutions)
     return clipped_loss, masked_loss, whose_clipped, whose_masked
 
 
@@ -698,8 +692,7 @@ def loss_for(fresh, old):
 def _():
     exercise.feedback(
         lambda: loss_for,
-        check_loss_for,
-        loss_for_solution,
+        Solutions,
         level="stretch",
         minutes=5,
         lines=5,
@@ -732,9 +725,7 @@ def _(
     wrong_records,
 ):
     lesson.wait_for(start_wrong)
-    decide, whose_choice = exercise.running(
-        lambda: loss_for, check_loss_for, loss_for_solution
-    )
+    decide, whose_choice = exercise.running(lambda: loss_for, Solutions)
     _seen = []
 
     def _measure(step, policy, batches):
@@ -904,46 +895,42 @@ def _():
     return
 
 
-@app.function(hide_code=True)
-def check_clipped(clipped):
-    exercise.agree(clipped, clipped_solution, nb09.draw_batch, gradients=True)
+@app.class_definition(hide_code=True)
+class Solutions:
+    """Check the exercises of this page, and solve them."""
 
+    def check_clipped(clipped):
+        exercise.agree(clipped, Solutions.clipped, nb09.draw_batch, gradients=True)
 
-@app.function(hide_code=True)
-def clipped_solution(logp, behaviour_logp, advantage, mask, tokens):
-    ratio = (logp - behaviour_logp).exp()
-    weighted = ratio * advantage[:, None]
-    bounded = ratio.clamp(0.8, 1.2) * advantage[:, None]
-    return -(torch.minimum(weighted, bounded) * mask).sum() / tokens
+    def clipped(logp, behaviour_logp, advantage, mask, tokens):
+        ratio = (logp - behaviour_logp).exp()
+        weighted = ratio * advantage[:, None]
+        bounded = ratio.clamp(0.8, 1.2) * advantage[:, None]
+        return -(torch.minimum(weighted, bounded) * mask).sum() / tokens
 
+    def check_masked(masked):
+        # Its gradient is what matters: the ratio may be detached, beside the log-prob.
+        exercise.agree(
+            masked, Solutions.masked, nb09.draw_batch, gradients=True, values=False
+        )
 
-@app.function(hide_code=True)
-def check_masked(masked):
-    exercise.agree(masked, masked_solution, nb09.draw_batch, gradients=True)
+    def masked(logp, behaviour_logp, advantage, mask, tokens):
+        ratio = (logp - behaviour_logp).exp()
+        trusted = mask * (ratio >= 0.5) * (ratio <= 2.0)
+        objective = ratio * advantage[:, None]
+        return -(objective * trusted).sum() / tokens
 
+    def check_loss_for(loss_for):
+        exercise.expect(loss_for, [0.0, 0.0], [0.0, 1.0], result="clipped")
+        exercise.agree(loss_for, Solutions.loss_for, nb09.draw_gaps, times=60)
 
-@app.function(hide_code=True)
-def masked_solution(logp, behaviour_logp, advantage, mask, tokens):
-    ratio = (logp - behaviour_logp).exp()
-    trusted = mask * (ratio >= 0.5) * (ratio <= 2.0)
-    objective = ratio * advantage[:, None]
-    return -(objective * trusted).sum() / tokens
+    def loss_for(fresh, old):
+        def outside(logs):
+            return sum(not 0.8 <= math.exp(log) <= 1.2 for log in logs) / len(logs)
 
-
-@app.function(hide_code=True)
-def check_loss_for(loss_for):
-    exercise.expect(loss_for, [0.0, 0.0], [0.0, 1.0], result="clipped")
-    exercise.agree(loss_for, loss_for_solution, nb09.draw_gaps, times=60)
-
-
-@app.function(hide_code=True)
-def loss_for_solution(fresh, old):
-    def outside(logs):
-        return sum(not 0.8 <= math.exp(log) <= 1.2 for log in logs) / len(logs)
-
-    if outside(fresh) > 0.01:
-        return "masked"
-    return "clipped" if outside(old) > 0.01 else "plain"
+        if outside(fresh) > 0.01:
+            return "masked"
+        return "clipped" if outside(old) > 0.01 else "plain"
 
 
 if __name__ == "__main__":

@@ -136,8 +136,7 @@ def trainer_budget(shape, batch, e, ranks, stage):
 def _():
     exercise.feedback(
         lambda: trainer_budget,
-        check_trainer_budget,
-        trainer_budget_solution,
+        Solutions,
         level="core",
         minutes=12,
         lines=9,
@@ -179,9 +178,7 @@ def _():
 
 @app.cell
 def _(config):
-    my_budget, whose_budget = exercise.running(
-        lambda: trainer_budget, check_trainer_budget, trainer_budget_solution
-    )
+    my_budget, whose_budget = exercise.running(lambda: trainer_budget, Solutions)
 
     def on_this_machine(work):
         """With the ring of notebook 07: two copies of the weights, for generators."""
@@ -449,8 +446,7 @@ def best_split(gpus, sampling, training):
 def _():
     exercise.feedback(
         lambda: best_split,
-        check_best_split,
-        best_split_solution,
+        Solutions,
         level="stretch",
         minutes=6,
         lines=5,
@@ -476,9 +472,7 @@ def _():
 
 @app.cell
 def _():
-    my_split, whose_split = exercise.running(
-        lambda: best_split, check_best_split, best_split_solution
-    )
+    my_split, whose_split = exercise.running(lambda: best_split, Solutions)
     allocation_slider = WhatIf(
         "Divide the GPUs",
         [
@@ -632,8 +626,7 @@ def lease_is_over(now, heard, lease, drift, margin):
 def _():
     exercise.feedback(
         lambda: lease_is_over,
-        check_lease_is_over,
-        lease_is_over_solution,
+        Solutions,
         level="warm-up",
         minutes=4,
         hints=(
@@ -677,9 +670,7 @@ def _():
 @app.cell
 def _(hosts_config, start_lives):
     lesson.wait_for(start_lives)
-    my_rule, whose_rule = exercise.running(
-        lambda: lease_is_over, check_lease_is_over, lease_is_over_solution
-    )
+    my_rule, whose_rule = exercise.running(lambda: lease_is_over, Solutions)
     _cases = {
         "kill -9": ("kill -9", hosts_config.lease, my_rule),
         "cut off": ("cut off", hosts_config.lease, my_rule),
@@ -852,45 +843,38 @@ def _():
     return
 
 
-@app.function(hide_code=True)
-def check_trainer_budget(trainer_budget):
-    nb10.check_trainer_budget(trainer_budget, trainer_budget_solution)
+@app.class_definition(hide_code=True)
+class Solutions:
+    """Check the exercises of this page, and solve them."""
 
+    def check_trainer_budget(trainer_budget):
+        nb10.check_trainer_budget(trainer_budget, Solutions.trainer_budget)
 
-@app.function(hide_code=True)
-def trainer_budget_solution(shape, batch, e, ranks, stage):
-    n = shape.parameters
-    masters = 4 * n if e < 4 else 0
-    parts = {"weights": e * n, "masters": masters, "gradients": 4 * n, "moments": 8 * n}
-    for divided in [["masters", "moments"], ["gradients"], ["weights"]][:stage]:
-        for part in divided:
-            parts[part] /= ranks
-    logits = 3 * 4 * batch.responses * batch.response * shape.vocabulary
-    return parts | {"activations": activation_bytes(shape, batch, e), "logits": logits}
+    def trainer_budget(shape, batch, e, ranks, stage):
+        n = shape.parameters
+        masters = 4 * n if e < 4 else 0
+        parts = {"weights": e * n, "masters": masters, "gradients": 4 * n, "moments": 8 * n}
+        for divided in [["masters", "moments"], ["gradients"], ["weights"]][:stage]:
+            for part in divided:
+                parts[part] /= ranks
+        logits = 3 * 4 * batch.responses * batch.response * shape.vocabulary
+        return parts | {"activations": activation_bytes(shape, batch, e), "logits": logits}
 
+    def check_best_split(best_split):
+        nb10.check_best_split(best_split, Solutions.best_split)
 
-@app.function(hide_code=True)
-def check_best_split(best_split):
-    nb10.check_best_split(best_split, best_split_solution)
+    def best_split(gpus, sampling, training):
+        def seconds(generating):
+            return max(sampling(generating), training(gpus - generating))
 
+        best = min(range(1, gpus), key=seconds)
+        return best if seconds(best) < float("inf") else None
 
-@app.function(hide_code=True)
-def best_split_solution(gpus, sampling, training):
-    def seconds(generating):
-        return max(sampling(generating), training(gpus - generating))
+    def check_lease_is_over(lease_is_over):
+        nb10.check_lease_is_over(lease_is_over, Solutions.lease_is_over)
 
-    best = min(range(1, gpus), key=seconds)
-    return best if seconds(best) < float("inf") else None
-
-
-@app.function(hide_code=True)
-def check_lease_is_over(lease_is_over):
-    nb10.check_lease_is_over(lease_is_over, lease_is_over_solution)
-
-
-@app.function(hide_code=True)
-def lease_is_over_solution(now, heard, lease, drift, margin):
-    return now >= heard + lease * (1 + drift) + margin
+    def lease_is_over(now, heard, lease, drift, margin):
+        return now >= heard + lease * (1 + drift) + margin
 
 
 if __name__ == "__main__":

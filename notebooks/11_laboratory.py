@@ -236,7 +236,7 @@ def advise(accuracies, control, numerics):
 @app.cell(hide_code=True)
 def _():
     exercise.feedback(
-        lambda: advise, check_advise, advise_solution, level="stretch", minutes=8, lines=8,
+        lambda: advise, Solutions, level="stretch", minutes=8, lines=8,
         hints=(
             "Which question do you ask of both runs? And is 0.8 a bound of the ratio, or of its logarithm?",
             "`best = max([*accuracies, *control])`. The share of `numerics` whose `math.exp` is outside 0.8 … 1.2, compared with 0.01. Then the questions from top to bottom, each with a `return`.",
@@ -249,7 +249,7 @@ def _():
 def _(exact):
     recorded = mo.notebook_dir().parent / "benchmarks"
     study = read_study(recorded / "staleness.jsonl")
-    rule, whose_rule = exercise.running(lambda: advise, check_advise, advise_solution)
+    rule, whose_rule = exercise.running(lambda: advise, Solutions)
     # The study's engines compute in float32, as those of this page do.
     advice = nb11.worth(study, rule, exact)
     return advice, recorded, rule, study, whose_rule
@@ -429,7 +429,7 @@ def forecast(lag, rate, usual):
 @app.cell(hide_code=True)
 def _():
     exercise.feedback(
-        lambda: forecast, check_forecast, forecast_solution, level="warm-up", minutes=2, lines=1,
+        lambda: forecast, Solutions, level="warm-up", minutes=2, lines=1,
         hints=(
             "Which two products must be equal?",
             "`found * usual**3 == lag * rate**3`. Solve for `found`.",
@@ -463,7 +463,7 @@ def judge(runs, ahead):
 @app.cell(hide_code=True)
 def _():
     exercise.feedback(
-        lambda: judge, check_judge, judge_solution, level="core", minutes=5, lines=5,
+        lambda: judge, Solutions, level="core", minutes=5, lines=5,
         hints=(
             "Into which two lists do you divide the runs first? Step 0 is a step: do you ask `is not None`?",
             "`fell = [(rang, at) for rang, at in runs if at is not None]`, and the others. Of `fell` count those with `rang is not None and at - rang >= ahead`.",
@@ -490,7 +490,7 @@ def alarms(recorded):
 def _(later, recorded, seen):
     stale = [*read_study(recorded / "laboratory.jsonl").rows, *later.rows]
     stale = [row for row in stale if row.lag]
-    count, whose_count = exercise.running(lambda: judge, check_judge, judge_solution)
+    count, whose_count = exercise.running(lambda: judge, Solutions)
     told = [int(number) for number in count(seen, 10)]
     return stale, told, whose_count
 
@@ -597,47 +597,40 @@ def _(compared, told):
     return
 
 
-@app.function(hide_code=True)
-def check_advise(advise):
-    exercise.expect(advise, [0.4, 0.9, 0.1], [0.4, 0.9, 0.9], [0.0, 0.1], result="clip")
-    exercise.agree(advise, advise_solution, nb11.draw_run, times=80)
+@app.class_definition(hide_code=True)
+class Solutions:
+    """Check the exercises of this page, and solve them."""
 
+    def check_advise(advise):
+        exercise.expect(advise, [0.4, 0.9, 0.1], [0.4, 0.9, 0.9], [0.0, 0.1], result="clip")
+        exercise.agree(advise, Solutions.advise, nb11.draw_run, times=80)
 
-@app.function(hide_code=True)
-def advise_solution(accuracies, control, numerics):
-    best = max([*accuracies, *control])
-    far = sum(not 0.8 <= math.exp(log) <= 1.2 for log in numerics) / len(numerics)
-    if accuracies[-1] >= best / 2:
-        return "leave it"
-    if far > 0.01:
-        return "mask"
-    return "lower the rate" if control[-1] < best / 2 else "clip"
+    def advise(accuracies, control, numerics):
+        best = max([*accuracies, *control])
+        far = sum(not 0.8 <= math.exp(log) <= 1.2 for log in numerics) / len(numerics)
+        if accuracies[-1] >= best / 2:
+            return "leave it"
+        if far > 0.01:
+            return "mask"
+        return "lower the rate" if control[-1] < best / 2 else "clip"
 
+    def check_forecast(forecast):
+        exercise.expect(forecast, 16, 2e-4, 4e-4, result=2.0)
+        exercise.agree(forecast, Solutions.forecast, nb11.draw_settings, times=40)
 
-@app.function(hide_code=True)
-def check_forecast(forecast):
-    exercise.expect(forecast, 16, 2e-4, 4e-4, result=2.0)
-    exercise.agree(forecast, forecast_solution, nb11.draw_settings, times=40)
+    def forecast(lag, rate, usual):
+        return lag * (rate / usual) ** 3
 
+    def check_judge(judge):
+        _runs = [(2, 30), (25, 30), (None, 9), (4, None), (None, None)]
+        exercise.expect(judge, _runs, 10, result=(1, 3, 1, 2))
+        exercise.agree(judge, Solutions.judge, nb11.draw_alarms, times=60)
 
-@app.function(hide_code=True)
-def forecast_solution(lag, rate, usual):
-    return lag * (rate / usual) ** 3
-
-
-@app.function(hide_code=True)
-def check_judge(judge):
-    _runs = [(2, 30), (25, 30), (None, 9), (4, None), (None, None)]
-    exercise.expect(judge, _runs, 10, result=(1, 3, 1, 2))
-    exercise.agree(judge, judge_solution, nb11.draw_alarms, times=60)
-
-
-@app.function(hide_code=True)
-def judge_solution(runs, ahead):
-    fell = [(rang, at) for rang, at in runs if at is not None]
-    well = [rang for rang, at in runs if at is None]
-    foretold = sum(rang is not None and at - rang >= ahead for rang, at in fell)
-    return foretold, len(fell), sum(rang is not None for rang in well), len(well)
+    def judge(runs, ahead):
+        fell = [(rang, at) for rang, at in runs if at is not None]
+        well = [rang for rang, at in runs if at is None]
+        foretold = sum(rang is not None and at - rang >= ahead for rang, at in fell)
+        return foretold, len(fell), sum(rang is not None for rang in well), len(well)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,6 @@ know of each other; ``__main__`` is the door of ``cli``."""
 MONARCH = ("hosts", "services", "training")
 ROOT_FILES, ROOMS = 5, 20
 TOKENS = {
-    "course": 76_400,
     "cli": 7_570,
     "training": 13_330,
     "simulation": 7_110,
@@ -45,6 +44,7 @@ TOKENS = {
 }
 """At most so many tokens in each folder; "." is the files of the root. A commit that raises one says why."""
 SYSTEM = 87_000
+COURSE_AND_NOTEBOOKS = 135_000
 
 
 def modules() -> dict[str, Path]:
@@ -169,12 +169,14 @@ def tokens_of(file: Path) -> int:
 
 
 def test_each_folder_keeps_its_budget_of_tokens():
-    tokens = dict.fromkeys(TOKENS, 0)
+    tokens = dict.fromkeys((*TOKENS, COURSE), 0)
     for path in MODULES.values():
         parts = path.relative_to(ROOT).parts
         tokens[parts[0] if len(parts) > 1 else "."] += tokens_of(path)
+    course = tokens.pop(COURSE) + sum(map(tokens_of, (TESTS.parent / "notebooks").glob("*.py")))
     assert {room: number for room, number in tokens.items() if number > TOKENS[room]} == {}
-    assert sum(tokens.values()) - tokens[COURSE] <= SYSTEM
+    assert sum(tokens.values()) <= SYSTEM
+    assert course <= COURSE_AND_NOTEBOOKS
 
 
 def floors_within(folder: str) -> dict[str, int]:

@@ -13,8 +13,7 @@ added up.
 
 The rates fit two careful readings of eight notebooks (``READINGS``): in the mean the rule gives
 0.99 of the minutes that the readers took, for seven of the eight within a quarter, for 01 1.4 of
-them. A test holds every header within 20 % of the rule, and every notebook within 50 minutes. The
-rule also counts how many lines of code a page shows and how many it hides.
+them. A test holds every header within 20 % of the rule, and every notebook within 50 minutes.
 
 Nothing is imported or run: the rule reads the source.
 """
@@ -36,7 +35,6 @@ READINGS = {"01": 50, "05": 75, "06": 80, "07": 75, "07b": 50, "08": 100, "09": 
 result unfolded."""
 HERE = Path(__file__).resolve().parent
 NOTEBOOKS = HERE.parent / "notebooks"
-PROSE = re.compile(r"(mo\.md|lesson\.(md|header|recap|headline|links|predicted|folded))$")
 RECORDED = HERE / "notebook_seconds.json"
 
 
@@ -47,8 +45,6 @@ class Estimate:
     words: int
     lines: int
     """Of code that the page shows."""
-    hidden: int
-    """Lines of code that the page hides: no prose, no solutions."""
     figures: int
     """Figures and tables."""
     predictions: int
@@ -76,11 +72,10 @@ def estimate(notebook: Path, recorded: Path = RECORDED) -> Estimate:
     return Estimate(
         words=words_of(tree),
         lines=visible_lines(tree),
-        hidden=hidden_lines(tree),
         figures=names.count("lesson.figure") + names.count("lesson.table"),
         predictions=names.count("lesson.predict"),
         exercises=names.count("exercise.feedback"),
-        written=sum(_lines_of([node]) - 1 for node in tree.body if getattr(node, "name", "").endswith("_solution")),
+        written=sum(_lines_of([node]) - 1 for node in solutions_of(tree)),
         seconds=seconds.get(notebook.stem),
         stated=next(
             (_number(call, "minutes") for call, name in zip(calls, names, strict=True) if name == "lesson.header"), 0
@@ -106,10 +101,10 @@ def visible_lines(tree: ast.Module) -> int:
     return sum(_lines_of(parts) for parts, hidden in _cells(tree) if not hidden)
 
 
-def hidden_lines(tree: ast.Module) -> int:
-    """Count the lines of code that the page hides, the setup's included; prose and solutions, which
-    it shows, are none."""
-    return sum(_lines_of([part for part in parts if not _is_shown(part)]) for parts, hidden in _cells(tree) if hidden)
+def solutions_of(tree: ast.Module) -> list[ast.stmt]:
+    """Return the solutions of the page: what its ``Solutions`` has besides checks."""
+    held = [part for node in tree.body if getattr(node, "name", "") == "Solutions" for part in node.body]
+    return [part for part in held if hasattr(part, "name") and not part.name.startswith("check_")]
 
 
 def _cells(tree: ast.Module) -> list[tuple[list[ast.stmt], bool]]:
@@ -129,13 +124,6 @@ def _cells(tree: ast.Module) -> list[tuple[list[ast.stmt], bool]]:
         else:
             cells.append(([node], hidden))
     return cells
-
-
-def _is_shown(part: ast.stmt) -> bool:
-    """Return True for prose, and for a solution, which the page shows below its exercise."""
-    if isinstance(part, ast.Expr) and isinstance(part.value, ast.Call):
-        return bool(PROSE.match(ast.unparse(part.value.func)))
-    return getattr(part, "name", "").endswith("_solution")
 
 
 def _lines_of(parts: list[ast.stmt]) -> int:
@@ -182,9 +170,7 @@ def _number(call: ast.Call, name: str) -> int:
 
 def main(wanted: list[str]) -> None:
     """Print one line for each notebook whose name begins with one of ``wanted``."""
-    print(
-        f"{'notebook':<24} words figures predict exercises to write  cells     rule  stated   code: shown hidden file"
-    )
+    print(f"{'notebook':<24} words figures predict exercises to write  cells     rule  stated   code: shown file")
     for notebook in sorted(NOTEBOOKS.glob("[0-9]*.py")):
         if wanted and not notebook.name.startswith(tuple(wanted)):
             continue
@@ -192,7 +178,7 @@ def main(wanted: list[str]) -> None:
         cells = f"{found.seconds:.0f} s" if found.seconds is not None else "unknown"
         asked = f"{found.words:>5} {found.figures:>7} {found.predictions:>7} {found.exercises:>9} {found.written:>8} {cells:>7}"
         long = len(notebook.read_text(encoding="utf-8").splitlines())
-        code = f"{found.lines:>11} {found.hidden:>6} {long:>4}"
+        code = f"{found.lines:>11} {long:>4}"
         print(f"{notebook.stem:<24} {asked} {found.minutes:>4.0f} min {found.stated:>3} min {code}")
 
 

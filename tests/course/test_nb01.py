@@ -97,8 +97,7 @@ def test_a_deadlock_is_said_in_one_sentence(monkeypatch):
         nb01.expect_long_rallies(Waits)
 
 
-def test_times_count_in_any_order_and_seconds_are_of_one():
-    assert nb01.by_arrival(lambda seconds, concurrent: seconds)([3.0, 1.0], True) == [1.0, 3.0]
+def test_seconds_are_of_one_thing():
     assert 0.001 < asyncio.run(nb01.seconds_each(lambda: asyncio.sleep(0.02), times=10, within=0.1)) < 0.02
     assert nb01.listed([1, None]) == "`1`, `None`"
     assert nb01.joined({"me": (["a", "b"], ["c"])}) == [["me", "a, b", "c"]]

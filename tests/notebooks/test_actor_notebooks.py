@@ -136,7 +136,7 @@ def test_01_an_actor_that_passes_its_check_does_the_same_on_monarchs_mesh(actors
 
     async def use_all():
         async with mesh(rows=rows, columns=columns) as procs:
-            for summer_class in (actors.Summer_solution, answers.UndoesIt):
+            for summer_class in (actors.Solutions.Summer, answers.UndoesIt):
                 await use(procs, summer_class)
 
     asyncio.run(use_all())
@@ -145,7 +145,7 @@ def test_01_an_actor_that_passes_its_check_does_the_same_on_monarchs_mesh(actors
 def test_01_a_mended_player_plays_a_long_rally_in_two_processes_and_the_first_one_does_not(actors):
     async def use():
         async with mesh(rows=2, columns=2) as procs:
-            for player_class in (actors.MendedPlayer_solution, answers.Broadcasts):
+            for player_class in (actors.Solutions.MendedPlayer, answers.Broadcasts):
                 ping, pong = await nb01.two_players(procs, player_class)
                 assert await nb01.play(ping, pong, 101) < 30
                 assert [await each.hits_so_far.call_one() for each in (ping, pong)] == [51, 50]
@@ -179,7 +179,7 @@ def test_02_a_step_that_passes_its_check_trains_two_ranks_as_one_process(interac
             found = {(a.__name__, first): await off(a, as_it_is, first) for a in attempts for first in (4, 6)}
             ddp = torch.nn.parallel.DistributedDataParallel
             by_torch = {first: await off(interactive.plain_step, ddp, first) for first in (4, 6)}
-            kept = await workers.run.call(interactive.grow, interactive.hand_over_solution)
+            kept = await workers.run.call(interactive.grow, interactive.Solutions.hand_over)
             return found, by_torch, await off(interactive.plain_step, as_it_is, 4), list(kept.values())
 
     found, by_torch, alone, kept = asyncio.run(all_runs())

@@ -40,7 +40,7 @@ def answers(number: str) -> ModuleType:
 
 def refusals(number: str, name: str, attempts: list) -> dict[str, str | None]:
     """Return what the check of the exercise says of each attempt."""
-    check = getattr(module(NOTEBOOKS[number]), f"check_{name}")
+    check = getattr(module(NOTEBOOKS[number]).Solutions, f"check_{name}")
     found = {}
     for attempt in attempts:
         called = attempt.__name__
@@ -77,12 +77,20 @@ def test_every_right_answer_passes(number):
 def test_a_wrong_number_of_the_policy_gradient_is_told_with_the_mistake_that_makes_it():
     attempts = [wrong for wrong in answers("05b").WRONG["policy_gradient"] if wrong.__name__ in MISTAKES]
     said = refusals("05b", "policy_gradient", attempts)
-    assert {name: sentence.rpartition(": ")[2] for name, sentence in said.items()} == MISTAKES
+    assert {name: sentence.partition(". ")[0] for name, sentence in said.items()} == MISTAKES
 
 
-def test_of_a_wrong_list_of_pairs_the_first_difference_is_told():
+def test_times_in_order_of_arrival_are_told_to_be_that():
+    said = refusals("01", "answer_times", [answers("01").in_order_of_arrival])["in_order_of_arrival"]
+    assert said == (
+        "you sorted the times, and place *i* is that of message *i*. "
+        "`answer_times([3.0, 1.0], True)` gives `[1.0, 3.0]`, and should give `[3.0, 1.0]`: the order is another one"
+    )
+
+
+def test_of_a_wrong_schedule_the_smallest_is_told():
     (said,) = refusals("05", "schedule", answers("05").WRONG["schedule"][:1]).values()
-    assert said.endswith("gives `(0, 4.5)` at position 1, and should give `(1, 0.0)` there")
+    assert said.endswith("gives `[(0, 0.0), (0, 2.0)]`, and should give `[(0, 0.0), (1, 0.0)]`"), "the smallest case"
 
 
 MISTAKES = {

@@ -138,7 +138,7 @@ def supervise(monkeypatch, workers, seconds=0.3, limits=LIMITS):
         return workers[did[-1][1]]
 
     async def watch():
-        async with notebook.Supervisor(begin, limits, notebook.decide_solution) as guard:
+        async with notebook.Supervisor(begin, limits, notebook.Solutions.decide) as guard:
             await asyncio.sleep(seconds)
         return guard
 
@@ -182,13 +182,13 @@ def test_the_merge_that_is_plugged_into_03_is_the_one_that_trains():
     def stands_still(weights, changes):
         return weights
 
-    assert train(notebook.merge_solution) < 0.9 * train(stands_still)
-    assert exercise.complaint(notebook.check_merge, stands_still)
+    assert train(notebook.Solutions.merge) < 0.9 * train(stands_still)
+    assert exercise.complaint(notebook.Solutions.check_merge, stands_still)
 
 
 @pytest.mark.long
 def test_03_trains_on_with_whoever_is_there():
-    merge = load_03().merge_solution
+    merge = load_03().Solutions.merge
     assert train(merge, present=(0, 1)) != train(merge)
     assert train(merge, present=()) == train(lambda weights, changes: weights)
 

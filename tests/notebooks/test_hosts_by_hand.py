@@ -27,7 +27,7 @@ def test_the_lease_on_the_page_has_at_most_40_lines():
 @pytest.mark.parametrize("fault", ["kill -9", "cut off"])
 def test_a_successor_waits_for_the_lease_whatever_has_befallen_the_host(fault):
     page = load(PATH)
-    lives = page.two_lives(fault, LEASE, page.lease_is_over_solution)
+    lives = page.two_lives(fault, LEASE, page.Solutions.lease_is_over)
     assert lives.together < 0
     assert lives.second[0] > lives.over
     # Cut off, the first one goes on for a while; killed, it does not.
@@ -38,5 +38,5 @@ def test_a_rule_that_forgets_the_slow_clock_has_two_trainers_alive():
     page = load(PATH)
     hasty = page.two_lives("cut off", LEASE, lambda now, heard, lease, drift, margin: now >= heard + lease, drift=7.0)
     assert hasty.together > 0
-    patient = page.two_lives("cut off", LEASE, page.lease_is_over_solution, drift=3.0)
+    patient = page.two_lives("cut off", LEASE, page.Solutions.lease_is_over, drift=3.0)
     assert patient.together < 0

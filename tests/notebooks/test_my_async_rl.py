@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from test_my_rl import formatted
 from test_notebooks import Later, packages_of
 
 from zorplex_rl.course.kept_file import fill_in, functions_of
@@ -27,7 +28,7 @@ notebook = Later(ROOT / "notebooks" / "08_rl_e2e.py")
 
 
 def solutions():
-    return {"may_start": notebook.may_start_solution, "train": notebook.train_solution}
+    return {"may_start": notebook.Solutions.may_start, "train": notebook.Solutions.train}
 
 
 @pytest.fixture
@@ -69,7 +70,7 @@ def test_task_sampler_reward_and_loss_are_those_of_my_rl_and_the_generator_s_hal
 
 
 def test_the_button_writes_exactly_this_file_when_the_course_s_solutions_are_filled_in():
-    assert fill_in(MINE, solutions()) == MINE.read_text()
+    assert formatted(fill_in(MINE, solutions())) == MINE.read_text()
 
 
 def test_a_learner_s_own_loop_stands_in_their_file_word_by_word():

@@ -33,17 +33,17 @@ def test_the_exercises_sort_and_price_episodes_as_the_package_does(episodes):
     seen = set()
     for episode in episodes:
         answer, right = final_answer(episode.sampled_text), score(episode)
-        ending = notebook.outcome_solution(answer, episode.task.answer, episode.finish)
+        ending = notebook.Solutions.outcome(answer, episode.task.answer, episode.finish)
         needless = max(0, episode.tool_calls - episode.task.min_tool_calls)
         assert ending == right.outcome
-        assert notebook.reward_solution(ending, needless) == pytest.approx(right.reward)
+        assert notebook.Solutions.reward(ending, needless) == pytest.approx(right.reward)
         seen.add(ending)
     assert len(seen) >= 4
 
 
 def test_no_slot_waits_while_there_are_episodes(episodes):
     seconds = [episode.seconds for episode in episodes]
-    plan = notebook.schedule_solution(seconds, 4)
+    plan = notebook.Solutions.schedule(seconds, 4)
     begin = {slot: [start for other, start in plan if other == slot] for slot in range(4)}
     assert all(starts == sorted(starts) and starts[0] == 0 for starts in begin.values())
     assert max(start for _, start in plan) <= min(

@@ -55,7 +55,7 @@ def test_the_tool_loop_gives_the_engines_episodes_whatever_ends_them(embedded, k
     tasks, sampling = ENV.tasks((kind,), 5), replace(SAMPLING, max_tokens=most)
     engine = rollout(embedded, [RolloutRequest(t, s) for s, t in enumerate(tasks)], ENV.execute, sampling)
     for seed, found in enumerate(engine):
-        ids, sampled = notebook.sample_episode_solution(embedded, tasks[seed], ENV.execute, sampling, seed)
+        ids, sampled = notebook.Solutions.sample_episode(embedded, tasks[seed], ENV.execute, sampling, seed)
         assert (ids, sampled) == (found.token_ids, found.sampled)
         episode = as_episode(embedded, tasks[seed], ids, sampled)
         assert (episode.finish, episode.prompt_ids) == (found.finish, found.prompt_ids)
@@ -68,7 +68,7 @@ def test_the_tool_loop_gives_the_engines_episodes_whatever_ends_them(embedded, k
 def test_the_loss_has_the_value_and_the_gradient_of_the_package(batch):
     policy, advantages = load_policy(), [0.5, -1.0, 0.0, 2.0] * 8
     losses, gradients = [], []
-    for loss_of in (notebook.policy_gradient_solution, policy_gradient):
+    for loss_of in (notebook.Solutions.policy_gradient, policy_gradient):
         policy.model.zero_grad()
         loss = loss_of(policy, batch, advantages)
         loss.backward()
@@ -86,7 +86,7 @@ def test_the_advantages_are_those_of_the_package():
 
 def test_the_diagnostics_tell_the_planted_faults_from_the_solution(embedded, batch):
     planted = diagnose(embedded, batch, notebook.training_row)
-    healthy = diagnose(embedded, batch, notebook.training_row_solution)
+    healthy = diagnose(embedded, batch, notebook.Solutions.training_row)
     learned, ends, mean, gap = healthy
     own = sum(sum(episode.sampled) for episode in batch)
     assert int(healthy[learned]) == own < int(planted[learned]), "the tools' tokens are trained on"
@@ -168,7 +168,7 @@ def test_the_learners_two_functions_are_what_trains():
 
     def sampler(*arguments):
         asked.append(arguments)
-        return notebook.sample_episode_solution(*arguments)
+        return notebook.Solutions.sample_episode(*arguments)
 
     def weights_after(loss_of, **changes):
         policy, config = load_policy(), small(steps=1, **changes)
@@ -177,9 +177,9 @@ def test_the_learners_two_functions_are_what_trains():
 
     start = torch.nn.utils.parameters_to_vector(load_policy().model.parameters())
     assert torch.equal(
-        weights_after(lambda policy, *batch: 0 * notebook.policy_gradient_solution(policy, *batch), prompts=1), start
+        weights_after(lambda policy, *batch: 0 * notebook.Solutions.policy_gradient(policy, *batch), prompts=1), start
     )
-    assert not torch.equal(weights_after(notebook.policy_gradient_solution), start)
+    assert not torch.equal(weights_after(notebook.Solutions.policy_gradient), start)
     assert len(asked) == 4 + 16 and [(step, len(episodes)) for step, episodes in seen] == [(1, 4), (1, 16)]
 
 

@@ -46,12 +46,12 @@ def page() -> Iterator[ModuleType]:
 
 def healing(page: ModuleType) -> type:
     """The page's pool, with the solutions in its holes."""
-    methods = {name: getattr(page, f"{name}_solution") for name in ("keep_one", "route")}
-    return type("Healing", (page.Pool,), methods | {"retry_delay": staticmethod(page.retry_delay_solution)})
+    methods = {name: getattr(page.Solutions, name) for name in ("keep_one", "route")}
+    return type("Healing", (page.Pool,), methods | {"retry_delay": staticmethod(page.Solutions.retry_delay)})
 
 
 def kept_by_the_learner(page: ModuleType) -> str:
-    return nb06.pool_file(str(NOTEBOOK), page.retry_delay_solution, page.keep_one_solution, page.route_solution)
+    return nb06.pool_file(str(NOTEBOOK), page.Solutions.retry_delay, page.Solutions.keep_one, page.Solutions.route)
 
 
 def test_both_files_need_monarch_alone_and_the_short_one_has_at_most_sixty_lines(page):
@@ -185,7 +185,7 @@ def test_a_probe_that_is_cancelled_as_its_answer_arrives_does_not_go_on_for_ever
 @pytest.mark.long
 def test_only_a_rule_that_checks_and_charges_in_one_step_charges_once_under_kills(page):
     async def all_three():
-        rules = (page.charge_always, page.note_then_charge, page.charge_once_solution)
+        rules = (page.charge_always, page.note_then_charge, page.Solutions.charge_once)
         return [await nb06.charge_under_kills(healing(page), page.Till, rule) for rule in rules]
 
     always, noted, once = asyncio.run(all_three())
@@ -198,7 +198,7 @@ def test_where_a_refusal_costs_work_only_jitter_serves_a_crowd(page):
     random.seed(0)
 
     def load(draw):
-        return nb06.all_at_once(lambda failures: page.retry_delay_solution(failures, 0.25, 2.0, draw()))
+        return nb06.all_at_once(lambda failures: page.Solutions.retry_delay(failures, 0.25, 2.0, draw()))
 
     assert len(nb06.all_at_once(lambda failures: 0.0)) == 600
     assert len(load(lambda: 1.0)) == 600 and max(load(lambda: 1.0)[1:]) == 100

@@ -43,9 +43,10 @@ def shown(*names: str) -> ast.Module:
 
 
 def test_publish_and_read_have_at_most_20_lines_and_no_finished_read_is_visible():
-    assert 0 < minutes.visible_lines(shown("publish")) + minutes._lines_of(shown("read_solution").body) <= 20
+    (read,) = (node for node in minutes.solutions_of(ast.parse(PATH.read_text())) if node.name == "read")
+    assert 0 < minutes.visible_lines(shown("publish")) + minutes._lines_of([read]) <= 20
     assert minutes.visible_lines(shown("read")) == minutes.visible_lines(shown("newest_slot")) == 2
-    assert minutes.visible_lines(shown("read_solution", "newest_slot_solution")) == 0
+    assert minutes.visible_lines(shown("Solutions")) == 0
 
 
 @pytest.mark.parametrize("slots", [2, 3, 5])
@@ -84,13 +85,13 @@ def test_the_solution_reads_as_the_package_does(notebook, version_first):
 
     for seed in range(100):
         ours, theirs = played(seed), played(seed)
-        version, weights = notebook.read_solution(ours.read_headers, ours.read_slot)
+        version, weights = notebook.Solutions.read(ours.read_headers, ours.read_slot)
         assert version == by_the_package(theirs) and ours.looks == theirs.looks
         assert weights == [version] * 4
 
 
 def test_a_race_with_a_sequence_number_is_never_torn_and_its_versions_go_on(notebook):
-    found = notebook.race(notebook.publish, notebook.read_solution, megabytes=4, reads=25)
+    found = notebook.race(notebook.publish, notebook.Solutions.read, megabytes=4, reads=25)
     assert set(found.verdicts) == {"whole"}
     assert found.attempts >= 25
     assert max(max(copy) for copy in found.copies) > 3
@@ -119,7 +120,7 @@ def test_the_readers_reader_is_raced_on_the_real_ring(notebook, monkeypatch):
     async def both():
         async with nb07_torn.processes(writer=(nb07_torn.RestlessWriter, nb07_torn.layers, 16)) as writers:
             monkeypatch.setattr(nb07_torn, "processes", lambda **wanted: nullcontext(writers))
-            readers = notebook.read_solution, keeping_to_its_first_look
+            readers = notebook.Solutions.read, keeping_to_its_first_look
             return [await nb07_torn.race_from_afar(reader, 16, 20) for reader in readers]
 
     right, wrong = asyncio.run(both())

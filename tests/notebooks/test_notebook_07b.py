@@ -43,9 +43,9 @@ def shardings(*meshes: tuple[int, ...]) -> list[Sharding]:
 
 def test_the_planner_on_the_page_has_at_most_25_lines_and_no_finished_pieces_is_visible():
     shown = ast.parse(written_out_as_shown("box", "inside", "planned"))
-    solution = [node for node in ast.parse(PATH.read_text()).body if getattr(node, "name", "") == "pieces_solution"]
+    solutions = [node for node in ast.parse(PATH.read_text()).body if getattr(node, "name", "") == "Solutions"]
     assert minutes.visible_lines(shown) <= 25
-    assert len(solution) == 1 and minutes.visible_lines(ast.Module(solution, [])) == 0
+    assert len(solutions) == 1 and minutes.visible_lines(ast.Module(solutions, [])) == 0
 
 
 def written_out_as_shown(*names: str) -> str:
@@ -58,7 +58,7 @@ def written_out_as_shown(*names: str) -> str:
 def test_the_planner_on_the_page_makes_the_packages_plans(notebook, shape):
     for held, wanted in itertools.product(shardings((1,), (3,), (2, 2)), shardings((2,), (4,), (2, 2))):
         sent = dict.fromkeys(range(held.ranks), 0)
-        found = notebook.planned(notebook.pieces_solution, shape, held, wanted, 4, sent)
+        found = notebook.planned(notebook.Solutions.pieces, shape, held, wanted, 4, sent)
         assert tuple(found) == plan(shape, held, wanted, itemsize=4)
 
 
@@ -90,11 +90,11 @@ def test_the_readers_pieces_make_the_plan(notebook):
         return notebook.plan_with(pieces, FSDP, COPIES).bytes_moved
 
     least = minimum_bytes(plan_model(FSDP, COPIES))
-    assert bytes_of(notebook.pieces_solution) == least
-    assert notebook.plan_with(notebook.pieces_solution, COPIES, FSDP) == plan_model(COPIES, FSDP), (
+    assert bytes_of(notebook.Solutions.pieces) == least
+    assert notebook.plan_with(notebook.Solutions.pieces, COPIES, FSDP) == plan_model(COPIES, FSDP), (
         "copies share the work"
     )
-    assert bytes_of(everything_twice(notebook.pieces_solution)) == 2 * least
+    assert bytes_of(everything_twice(notebook.Solutions.pieces)) == 2 * least
     assert bytes_of(only_from_rank_0) < least
 
 
@@ -120,7 +120,7 @@ def test_real_shards_arrive_as_the_readers_plan_says(notebook, monkeypatch):
         async with notebook.two_meshes(ranks=2) as meshes:
             monkeypatch.setattr(notebook, "two_meshes", lambda ranks: nullcontext(meshes))
             return [
-                await notebook.move_shards(config, pieces) for pieces in (notebook.pieces_solution, only_from_rank_0)
+                await notebook.move_shards(config, pieces) for pieces in (notebook.Solutions.pieces, only_from_rank_0)
             ]
 
     right, wrong = asyncio.run(both())

@@ -77,7 +77,7 @@ def driven_by(rule, loop=None, steps: int = 6, per_step: int = 3, max_lag: int =
     """Run the page's two halves on a stage, with this rule and this trainer's loop."""
     stage = Stage()
     ready, news = asyncio.Queue(), asyncio.Event()
-    newest, loop = SimpleNamespace(version=0), loop or notebook.train_solution
+    newest, loop = SimpleNamespace(version=0), loop or notebook.Solutions.train
 
     async def run():
         async with asyncio.timeout(20), asyncio.TaskGroup() as both:
@@ -90,7 +90,7 @@ def driven_by(rule, loop=None, steps: int = 6, per_step: int = 3, max_lag: int =
 
 @pytest.mark.parametrize("max_lag", [0, 1, 3])
 def test_the_two_halves_train_on_every_group_once_and_on_none_that_is_too_old(max_lag):
-    stage = driven_by(notebook.may_start_solution, max_lag=max_lag)
+    stage = driven_by(notebook.Solutions.may_start, max_lag=max_lag)
     assert [number for groups in stage.steps for number, _ in groups] == list(range(18))
     assert max(stage.lags) == max_lag, "the generator gets as far ahead as it may"
 
@@ -99,7 +99,7 @@ def test_a_wrong_rule_makes_data_too_old_and_a_timid_one_makes_the_loop_take_tur
     assert max(driven_by(lambda *given: 1000, max_lag=1).lags) > 1
 
     def timid(version, started, per_step, max_lag):
-        return notebook.may_start_solution(version, started, per_step, 0)
+        return notebook.Solutions.may_start(version, started, per_step, 0)
 
     assert max(driven_by(timid, max_lag=3).lags) == 0
 
@@ -111,7 +111,7 @@ def test_the_rule_admits_what_the_packages_replay_buffer_admits(max_lag):
     for step in range(8):
         for version in (max(0, step - max_lag), step):
             admitted = buffer.admit(version, 400)
-            assert len(admitted) == max(0, notebook.may_start_solution(version, started, per_step, max_lag))
+            assert len(admitted) == max(0, notebook.Solutions.may_start(version, started, per_step, max_lag))
             on_the_way += [(started + place, version) for place in range(len(admitted))]
             started += len(admitted)
         for number, begun in on_the_way:
@@ -126,7 +126,7 @@ def test_what_the_reader_must_not_see_first_is_shown_nowhere_before_the_exercise
         ("may_start", "(version + max_lag + 1) * per_step -"),
         ("train", "trainer.step(episodes, advantages)\n"),
     ):
-        stub, solution = source.index(f"def {name}("), source.index(f"def {name}_solution(")
+        stub, solution = source.index(f"def {name}("), source.rindex(f"def {name}(")
         assert source.index(inner) > stub and source.index(inner, solution) > solution
 
 
@@ -147,7 +147,13 @@ def test_at_max_lag_0_two_steps_give_the_weights_of_the_packages_controller_bit_
         actors = await notebook.bring_up(run, config.device)
         try:
             await notebook.run_loop(
-                actors, notebook.may_start_solution, notebook.train_solution, 2, config.prompts, 0, lambda *shown: None
+                actors,
+                notebook.Solutions.may_start,
+                notebook.Solutions.train,
+                2,
+                config.prompts,
+                0,
+                lambda *shown: None,
             )
             await actors.trainer.export.call_one(str(ours))
         finally:

@@ -35,29 +35,29 @@ def settings(**changes) -> SimpleNamespace:
 def test_pass_at_k_has_no_bias():
     """Over all ways to draw 2 of 4 attempts with 1 right one, half hold it; the plain formula says
     7/16."""
-    assert notebook.pass_at_k_solution(4, 1, 2) == pytest.approx(0.5)
+    assert notebook.Solutions.pass_at_k(4, 1, 2) == pytest.approx(0.5)
     drawn = torch.Generator().manual_seed(0)
     right = torch.rand(20_000, 8, generator=drawn) < 0.2
-    estimates = [notebook.pass_at_k_solution(8, int(row.sum()), 4) for row in right]
+    estimates = [notebook.Solutions.pass_at_k(8, int(row.sum()), 4) for row in right]
     assert sum(estimates) / len(estimates) == pytest.approx(1 - 0.8**4, abs=0.01)
 
 
 def test_a_change_is_clear_only_beyond_its_scatter():
-    gain, noise = notebook.change_solution([0.0] * 20, [1.0] * 10 + [0.0] * 10)
+    gain, noise = notebook.Solutions.change([0.0] * 20, [1.0] * 10 + [0.0] * 10)
     assert gain == 0.5 and 0.2 < noise < 0.25
-    assert notebook.change_solution([0.3] * 5, [0.3] * 5) == (0.0, 0.0)
+    assert notebook.Solutions.change([0.3] * 5, [0.3] * 5) == (0.0, 0.0)
 
 
 def test_the_kl_of_the_page_is_what_the_package_s_penalty_computes_and_has_its_gradient():
     given = [-1.0, -0.5, 0.0, -3.0], [-2.0, -0.4, -9.0, -1.0], [True, True, False, True]
     ours, theirs = nb08b.as_tensors(*given), nb08b.as_tensors(*given)
-    page = notebook.kl_solution(*ours)
+    page = notebook.Solutions.kl(*ours)
     package = kl_penalty(*(tensor[None] for tensor in theirs))
     assert page.item() == pytest.approx(package.item())
     for penalty in (page, package):
         penalty.backward()
     assert ours[0].grad.tolist() == pytest.approx(theirs[0].grad.tolist())
-    assert notebook.kl_solution(ours[0], ours[0], ours[2]) == 0
+    assert notebook.Solutions.kl(ours[0], ours[0], ours[2]) == 0
 
 
 def test_the_gradient_of_the_other_kl_is_told_as_that():
@@ -65,7 +65,7 @@ def test_the_gradient_of_the_other_kl_is_told_as_that():
         d = (now - before)[sampled]
         return ((-d).exp() - 1 + d).mean()
 
-    said = exercise.complaint(notebook.check_kl, kl)
+    said = exercise.complaint(notebook.Solutions.check_kl, kl)
     assert "its gradient at the first token is 0.632, as that of KL(reference ‖ policy)" in said
 
 
@@ -77,7 +77,7 @@ def test_the_recorded_runs_begin_as_this_page_trains():
     steps = list(notebook.train(config, notebook.shaped(config.hack_bonus), 2))
     assert [step.reward for step in steps] == pytest.approx(run["reward"][:2], abs=0.05)
     assert [accuracy(step.episodes) for step in steps] == pytest.approx(run["accuracy"][:2], abs=0.05)
-    apart = [notebook.kl_solution(*nb08b.tokens_of(step.episodes, step.before)).item() for step in steps]
+    apart = [notebook.Solutions.kl(*nb08b.tokens_of(step.episodes, step.before)).item() for step in steps]
     assert apart[0] == pytest.approx(0, abs=1e-4) and apart[1] > 1e-5, "the first episodes are the reference's own"
 
 

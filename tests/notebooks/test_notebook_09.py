@@ -38,7 +38,7 @@ def test_the_clipped_loss_is_the_package_s_grpo():
     for seed in range(5):
         arguments = nb09.draw_batch(random.Random(seed))
         theirs, _ = policy_loss(LOSSES["grpo"], LossInputs(*arguments))
-        assert notebook.clipped_solution(*arguments).item() == pytest.approx(theirs.item(), rel=1e-5)
+        assert notebook.Solutions.clipped(*arguments).item() == pytest.approx(theirs.item(), rel=1e-5)
         theirs, _ = policy_loss(LOSSES["reinforce"], LossInputs(*arguments))
         assert notebook.plain(*arguments).item() == pytest.approx(theirs.item(), rel=1e-5)
 
@@ -95,11 +95,11 @@ def one_step() -> Callable[..., float]:
 
 def test_what_the_reader_writes_trains_the_policy(one_step):
     """A wrong sign makes the policy worse; a loss of 0 changes nothing."""
-    right = one_step(notebook.clipped_solution)
+    right = one_step(notebook.Solutions.clipped)
     assert right > 0.1
-    assert one_step(notebook.masked_solution) > 0.1
-    assert one_step(lambda *given: -notebook.clipped_solution(*given)) < -0.1
-    assert one_step(lambda *given: 0 * notebook.clipped_solution(*given)) == 0.0
+    assert one_step(notebook.Solutions.masked) > 0.1
+    assert one_step(lambda *given: -notebook.Solutions.clipped(*given)) < -0.1
+    assert one_step(lambda *given: 0 * notebook.Solutions.clipped(*given)) == 0.0
 
 
 def test_the_sample_sizes_are_the_package_s():

@@ -40,7 +40,7 @@ def bytes_of(work: Workload) -> int:
 def test_a_trainers_budget_is_the_packages(shape, work, stage):
     batch = work.micro_batches()[0]
     phases = trainer_memory(shape, work, 4, stage).phases.values()
-    by_hand = notebook.trainer_budget_solution(shape, batch, bytes_of(work), 4, stage)
+    by_hand = notebook.Solutions.trainer_budget(shape, batch, bytes_of(work), 4, stage)
     largest = {part: max(parts.get(part, 0) for parts in phases) for part in by_hand}
     assert {part: int(size) for part, size in by_hand.items()} == largest
 
@@ -64,7 +64,7 @@ def test_what_is_recomputed_is_not_kept():
 
 
 def test_72b_fits_512_gpus_only_if_activations_are_recomputed():
-    _, defined = cell_with("def first_stage").run(my_budget=notebook.trainer_budget_solution)
+    _, defined = cell_with("def first_stage").run(my_budget=notebook.Solutions.trainer_budget)
     first_stage = defined["first_stage"]
     assert first_stage(MODELS["72B"], 512) == "none"
     assert first_stage(MODELS["72B"], 512, True) == 3
@@ -79,11 +79,11 @@ def best_split(found: list[Split]) -> Split | None:
 @pytest.mark.parametrize("gpus", [8, 64])
 def test_the_best_split_is_the_fastest_that_fits(model, gpus):
     found = splits(MODELS[model], nb10.job(1024), gpus)
-    assert nb10.best_of(notebook.best_split_solution, found) is best_split(found)
+    assert nb10.best_of(notebook.Solutions.best_split, found) is best_split(found)
 
 
 def test_the_slider_shows_the_split_that_the_readers_function_chooses():
-    shown = nb10.allocation(notebook.best_split_solution, "7B", 1024, 64, 2)
+    shown = nb10.allocation(notebook.Solutions.best_split, "7B", 1024, 64, 2)
     (panel,) = shown.panels
     best = best_split(splits(MODELS["7B"], nb10.job(1024), 64))
     name = f"{best.sampling.gpus} + {best.training.gpus}"
@@ -92,7 +92,7 @@ def test_the_slider_shows_the_split_that_the_readers_function_chooses():
     assert f"the best split has {best.sampling.gpus}" in shown.said
     other = nb10.allocation(lambda gpus, sampling, training: 3, "7B", 1024, 64, 2)
     assert [bar.name for bar in other.panels[0].bars if "★" in bar.text] == ["24 + 40"]
-    nothing = nb10.allocation(notebook.best_split_solution, "72B", 8192, 8, 4)
+    nothing = nb10.allocation(notebook.Solutions.best_split, "72B", 8192, 8, 4)
     assert "No split of 8 GPUs has room" in nothing.said
     assert {bar.colour for bar in nothing.panels[0].bars} == {"grey"}
 

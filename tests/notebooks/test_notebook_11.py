@@ -28,26 +28,26 @@ def test_the_drawing_asks_what_the_solution_asks():
     told = re.search('aria-label="([^"]*)"', drawing_of("decision.svg"))[1]
     leaves = ["leave it", "mask", "lower the rate", "clip"]
     assert [told.index(leaf) for leaf in leaves] == sorted(told.index(leaf) for leaf in leaves)
-    advise, ill, well = notebook.advise_solution, [0.9, 0.1], [0.1, 0.9]
+    advise, ill, well = notebook.Solutions.advise, [0.9, 0.1], [0.1, 0.9]
     found = [advise(well, ill, [1.0]), advise(ill, ill, [1.0]), advise(ill, ill, [0.0]), advise(ill, well, [0.0])]
     assert found == leaves
 
 
 def test_every_recorded_run_gets_advice_and_who_clips_is_better_off():
     study = read_study(ROOT / "benchmarks" / "staleness.jsonl")
-    rows = {row["advice"]: row for row in nb11.worth(study, notebook.advise_solution, [0.0])}
+    rows = {row["advice"]: row for row in nb11.worth(study, notebook.Solutions.advise, [0.0])}
     assert sum(row["recorded runs"] for row in rows.values()) == len(study.rows)
     assert rows["clip"]["better with it"] == rows["clip"]["recorded runs"]
 
 
 def test_the_page_counts_what_the_log_says_of_the_alarm():
     seen = notebook.alarms.run(recorded=ROOT / "benchmarks")[1]["seen"]
-    assert notebook.judge_solution(seen, 10) == (23, 25, 4, 115)
+    assert notebook.Solutions.judge(seen, 10) == (23, 25, 4, 115)
 
 
 def test_the_forecast_is_the_package_s():
     for lag, rate in ((16, 2e-4), (8, 4e-4), (3, 8e-4)):
-        assert notebook.forecast_solution(lag, rate, alarm.RATE) == pytest.approx(alarm.alike(lag, rate))
+        assert notebook.Solutions.forecast(lag, rate, alarm.RATE) == pytest.approx(alarm.alike(lag, rate))
 
 
 def test_wrong_records_are_a_share_of_the_sampled_tokens_and_known_to_the_last():

@@ -24,16 +24,12 @@ NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("[0-9]*.py"))
 every_notebook = pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
 
 
-def functions_of(notebook: Path) -> list[str]:
-    return [node.name for node in ast.parse(notebook.read_text()).body if isinstance(node, ast.FunctionDef)]
+def checks_of(notebook: Path) -> list[str]:
+    found = [node for node in ast.parse(notebook.read_text()).body if getattr(node, "name", "") == "Solutions"]
+    return [node.name for cell in found for node in cell.body if getattr(node, "name", "").startswith("check_")]
 
 
-EXERCISES = [
-    (notebook, name.removeprefix("check_"))
-    for notebook in NOTEBOOKS
-    for name in functions_of(notebook)
-    if name.startswith("check_")
-]
+EXERCISES = [(notebook, name.removeprefix("check_")) for notebook in NOTEBOOKS for name in checks_of(notebook)]
 every_exercise = pytest.mark.parametrize(("notebook", "name"), EXERCISES, ids=[f"{n.stem}:{e}" for n, e in EXERCISES])
 
 

@@ -207,7 +207,7 @@ def pool_file(notebook: str, retry_delay: Callable[..., Any], *others: Callable[
     """Return the text of ``my_pool.py``: ``Pool`` of the notebook, with the learner's functions."""
 
     def own(function: Callable[..., Any]) -> str:
-        return exercise.solution_source(function.__name__.removesuffix("_solution"), function) + "\n"
+        return exercise.solution_source(function.__name__, function) + "\n"
 
     source = Path(notebook).read_text(encoding="utf-8")
     pool = next(node for node in ast.parse(source).body if getattr(node, "name", "") == "Pool")

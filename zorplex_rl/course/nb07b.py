@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from zorplex_rl.course import shard_rings
+from zorplex_rl.course.lesson.checks import shortest
 from zorplex_rl.services.runtime import Actor, current_rank, endpoint, start_monarch, this_host
 from zorplex_rl.weights.reshard.plan import local_box
 from zorplex_rl.weights.reshard.sharded_model import ModelPlan, ShardedWeight, describe, rank_in
@@ -171,8 +172,8 @@ def drawn_boxes(draw: random.Random) -> tuple[dict[int, Box], Box, dict[int, int
 
 def check_pieces(pieces: Pieces) -> None:
     """Ask for drawn boxes: each element comes once, from the holder that has sent least."""
-    plain: tuple[dict[int, Box], Box, dict[int, int]] = ({0: ((0, 2),), 1: ((2, 4),)}, ((1, 4),), {0: 0, 1: 0})
-    for held, wanted, sent in (plain, *(drawn_boxes(random.Random(seed)) for seed in range(150))):
+
+    def ask(held: dict[int, Box], wanted: Box, sent: dict[int, int]) -> None:
         called = f"`pieces({held}, {wanted}, {sent})`"
         found = pieces(dict(held), wanted, dict(sent))
         assert isinstance(found, list), f"{called} gives `{found!r}`, and should give a list"
@@ -193,3 +194,6 @@ def check_pieces(pieces: Pieces) -> None:
         for place, count in times.items():
             assert count, f"{called} does not fetch `{place}`"
             assert count == 1, f"{called} fetches `{place}` {count} times"
+
+    ask({0: ((0, 2),), 1: ((2, 4),)}, ((1, 4),), {0: 0, 1: 0})
+    shortest(lambda draw: ask(*drawn_boxes(draw)), times=150)

@@ -54,7 +54,7 @@ def check_train(attempt: Train, solution: Train, times: int = 8) -> None:
         given = (rewards, steps, per_step, first)
         right = asyncio.run(_journal(solution, *given))
         called = quote(f"train(trainer, ready, newest, news, {steps}, {per_step}, on_step)")
-        called += f" with groups of rewards {quote(exercise._short(rewards))}"
+        called += f" with groups of rewards {quote(exercise.shown(rewards))}"
         exercise.case(called)
         try:
             found = asyncio.run(_journal(attempt, *given))
@@ -73,18 +73,18 @@ def _compare(called: str, found: _Journal, right: _Journal) -> None:
     for number, (ours, theirs) in enumerate(zip(right.batches, found.batches, strict=True)):
         for what, one, other in zip(("episodes", "advantages"), theirs, ours, strict=False):
             assert exercise.same(one, other, 1e-3), (
-                f"{called} gives the trainer the {what} {quote(exercise._shown(one))} in its call {number}, "
-                f"and should give the flat list {quote(exercise._shown(other))}"
+                f"{called} gives the trainer the {what} {quote(exercise.shown(one))} in its call {number}, "
+                f"and should give the flat list {quote(exercise.shown(other))}"
             )
     assert found.woken, f"{called} never wakes the generator"
     # To wake it once more, for what it has seen already, does no harm.
     woken = [version for version in dict.fromkeys(found.woken) if version in right.woken]
     assert exercise.same(woken, right.woken), (
-        f"{called} wakes a generator that then reads {quote('newest.version')} as {quote(exercise._short(found.woken))}, "
-        f"and should wake it for {quote(exercise._short(right.woken))}, as {quote('publish')} returned"
+        f"{called} wakes a generator that then reads {quote('newest.version')} as {quote(exercise.shown(found.woken))}, "
+        f"and should wake it for {quote(exercise.shown(right.woken))}, as {quote('publish')} returned"
     )
     assert exercise.same(found.shown, right.shown), (
-        f"{called} calls {quote('on_step')} with {quote(exercise._short(found.shown))}, and should with {quote(exercise._short(right.shown))}"
+        f"{called} calls {quote('on_step')} with {quote(exercise.shown(found.shown))}, and should with {quote(exercise.shown(right.shown))}"
     )
 
 

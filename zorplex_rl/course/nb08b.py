@@ -72,7 +72,7 @@ def check_kl(attempt: exercise.Attempt, solution: exercise.Attempt) -> None:
     exercise.expect(attempt, *small, result=math.exp(-1))
     exercise.agree(attempt, solution, drawn_tokens, times=30)
     called = exercise.case(quote("kl([-1.0, 0.0], [-2.0, -9.0], [True, False])"))
-    gradient, *_ = exercise._gradients(attempt(*small), small)
+    gradient, *_ = exercise.gradients_of(attempt(*small), small)
     plain = 1 - math.exp(-1)
     assert gradient is None or not exercise.same(gradient[0], plain), (
         f"{called} gives the right number, but its gradient at the first token is {plain:.3f}, as that of "

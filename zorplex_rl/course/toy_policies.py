@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 import torch
 
 from zorplex_rl.course.lesson import exercise
+from zorplex_rl.course.lesson.compare import plain
 from zorplex_rl.course.lesson.markup import quote
 from zorplex_rl.task.episode import Task
 
@@ -66,8 +67,8 @@ class ScriptedPolicy:
 
 def check_sampler(attempt: Sampler, solution: Sampler, times: int = 60) -> None:
     """Compare samplers on drawn policies, tasks, tools, limits, seeds."""
-    for number in range(times):
-        rng = random.Random(number)
+
+    def one(rng: random.Random) -> None:
         one = rng.choice("abcd")
         other = rng.choice("efgh")
         value = rng.randint(-99, 99)
@@ -78,7 +79,7 @@ def check_sampler(attempt: Sampler, solution: Sampler, times: int = 60) -> None:
             f"LOOKUP[{one}]LOOKUP[{one}]LOOKUP[{other}]",
             f"hm, LOOKUP[{one}] and\nno [ANSWER] here",
         )
-        policy = ScriptedPolicy(scripts[number % 5])
+        policy = ScriptedPolicy(rng.choice(scripts))
         temperature = rng.choice((0.5, 1.0, 1.4))
         most = rng.randint(4, 60)
         table = {one: str(rng.randint(-99, 99)), other: f"SEE: {rng.choice('wxyz')}"}
@@ -101,11 +102,13 @@ def check_sampler(attempt: Sampler, solution: Sampler, times: int = 60) -> None:
             f"{called} returns the right values, but not as a list of int and a list of bool (True, False)"
         )
 
+    exercise.shortest(one, times)
+
 
 def _marked(policy: ScriptedPolicy, found: Any) -> str:
     """Return a response as text, with « » around what is marked as not drawn."""
     try:
-        runs = groupby(zip(*map(exercise._plain, found), strict=True), lambda pair: bool(pair[1]))
+        runs = groupby(zip(*map(plain, found), strict=True), lambda pair: bool(pair[1]))
         texts = [(own, "".join(policy.signs[int(token)] or "‹end of text›" for token, _ in run)) for own, run in runs]
         return "".join(text if own else f"«{text}»" for own, text in texts).replace("\n", "⏎")
     except Exception:
@@ -137,20 +140,21 @@ class TinyModel(torch.nn.Module):
 
 def check_loss(attempt: Callable[..., Any], solution: Callable[..., Any], times: int = 15) -> None:
     """Compare losses, and their gradients, on drawn models, episodes and advantages."""
-    for number in range(times):
-        rng = random.Random(number)
-        episodes = [_drawn_episode(rng, 7) for _ in range(rng.randint(1, 4))]
+
+    def one(rng: random.Random) -> None:
+        episodes = [_drawn_episode(rng, 7) for _ in range(rng.randint(2, 4))]
         advantages = [round(rng.uniform(-2, 2), 1) or 0.5 for _ in episodes]
         sizes = ", ".join(f"{len(e.prompt_ids)} + {len(e.token_ids)} tokens, sampled={e.sampled}" for e in episodes)
         called = exercise.case(quote(f"policy_gradient(policy, [episodes of {sizes}], advantages={advantages})"))
-        models = [TinyModel(7, number) for _ in range(2)]
+        seed = rng.randrange(99)
+        models = [TinyModel(7, seed) for _ in range(2)]
         right, found = (
             function(SimpleNamespace(model=model, eos_ids=(0,)), copy.deepcopy(episodes), list(advantages))
             for function, model in zip((solution, attempt), models, strict=True)
         )
         assert exercise.same(found, right, 1e-4), (
-            f"{called} gives {quote(exercise._shown(found))}, and should give {quote(exercise._shown(right))}"
-            f"{_cause(found, right, solution, TinyModel(7, number), episodes, advantages)}"
+            f"{_cause(found, right, solution, TinyModel(7, seed), episodes, advantages)}"
+            f"{called} gives {quote(exercise.shown(found))}, and should give {quote(exercise.shown(right))}"
         )
         assert getattr(found, "requires_grad", False), (
             f"{called} gives the right number, but no gradient flows from it: is it detached?"
@@ -160,9 +164,11 @@ def check_loss(attempt: Callable[..., Any], solution: Callable[..., Any], times:
         theirs, ours = ([parameter.grad for parameter in model.parameters()] for model in models)
         assert exercise.same(ours, theirs, 1e-3), f"{called} gives the right number, but its gradient is another one"
 
+    exercise.shortest(one, times)
+
 
 def _cause(found: Any, right: Any, solution: Callable[..., Any], model: Any, episodes: list[Any], given: Any) -> str:
-    """Name the mistake that makes this number of a loss, for the end of a sentence; or nothing."""
+    """Name the mistake that makes this number of a loss, in a sentence; or nothing."""
     every = [SimpleNamespace(**vars(e) | {"sampled": [True] * len(e.sampled)}) for e in episodes]
     policy = SimpleNamespace(model=model, eos_ids=(0,))
     unmasked = solution(policy, every, given)
@@ -173,16 +179,17 @@ def _cause(found: Any, right: Any, solution: Callable[..., Any], model: Any, epi
         logp = model(torch.tensor([e.prompt_ids + e.token_ids])).logits[0].log_softmax(-1)[len(e.prompt_ids) :]
         late -= advantage * (logp[range(len(logp)), e.token_ids] * torch.tensor(e.sampled)).sum() / own
     causes = {
-        ": the sign is the other one": -right,
-        ": the sum is not divided": right * own,
-        ": it takes the logits at a token's own position, which predict the next one": late,
-        ": it divides by the number of episodes, not of sampled tokens": right * own / len(episodes),
-        ": it averages each episode by itself, and then the episodes": fmean(each),
-        ": it divides by all tokens, not by the sampled ones": right * own / tokens,
-        ": it also pushes tokens that were not sampled": unmasked * tokens / own,
-        ": it also counts tokens that were not sampled": unmasked,
+        "the sign is the other one": -right,
+        "the sum is not divided": right * own,
+        "it takes the logits at a token's own position, which predict the next one": late,
+        "it divides by the number of episodes, not of sampled tokens": right * own / len(episodes),
+        "it averages each episode by itself, and then the episodes": fmean(each),
+        "it divides by all tokens, not by the sampled ones": right * own / tokens,
+        "it also pushes tokens that were not sampled": unmasked * tokens / own,
+        "it also counts tokens that were not sampled": unmasked,
     }
-    return next((cause for cause, value in causes.items() if exercise.same(found, value, 1e-4)), "")
+    known = (f"{cause}. " for cause, value in causes.items() if exercise.same(found, value, 1e-4))
+    return next(known, "")
 
 
 def _drawn_episode(rng: random.Random, vocabulary: int) -> SimpleNamespace:
@@ -194,8 +201,8 @@ def _drawn_episode(rng: random.Random, vocabulary: int) -> SimpleNamespace:
 
 def check_row(attempt: Callable[..., Any], solution: Callable[..., Any], times: int = 20) -> None:
     """Compare what two functions hand to the trainer. The sentence does not say what is right."""
-    for number in range(times):
-        rng = random.Random(number)
+
+    def one(rng: random.Random) -> None:
         # The policy spells the text of the episode otherwise.
         text, drawn = "".join(rng.choices("ab7 ", k=rng.randint(2, 6))), _drawn_episode(rng, 90)
         policy, episode = ScriptedPolicy("x"), SimpleNamespace(**vars(drawn) | {"text": text})
@@ -205,4 +212,6 @@ def check_row(attempt: Callable[..., Any], solution: Callable[..., Any], times: 
         which = (
             "learns from other tokens than the policy sampled" if reads else "reads other tokens than the episode has"
         )
-        assert exercise.same(found, right), f"{called} gives {quote(exercise._short(found))}: the trainer {which}"
+        assert exercise.same(found, right), f"{called} gives {quote(exercise.shown(found))}: the trainer {which}"
+
+    exercise.shortest(one, times)

@@ -4,9 +4,13 @@ script."""
 from __future__ import annotations
 
 import re
+from importlib.resources import files
+
+import pytest
 
 from zorplex_rl.course.figures import drawing_of
 from zorplex_rl.course.figures.processes import processes_drawing
+from zorplex_rl.course.lesson import lesson
 
 DELIVERY = drawing_of("delivery.html")
 WAYS = re.findall(r"<label>.*?<code>(.*?)</code></label>", DELIVERY)
@@ -36,3 +40,23 @@ def test_the_drawing_of_a_job_names_every_process():
     drawing = processes_drawing(1, {20: {300: "gpus=0"}, 21: {301: "gpus=0", 302: "gpus=1"}})
     for number in (1, 20, 21, 300, 301, 302):
         assert f"process {number}" in drawing
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["mailbox.svg", "delivery.html"])
+def test_a_drawing_that_moves_rests_while_nobody_sees_it(chromium, name):
+    style = (files("zorplex_rl.course.lesson") / "lesson.css").read_text()
+    far, figure = '<div style="height: 5000px"></div>', lesson.figure(drawing_of(name)).text
+    page = chromium.new_page()
+    page.set_content(f"<style>{style}</style>{far}{figure}{far}")
+    page.evaluate(
+        """document.querySelector("figure").addEventListener("contentvisibilityautostatechange", (event) => {
+          window.rests = event.skipped;
+        })"""
+    )
+    assert page.evaluate("document.getAnimations().length") == 0, "it has not begun"
+    page.locator("figure").scroll_into_view_if_needed()
+    page.wait_for_function("document.getAnimations().some((one) => one.playState === 'running')")
+    page.evaluate("scrollTo(0, 0)")
+    page.wait_for_function("window.rests")
+    page.close()

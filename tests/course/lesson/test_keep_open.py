@@ -54,3 +54,15 @@ def test_what_an_event_loop_has_taken_with_it_is_forgotten():
     asyncio.run(keep_open.enter("a", noted(log, "second")))
     assert log.count("open second") == 1
     asyncio.run(keep_open.leave("a"))
+
+
+def test_where_a_reader_may_change_a_cell_the_last_one_closes_nothing(monkeypatch):
+    async def what_is_closed(unattended):
+        monkeypatch.setattr(keep_open, "unattended", lambda: unattended)
+        log = []
+        await keep_open.enter("a", noted(log, "it"))
+        await keep_open.done("a")
+        return "close it" in log
+
+    assert asyncio.run(what_is_closed(unattended=True))
+    assert not asyncio.run(what_is_closed(unattended=False))

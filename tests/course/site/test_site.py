@@ -172,18 +172,17 @@ def double(x):
 
 @app.cell(hide_code=True)
 def _():
-    exercise.feedback(double, check_double, double_solution)
+    exercise.feedback(lambda: double, Solutions)
     return
 
 
-@app.function(hide_code=True)
-def check_double(double):
-    exercise.expect(double, 2, result=4)
+@app.class_definition(hide_code=True)
+class Solutions:
+    def check_double(double):
+        exercise.expect(double, 2, result=4)
 
-
-@app.function(hide_code=True)
-def double_solution(x):
-    return 2 * x
+    def double(x):
+        return 2 * x
 '''
 )
 TURNING = (
@@ -764,7 +763,25 @@ def test_code_that_other_cells_need_is_folded_behind_one_line(tiny, address, vis
     assert not page.get_by_text("helper = 1").is_visible()
     page.get_by_text("Plumbing, 5 lines").click()
     assert page.get_by_text("second = 2").is_visible() and page.get_by_text("helper = 1").is_visible()
-    assert "double_solution" not in (tiny / "01_reading.html").read_text()
+    assert "Solutions" not in (tiny / "01_reading.html").read_text()
+
+
+def test_on_a_phone_code_is_folded_and_on_a_wide_screen_or_without_scripts_it_is_not(tiny, address, visit):
+    for options, is_shown in (
+        ({"width": 390}, False),
+        ({}, True),
+        ({"width": 390, "java_script_enabled": False}, True),
+    ):
+        page = visit(address + "01_reading.html", **options)
+        code = page.get_by_text("total = sum(number**2 for number in range(10))")
+        assert code.is_visible() == is_shown
+        assert page.locator(".code summary").first.is_visible() == (page.viewport_size["width"] == 390)
+    page = visit(address + "01_reading.html", width=390)
+    fold = page.locator("details.code", has_text="total = sum")
+    fold.locator("summary").click()
+    assert fold.locator("pre").is_visible()
+    page.set_viewport_size({"width": 1280, "height": 900})
+    page.wait_for_function("[...document.querySelectorAll('details.code')].every((one) => one.open)")
 
 
 def test_on_paper_folds_are_open_and_code_is_not_cut(tiny, address, visit):

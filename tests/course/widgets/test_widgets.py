@@ -298,6 +298,24 @@ def test_in_an_exported_page_the_ring_shows_what_python_computes(exported):
             expect_race(widget, slots, pace, 0, seqlock)
 
 
+@pytest.mark.parametrize("kind", ["weight ring", "loop player", "service player"])
+def test_what_plays_rests_while_nobody_sees_it_and_then_goes_on(page, kind):
+    open_bare(page, MAKERS[kind]())
+    page.evaluate("document.body.style.paddingTop = '5000px'")
+    play = page.locator("button.zx-button")
+    page.get_by_role("slider", name="Tick" if kind == "weight ring" else "Time").press("Home")
+    play.click()
+    expect(play).to_have_text("Pause")
+    page.evaluate("scrollTo(0, 0)")
+    expect(play).to_have_text("Play")
+    play.scroll_into_view_if_needed()
+    expect(play).to_have_text("Pause")
+    play.click()
+    page.evaluate("scrollTo(0, 0)")
+    play.scroll_into_view_if_needed()
+    expect(play).to_have_text("Play")
+
+
 def test_play_moves_the_ring_on_and_stops_when_asked(page):
     open_bare(page, WeightRingRace())
     tick = page.get_by_role("slider", name="Tick")

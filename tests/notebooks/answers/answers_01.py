@@ -207,6 +207,10 @@ def in_order_of_arrival(seconds, concurrent):
     return sorted(seconds) if concurrent else list(accumulate(seconds))
 
 
+def a_tuple(seconds, concurrent):
+    return tuple(seconds) if concurrent else tuple(accumulate(seconds))
+
+
 def a_tensor(seconds, concurrent):
     times = torch.tensor(seconds, dtype=torch.float64)
     return times if concurrent else times.cumsum(0)
@@ -220,6 +224,7 @@ WRONG = {
     ],
     "answer_times": [
         always_one_at_a_time, always_side_by_side, the_other_way_round, when_they_begin, all_with_the_last,
+        in_order_of_arrival,
     ],
     "MendedPlayer": [
         StillWaits, LosesHits, NeverPassesOn, ForgetsToCountDown,
@@ -228,6 +233,6 @@ WRONG = {
 }  # fmt: skip
 RIGHT = {
     "Summer": [Right, UndoesIt],
-    "answer_times": [in_order_of_arrival, a_tensor],
+    "answer_times": [a_tensor, a_tuple],
     "MendedPlayer": [Broadcasts, WaitsInATask],
 }

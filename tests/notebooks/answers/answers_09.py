@@ -126,6 +126,11 @@ def masked_by_indexing(logp, behaviour_logp, advantage, mask, tokens):
     return -(ratio[near] * advantage[:, None].expand_as(ratio)[near]).sum() / torch.tensor(tokens)
 
 
+def masked_by_the_log_prob(logp, behaviour_logp, advantage, mask, tokens):
+    ratio = ratio_of(logp, behaviour_logp).detach()
+    return -(ratio * logp * advantage[:, None] * mask * (ratio >= 0.5) * (ratio <= 2.0)).sum() / tokens
+
+
 def masked_by_where(logp, behaviour_logp, advantage, mask, tokens):
     apart = logp - behaviour_logp
     inside = apart.abs() <= math.log(2.0)
@@ -198,7 +203,7 @@ def _wrong(name, right):
 
 RIGHT = {
     "clipped": [clipped_by_where, clipped_one_token_at_a_time],
-    "masked": [masked_by_indexing, masked_by_where],
+    "masked": [masked_by_indexing, masked_by_where, masked_by_clamping, masked_by_the_log_prob],
     "loss_for": [loss_for_with_tensors, loss_for_in_logarithms],
 }
 WRONG = {name: _wrong(name, right) for name, right in RIGHT.items()}

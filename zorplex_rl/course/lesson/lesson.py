@@ -4,8 +4,8 @@
     ran_on(policy)               the machine and the policy that computed the page
     predict(…)  reveal(…)        a question before the measurement; its result, folded until the reader has chosen an answer
     predicted(n)                 how many of the notebook's predictions the reader has made, and how many were right
-    start_button  wait_for       make a long cell wait for a click; in an export or a script it runs at once
-    needs(lambda: results)       make a cell that uses an exercise wait for results, too
+    start_button  wait_for  needs  counting  Kept      long cells: a button, a bar, a result that is there tomorrow (waiting.py, kept.py)
+    follow(folder)  show_run     the curve of a run that somebody trains in a terminal (live.py)
     recap(…)  headline(…)  links(__file__)    the end of a notebook
     md(…)  table(…)  folded(…)   Markdown with computed values in it
     math(latex)                  a displayed formula, as MathML
@@ -25,14 +25,16 @@ import json
 import os
 import platform
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from math import isnan
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import marimo as mo
 
 from zorplex_rl.course.lesson.glossary import GLOSSARY, anchor, entry_of
+from zorplex_rl.course.lesson.kept import Kept as Kept
+from zorplex_rl.course.lesson.live import follow as follow
+from zorplex_rl.course.lesson.live import show_run as show_run
 from zorplex_rl.course.lesson.markup import block, fold, inline
 from zorplex_rl.course.lesson.markup import fence as fence
 from zorplex_rl.course.lesson.markup import quote as quote
@@ -40,13 +42,17 @@ from zorplex_rl.course.lesson.predictions import UNFOLD
 from zorplex_rl.course.lesson.predictions import predict as predict
 from zorplex_rl.course.lesson.predictions import predicted as predicted
 from zorplex_rl.course.lesson.predictions import reveal as reveal
+from zorplex_rl.course.lesson.waiting import counting as counting
+from zorplex_rl.course.lesson.waiting import needs as needs
+from zorplex_rl.course.lesson.waiting import start_button as start_button
+from zorplex_rl.course.lesson.waiting import unattended as unattended
+from zorplex_rl.course.lesson.waiting import wait_for as wait_for
 from zorplex_rl.devices import cores
 
 if TYPE_CHECKING:
     from zorplex_rl.policy.load import Policy
 
 
-WAITS = "<p data-lesson-waiting><em>Waits for the button above and its run.</em></p>"
 START, GOAL = "05", "08"
 """The notebooks that a reader begins with, and that one with two hours goes on with."""
 
@@ -200,48 +206,6 @@ def figure(svg: str, caption: str = "") -> mo.Html:
     """Show a figure, SVG or HTML, with a caption. On a narrow screen a drawing shrinks."""
     said = f"<figcaption>{inline(caption)}</figcaption>" if caption else ""
     return mo.Html(f'<figure class="lesson-figure" tabindex="0">{svg}{said}</figure>')
-
-
-def unattended() -> bool:
-    """Return True if no reader can press a button: in an export, or in a script."""
-    return not mo.running_in_notebook() or "execute" in mo.cli_args() or mo.app_meta().mode not in ("edit", "run")
-
-
-def start_button(label: str, seconds: float) -> Any:
-    """Make a button for a long cell of ``seconds`` (or NaN); ``unattended`` it is pressed.
-
-    Show it in one cell and begin the long cell with ``lesson.wait_for(button)``.
-    """
-    if unattended():
-        return _Pressed()
-    about = "" if isnan(seconds) else f" (about {seconds:.0f} s)"
-    return mo.ui.run_button(label=label + about, kind="success")
-
-
-def wait_for(button: Any) -> None:
-    """Stop this cell, and all cells that depend on it, until ``button`` is pressed."""
-    mo.stop(not button.value, mo.Html(WAITS))
-    # Else that would stand there until this cell has ended.
-    mo.output.clear()
-
-
-def needs(results: Callable[[], object]) -> None:
-    """Stop this cell, and all cells that depend on it, until there are ``results``, which come from
-    a cell that waits for a button. When a learner edits an exercise, marimo runs what depends on
-    it, whether the rest that it needs is there or not."""
-    try:
-        results()
-    except NameError:
-        mo.stop(True, mo.Html(WAITS))
-
-
-class _Pressed:
-    """Stand in for a button that was pressed; shows nothing."""
-
-    value = True
-
-    def _mime_(self) -> tuple[str, str]:
-        return "text/plain", ""
 
 
 def recap(*points: str) -> mo.Html:

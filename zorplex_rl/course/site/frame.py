@@ -62,7 +62,9 @@ def lesson_page(
     body = (
         f"{_top(previous, following, searchable)}\n{outline(cells)}\n<main>\n{cells}\n{source}\n</main>\n"
         f"{_navigation(previous, following, 'Course, end of page')}\n{_widgets(page)}"
-        f"<script>\n{_file('course/site/outline.js')}</script>\n<script>\n{_file('course/site/scrolling.js')}</script>"
+        + "\n".join(
+            f"<script>\n{_file(f'course/site/{name}.js')}</script>" for name in ("folding", "outline", "scrolling")
+        )
     )
     return _document(lesson.title, body)
 

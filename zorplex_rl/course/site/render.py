@@ -24,7 +24,7 @@ WIDGET, WRAPPER = "marimo-anywidget", "marimo-ui-element"
 
 def render_cell(code: str, markup: str, text: str, images: Sequence[tuple[str, str]], printed: str) -> str:
     """Return the cell's HTML: code, output, printed text."""
-    parts = [highlight(code)] if code else []
+    parts = [_fold("Code", len(code.splitlines()), highlight(code), "code", opened=True)] if code else []
     if markup:
         parts.append(plain(markup))
     elif text:
@@ -40,7 +40,7 @@ def folded_code(code: str) -> str:
     something, or belongs to an exercise."""
     body = ast.parse(code).body
     defined = [name for statement in body for name in _defines(statement)]
-    if not defined or all(re.match(r"check_|.*_solution$", name) for name in defined):
+    if defined in ([], ["Solutions"]):
         return ""
     what = "Setup" if all(isinstance(statement, ast.Import | ast.ImportFrom) for statement in body) else "Plumbing"
     return _fold(what, len(code.strip().splitlines()), highlight(code.strip()))
@@ -58,9 +58,9 @@ def with_fewer_folds(content: str) -> str:
     return re.sub(f"(?:{fold}){{2,}}", join, content, flags=re.DOTALL)
 
 
-def _fold(what: str, count: int, code: str) -> str:
+def _fold(what: str, count: int, code: str, kind: str = "plumbing", opened: bool = False) -> str:
     lines = "1 line" if count == 1 else f"{count} lines"
-    return f'<details class="plumbing"><summary>{what}, {lines}</summary>{code}</details>'
+    return f'<details class="{kind}"{" open" * opened}><summary>{what}, {lines}</summary>{code}</details>'
 
 
 def _defines(statement: ast.stmt) -> list[str]:

@@ -3,6 +3,7 @@
     curve = LiveCurve(total_steps=config.steps)
     curve                                                    # show it in its own cell, above the cell that trains
     run_training(config, folder, show=curve.add_row)         # or curve.add("held-out, greedy", step, accuracy)
+    curve.show_rows(rows)                                    # or all rows of a run at once (course/lesson/live.py)
 
 An exported page keeps the last state.
 """
@@ -10,7 +11,7 @@ An exported page keeps the last state.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
@@ -46,11 +47,18 @@ class LiveCurve(Widget, script="live_curve.js"):
             lines = dict(self.series)
             self.series = list((lines | {name: [*lines.get(name, []), [step, round(value, 5)]]}).items())
 
-    def add_row(self, row: dict[str, Any]) -> None:
+    def add_row(self, row: Mapping[str, Any]) -> None:
         """Add the accuracies in a row of ``metrics.jsonl``."""
         for (event, key), name in SERIES.items():
             if row.get("event") == event and key in row:
                 self.add(name, row["step"], row[key])
+
+    def show_rows(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Show the accuracies in ``rows``, and nothing else; the page hears of it once."""
+        with self.hold_trait_notifications():
+            self.clear()
+            for row in rows:
+                self.add_row(row)
 
     @staticmethod
     def drawn(state: Mapping[str, Any]) -> str:

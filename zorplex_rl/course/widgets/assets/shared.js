@@ -86,6 +86,13 @@ function drawnToWidth(element, draw) {
   return { redraw, stop: () => observer.disconnect() };
 }
 
+/** Tells `seen(true)` when `element` comes into sight and `seen(false)` when it leaves: what plays rests while nobody sees it. Returns what ends this. */
+function inSight(element, seen) {
+  const observer = new IntersectionObserver((entries) => seen(entries.at(-1).isIntersecting));
+  observer.observe(element);
+  return () => observer.disconnect();
+}
+
 /** Round numbers from 0 to `end`, about `count` of them. */
 function ticks(end, count) {
   if (!(end > 0)) return [0];
@@ -100,10 +107,14 @@ function ticks(end, count) {
  */
 function film(el, { label, scenes, from = 0, to, start, playsFor, note, plays = false, format = secondsText }) {
   const frames = 240, charts = scenes.map(() => html("div")), said = scenes.map(() => html("p", { class: "zx-quiet" })), voice = announcer();
-  let running = 0, shown = 0;
+  let running = 0, shown = 0, resting = false;
   const at = (frame) => from + ((to - from) * frame) / frames, now = () => at(shown);
   const time = slider("Time", Array.from({ length: frames + 1 }, (_, i) => i), (frame) => format(at(frame)), () => { stop(); draw(); tell(); });
   const play = html("button", { class: "zx-button", type: "button", onclick: () => (running ? stop() : go()) }, "Play");
+  const unwatched = inSight(el, (isSeen) => {
+    if (isSeen && resting) go(true);
+    else if (!isSeen && running) { stop(); resting = true; }
+  });
   el.replaceChildren(html("section", { class: "zx zx-stack", "aria-label": label },
     html("div", { style: "display:flex;gap:20px;align-items:end" }, play, html("div", { style: "flex:1;min-width:0" }, time.root)),
     html("div", { class: "zx-columns" }, ...scenes.map(({ name }, i) => html("div", { class: "zx-stack", style: "gap:8px" }, html("p", { class: "zx-heading" }, name), charts[i], said[i]))),
@@ -117,9 +128,10 @@ function film(el, { label, scenes, from = 0, to, start, playsFor, note, plays = 
     drawings.forEach(({ redraw }) => redraw());
   }
   function tell() { voice.say(scenes.map(({ name, status }) => `${name}: ${status(now())}`).join(" ")); }
-  function stop() { cancelAnimationFrame(running); running = 0; play.textContent = "Play"; }
+  function stop() { cancelAnimationFrame(running); running = 0; resting = false; play.textContent = "Play"; }
   function go(quietly = false) {
     if (time.value >= frames) time.set(0);
+    resting = false;
     const first = time.value;
     let began = null;
     play.textContent = "Pause";
@@ -138,7 +150,7 @@ function film(el, { label, scenes, from = 0, to, start, playsFor, note, plays = 
   draw();
   // Nobody has asked for this film, so it says nothing, and does not move where less motion is wanted.
   if (plays && !matchMedia("(prefers-reduced-motion: reduce)").matches) go(true);
-  return () => { stop(); drawings.forEach((drawing) => drawing.stop()); };
+  return () => { stop(); unwatched(); drawings.forEach((drawing) => drawing.stop()); };
 }
 
 /** What was packed by `pack` in widget.py. */

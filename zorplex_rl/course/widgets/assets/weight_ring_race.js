@@ -4,7 +4,7 @@ const plural = (count, noun) => `${count} ${noun}${count === 1 ? "" : "s"}`;
 
 function render({ model, el }) {
   const { axes } = model.get("controls");
-  let params = model.get("params"), result = null, timer = null;
+  let params = model.get("params"), result = null, timer = null, resting = false;
   const first = 47;
 
   const controls = {
@@ -31,7 +31,12 @@ function render({ model, el }) {
     ask(params);
   }
 
+  const unwatched = inSight(el, (isSeen) => {
+    if (isSeen ? resting && !timer : timer) { toggle(); resting = !isSeen; }
+  });
+
   function toggle() {
+    resting = false;
     if (timer) { clearInterval(timer); timer = null; play.textContent = "Play"; return; }
     if (tick.value === result.frames.length - 1) tick.set(0);
     play.textContent = "Pause";
@@ -62,7 +67,7 @@ function render({ model, el }) {
   seqlock.set(params.seqlock ? "checks the header again (seqlock)" : "uses what arrives");
   tick.set(first);
   const ask = questions(model, el.firstElementChild, (table, position) => lookUp(table, position), show);
-  return () => { clearInterval(timer); slots.stop(); copies.stop(); };
+  return () => { clearInterval(timer); unwatched(); slots.stop(); copies.stop(); };
 }
 
 /** The slots of the ring and the reader's copy at one tick, chunk by chunk; a chunk shows the version that it belongs to. */
