@@ -86,6 +86,8 @@ class Config:
     """Policy to start from: embedded, smollm2, the folder of a model, or a hub id."""
     template_arguments: str = ""
     """Set in the chat template: NAME=VALUE,…, like enable_thinking=false."""
+    lora_rank: int = bounded(0, 0)
+    """Above 0 the weights stay, and adapters of this rank are trained; 0 trains all weights."""
     max_lag: int = bounded(1, 0)
     """How many versions old a group's weights may be when it is trained on. 0 takes turns."""
     steps: int = bounded(120, 1)

@@ -29,12 +29,16 @@ class Export:
     """The folder to write; there must be none yet."""
     step: int | None = None
     """Write the policy of the checkpoint of this step instead of the finished one."""
+    adapter: bool = False
+    """Of a run with a --lora-rank, write only the adapter, for the library PEFT and for --policy."""
 
     def run(self) -> int:
         from zorplex_rl.policy.load import save_model
 
         if self.to.exists():
             raise ConfigError(f"--to {str(self.to)!r} exists already; choose another folder")
+        if self.adapter:
+            return self.write_adapter()
         policy = policy_of(self.folder, self.step)
         save_model(policy.model, policy.tokenizer, self.to)
         ends, pad = policy.eos_ids, policy.tokenizer.pad_token_id
@@ -43,22 +47,45 @@ class Export:
         print(f"wrote {self.to}; load it with AutoModelForCausalLM.from_pretrained")
         return 0
 
+    def write_adapter(self) -> int:
+        from zorplex_rl.policy.load import policy_folder
+        from zorplex_rl.policy.lora import save_adapter
+        from zorplex_rl.policy.model_folder import digest_of
+
+        config = read_config(self.folder)
+        if not config.lora_rank:
+            raise ConfigError(f"the run in {str(self.folder)!r} has no adapter; it trained all weights")
+        steps = [step_of(path) for path in RunFolder(self.folder).checkpoints()]
+        step = self.step if self.step is not None or not steps else steps[-1]
+        policy = policy_of_checkpoint(self.folder, step)
+        save_adapter(policy.model, config.policy, digest_of(policy_folder(config.policy)), self.to)
+        print(f"wrote {self.to}; load it with peft's PeftModel.from_pretrained onto {config.policy}, or with --policy")
+        return 0
+
 
 def policy_of(run: Path, step: int | None) -> "Policy":
     """Return the run's policy, or that of the checkpoint of ``step``, in its number type."""
+    folder = RunFolder(run)
+    if step is None and folder.policy.is_dir():
+        from zorplex_rl.policy.load import load_policy
+
+        return load_policy(str(folder.policy), dtype=json.loads((folder.policy / "config.json").read_text())["dtype"])
+    return policy_of_checkpoint(run, step)
+
+
+def policy_of_checkpoint(run: Path, step: int | None) -> "Policy":
+    """Return the policy of the run's checkpoint of ``step``, in its number type."""
     from zorplex_rl.learning.checkpoint import load_learner
     from zorplex_rl.learning.learner import Learner
-    from zorplex_rl.policy.load import load_policy
+    from zorplex_rl.policy.load import load_policy_of
 
-    folder, config = RunFolder(run), read_config(run)
-    checkpoints = {step_of(path): path for path in folder.checkpoints()}
-    if step is None and folder.policy.is_dir():
-        return load_policy(str(folder.policy), dtype=json.loads((folder.policy / "config.json").read_text())["dtype"])
+    config = read_config(run)
+    checkpoints = {step_of(path): path for path in RunFolder(run).checkpoints()}
     if step not in checkpoints:
         what = "finished policy" if step is None else f"checkpoint of step {step}"
         raise ConfigError(f"the run in {str(run)!r} has no {what}; its checkpoints are of step {list(checkpoints)}")
     verify(checkpoints[step])
-    policy = load_policy(config.policy, "cpu", config.dtype, config.template_arguments)
+    policy = load_policy_of(config)
     learner = Learner(policy, config.learner, config.steps)
     load_learner(learner, checkpoints[step] / "trainer")
     return learner.policy

@@ -8,7 +8,7 @@ Nothing in such a file can run. ``run/folder.py`` puts a checkpoint in its place
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -16,6 +16,9 @@ from torch import Tensor
 
 from zorplex_rl.errors import CheckpointError
 from zorplex_rl.learning.learner import Learner
+from zorplex_rl.policy.load import policy_folder
+from zorplex_rl.policy.lora import adapted_layers
+from zorplex_rl.policy.model_folder import digest_of
 from zorplex_rl.run.folder import storing
 
 if TYPE_CHECKING:
@@ -34,7 +37,7 @@ def save_learner(learner: "Learner | ShardedLearner", folder: Path) -> None:
         return
     with storing("the checkpoint"):
         folder.mkdir(parents=True, exist_ok=True)
-        write_tensors(state | {RANDOM_STATE: torch.get_rng_state()}, folder / FILE)
+        write_tensors(state | {RANDOM_STATE: torch.get_rng_state()}, folder / FILE, base_of(learner))
 
 
 def load_learner(learner: "Learner | ShardedLearner", folder: Path) -> None:
@@ -42,15 +45,28 @@ def load_learner(learner: "Learner | ShardedLearner", folder: Path) -> None:
     Raises CheckpointError if that is no learner, or one of another model."""
     try:
         with safe_open(folder / FILE, framework="pt") as opened:
+            if (opened.metadata() or {}).get("base", "") != base_of(learner):
+                raise CheckpointError(
+                    f"it holds an adapter, or weights, for another model than policy {learner.policy.name!r} is now"
+                )
             learner.restore(opened.get_tensor)
             torch.set_rng_state(opened.get_tensor(RANDOM_STATE))
     except (SafetensorError, OSError, RuntimeError) as error:
         raise CheckpointError(f"its {FILE} is not of this learner: {error}") from error
 
 
-def write_tensors(tensors: Mapping[str, Tensor], file: Path) -> None:
-    """Write ``tensors`` one at a time: safetensors' ``save_file`` first copies all off a GPU."""
-    header, end = {}, 0
+def base_of(learner: "Learner | ShardedLearner") -> str:
+    """Return a digest of the weights that ``learner`` adapts; "" if it trains all weights."""
+    if not adapted_layers(learner.policy.model):
+        return ""
+    return digest_of(policy_folder(learner.policy.name))
+
+
+def write_tensors(tensors: Mapping[str, Tensor], file: Path, base: str = "") -> None:
+    """Write ``tensors`` one at a time: safetensors' ``save_file`` first copies all off a GPU. ``base`` is
+    the digest of the model that they adapt."""
+    header: dict[str, Any] = {"__metadata__": {"base": base}}
+    end = 0
     for name, tensor in tensors.items():
         place = [end, end := end + tensor.nbytes]
         header[name] = {"dtype": TYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": place}

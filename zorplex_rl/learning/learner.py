@@ -38,6 +38,7 @@ from zorplex_rl.learning.losses import (
 from zorplex_rl.learning.ratios import Diagnostics, effective_sample_size, episode_log_ratios, mismatch
 from zorplex_rl.policy.decoder import project, states_of
 from zorplex_rl.policy.load import Policy
+from zorplex_rl.policy.lora import adapted_layers, as_it_began
 from zorplex_rl.task.episode import Episode
 
 LOSS_SETTINGS = ("clip_low", "clip_high", "truncation")
@@ -180,6 +181,7 @@ def add_gradients(
     log π in the step's first update; None in that update."""
     loss = loss_of(learner.config)
     kl_coefficient = learner.config.kl_coefficient
+    is_adapted = bool(adapted_layers(learner.policy.model))
     largest_square = None
     if loss.bound == "second moment":
         _, (squares,) = learner.of_all_ranks({}, [squares_of(learner, batches)])
@@ -190,6 +192,11 @@ def add_gradients(
         # If all advantages are 0 and no KL penalty is set, only diagnostics are needed.
         with torch.set_grad_enabled(kl_coefficient > 0 or bool(batch.advantage.any())):
             logp, entropy = learner.run(token_logprobs, learner.policy, batch, learner.temperature)
+        reference = batch.reference_logp
+        if kl_coefficient > 0 and is_adapted:
+            # The starting policy is the same model as it began.
+            with torch.no_grad(), as_it_began(learner.policy.model):
+                reference, _ = learner.run(token_logprobs, learner.policy, batch, learner.temperature)
         given = LossInputs(
             logp=logp,
             behaviour_logp=batch.behaviour_logp,
@@ -201,7 +208,7 @@ def add_gradients(
         )
         value, shares = policy_loss(loss, given)
         if kl_coefficient > 0:
-            penalty = kl_penalty(logp, batch.reference_logp, batch.mask, tokens)
+            penalty = kl_penalty(logp, reference, batch.mask, tokens)
             shares["reference_kl"] = penalty.item()
             value = value + kl_coefficient * penalty
         if value.requires_grad:

@@ -21,13 +21,18 @@ from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from zorplex_rl.config import Config
 from zorplex_rl.errors import PolicyError
 from zorplex_rl.policy import smollm2
 from zorplex_rl.policy.model_folder import (
+    ADAPTER_CONFIG,
     INDEX,
+    adapter_folder,
+    digest_of,
     missing_file,
     read_config,
     read_generation,
+    read_json,
     weight_files,
     weight_shapes,
 )
@@ -64,10 +69,12 @@ def load_policy(
     dtype: str = "float32",
     template_arguments: str = "",
     of_transformers: bool = False,
+    lora_rank: int = 0,
 ) -> Policy:
-    """Load ``name``: ``embedded``, a folder's path, or a hub id, cached or to be downloaded. The
-    model is transformers' if it is ``of_transformers``, or of another family than ours. Raises
-    PolicyError if there is no such policy, or if it cannot be used."""
+    """Load ``name``: ``embedded``, the folder of a model or of an adapter, or a hub id, cached or to be
+    downloaded. The model is transformers' if it is ``of_transformers``, or of another family than ours.
+    With a ``lora_rank`` it is adapted, else an adapter is merged into it. Raises PolicyError if there is
+    no such policy, or if it cannot be used."""
     import torch
 
     from zorplex_rl.policy.model import Model, is_of_the_family
@@ -78,6 +85,7 @@ def load_policy(
     with _refused(name):
         is_ours = not of_transformers and is_of_the_family(read_config(folder))
         model = (_load_ours if is_ours else _load_with_transformers)(folder, getattr(torch, dtype))
+        add_adapter(model, name, folder, lora_rank)
     model.to(device).eval()
     if not isinstance(model, Model):
         check_paths(name, model)
@@ -147,7 +155,8 @@ def _find(name: str) -> Path:
         return smollm2.cached()
     path = Path(name).expanduser()
     if path.exists():
-        return path
+        adapter = adapter_folder(name)
+        return _find(read_json(adapter / ADAPTER_CONFIG)["base_model_name_or_path"]) if adapter else path
     if name.count("/") != 1 or name.startswith((".", "/", "~")):
         raise PolicyError(
             f"policy {name!r} does not exist; give {EMBEDDED!r}, a folder or a hub id like 'Qwen/Qwen2.5-0.5B-Instruct'"
@@ -224,6 +233,31 @@ def _load_with_transformers(folder: Path, dtype: torch.dtype) -> PreTrainedModel
     return model
 
 
+def load_policy_of(config: Config, device: str | torch.device = "cpu", dtype: str | None = None) -> Policy:
+    """Load the policy of a run of ``config``, in its number type or in ``dtype``."""
+    return load_policy(
+        config.policy, device, dtype or config.dtype, config.template_arguments, lora_rank=config.lora_rank
+    )
+
+
+def add_adapter(model: PreTrainedModel | Model, name: str, folder: Path, rank: int) -> None:
+    """Put a new adapter of ``rank`` beside ``model``, whose weights are in ``folder``; or that in the
+    folder ``name``, if it is one, merged into the model if ``rank`` is 0."""
+    from zorplex_rl.policy.lora import adapt, load_adapter, merge
+
+    adapter = adapter_folder(name)
+    if adapter is None:
+        if rank:
+            adapt(model, rank)
+        return
+    settings = read_json(adapter / ADAPTER_CONFIG)
+    if rank not in (0, settings["r"]):
+        raise ValueError(f"its adapter has rank {settings['r']}; give --lora-rank {settings['r']}, or 0 to merge it")
+    load_adapter(model, adapter, settings, digest_of(folder))
+    if rank == 0:
+        merge(model)
+
+
 def end_ids(model: PreTrainedModel | Model, tokenizer: Tokenizer) -> tuple[int, ...]:
     """Return the ids that end a text, from the model's generation settings, the tokenizer and its
     chat template."""
@@ -241,8 +275,10 @@ def save_model(model: PreTrainedModel | Model, tokenizer: Tokenizer, folder: Pat
     """Write ``model`` and ``tokenizer`` as a folder that ``load_policy`` reads. Raises OSError."""
     from safetensors import SafetensorError
 
+    from zorplex_rl.policy.lora import merged_weights
+
     try:
-        model.save_pretrained(folder)
+        model.save_pretrained(folder, state_dict=merged_weights(model))
     except SafetensorError as error:
         raise OSError(errno.EIO, str(error), str(folder)) from error
     tokenizer.save_pretrained(folder)

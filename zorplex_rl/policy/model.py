@@ -26,6 +26,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from zorplex_rl.policy.lora import AdaptedLinear
 from zorplex_rl.policy.model_folder import FAMILY, filled, rope_of
 
 ROTATIONS = {
@@ -121,7 +122,12 @@ class Logits(NamedTuple):
 
 def linear(x: Tensor, layer: Any) -> Tensor:
     """Return ``layer(x)``, without what calling a module costs."""
-    weight, bias = layer.weight, layer.bias
+    product = product_of(x, layer.weight, layer.bias)
+    return product + layer.narrow_path(x) if isinstance(layer, AdaptedLinear) else product
+
+
+def product_of(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Return x · weightᵀ + bias, by whichever library is faster."""
     if weight.numel() < LARGE or not ONEDNN or torch.is_grad_enabled() or not x.is_cpu or x.dtype != torch.float32:
         return F.linear(x, weight, bias)
     return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
@@ -312,15 +318,15 @@ class Model(nn.Module):
         """Return the number of weights; a shared one counts once."""
         return sum(parameter.numel() for parameter in self.parameters())
 
-    def save_pretrained(self, folder: Path) -> None:
-        """Write the files of a model folder, which transformers reads, too."""
+    def save_pretrained(self, folder: Path, state_dict: dict[str, Tensor]) -> None:
+        """Write the files of a model folder with the weights ``state_dict``, which transformers reads, too."""
         from safetensors.torch import save_file
 
         folder.mkdir(parents=True, exist_ok=True)
         for name, settings in (("config", self.config), ("generation_config", self.generation_config)):
             text = json.dumps(vars(settings), indent=2, sort_keys=True)
             (folder / f"{name}.json").write_text(text + "\n", encoding="utf-8")
-        weights = {name: value.detach().contiguous() for name, value in self.named_parameters()}
+        weights = {name: value.contiguous() for name, value in state_dict.items()}
         save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
 

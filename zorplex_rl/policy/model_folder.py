@@ -4,10 +4,13 @@
     model.safetensors.index.json    names the files of the weights, if they are several
     model.safetensors               all weights, if that index is not there, or its files are not
 
-Other files of weights (an adapter, an older copy) are no part of the model.
+Other files of weights (an adapter, an older copy) are no part of the model. A folder that has only an
+adapter names the model that it belongs to in ``adapter_config.json`` (lora.py).
 """
 
+import hashlib
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ from safetensors import SafetensorError, safe_open
 FAMILY = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 """Kinds of model that ``model.py`` computes, with transformers' names."""
 INDEX = "model.safetensors.index.json"
+ADAPTER_CONFIG = "adapter_config.json"
 SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
 
 
@@ -24,6 +28,23 @@ def missing_file(folder: Path, *names: str) -> str:
     weights = weight_files(folder) or [folder / "model.safetensors"]
     needed = [*(folder / name for name in names), *weights]
     return next((file.name for file in needed if not file.is_file()), "")
+
+
+def adapter_folder(name: str) -> Path | None:
+    """Return the folder ``name`` if it has an adapter and no model."""
+    folder = Path(name).expanduser()
+    has_only_adapter = (folder / ADAPTER_CONFIG).is_file() and not (folder / "config.json").is_file()
+    return folder if has_only_adapter else None
+
+
+@cache
+def digest_of(folder: Path) -> str:
+    """Return a digest of the weights in ``folder``: by it an adapter knows its model again."""
+    digest = hashlib.sha256()
+    for path in weight_files(folder):
+        with path.open("rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()
 
 
 def weight_files(folder: Path) -> list[Path]:

@@ -27,7 +27,7 @@ import torch
 from zorplex_rl.config import Config
 from zorplex_rl.learning.advantages import ADVANTAGES
 from zorplex_rl.learning.learner import Learner, response_logprobs
-from zorplex_rl.policy.load import Policy, load_policy
+from zorplex_rl.policy.load import Policy, load_policy_of
 from zorplex_rl.policy.requests import EngineEvent, Sampling, group_requests, held_out_requests
 from zorplex_rl.policy.rollout import RolloutEngine
 from zorplex_rl.task.environment import Environment
@@ -188,7 +188,7 @@ class Execution:
         rewards = [[e.scored.reward for e in group] for group in groups]
         advantages = [a for group in ADVANTAGES[config.learner.loss](rewards) for a in group]
         reference = None
-        if config.learner.kl_coefficient > 0:
+        if config.learner.kl_coefficient > 0 and not config.lora_rank:
             reference = response_logprobs(self.policy, episodes, config.temperature, config.learner.token_budget)
         return Trained(step, [n for n, _ in batch], episodes, self.learner.step(episodes, advantages, reference))
 
@@ -211,7 +211,7 @@ class Execution:
     def _load(self, dtype: str) -> Policy:
         """Return the policy, loaded as the run's processes loaded it. A copy in memory begins at
         other addresses; with other remainders of 64 the last bit of a product may differ."""
-        return load_policy(self.policy.name, self.policy.model.device, dtype, self.config.template_arguments)
+        return load_policy_of(self.config, self.policy.model.device, dtype)
 
     @torch.no_grad()
     def _take_weights(self, policy: Policy) -> None:

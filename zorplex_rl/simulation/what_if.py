@@ -23,7 +23,8 @@ from safetensors.torch import load_file
 from zorplex_rl.config import Config
 from zorplex_rl.errors import ConfigError
 from zorplex_rl.learning.checkpoint import FILE
-from zorplex_rl.policy.load import Policy, load_policy
+from zorplex_rl.policy.load import Policy, load_policy_of
+from zorplex_rl.policy.lora import merged_weights
 from zorplex_rl.policy.requests import EngineEvent
 from zorplex_rl.run.folder import MetricsRow, RunFolder, read_config, step_of
 from zorplex_rl.run.journal import Sitting, Written, WrittenBatch, machine, read_journal
@@ -82,7 +83,7 @@ def read_recording(
     with folder.locked():
         sittings = read_journal(folder.journal)
     source = EnvironmentSource.of(config)
-    policy = load_policy(config.policy, device, config.dtype, config.template_arguments)
+    policy = load_policy_of(config, device)
     return RecordedRun(folder, config, source, sittings, folder.metrics(), policy)
 
 
@@ -111,7 +112,7 @@ def replay(recording: RecordedRun, on_step: Callable[[int, Policy], None] = lamb
     """Execute the run again, unchanged, and compare all of it with what it wrote. ``on_step`` gets the policy, too."""
 
     def compare_weights(name: str, file: Path) -> None:
-        own = execution.learner.policy.model.state_dict() | execution.learner.state_dict()
+        own = merged_weights(execution.learner.policy.model) | execution.learner.state_dict()
         written = load_file(file)
         wrong = [key for key in written.keys() & own.keys() if not written[key].equal(own[key].detach().cpu())]
         found.note("files of weights", f"{min(wrong)} of the {name}" if wrong else None)

@@ -85,10 +85,10 @@ class ModelActor(TimedActor):
             return await asyncio.to_thread(function, *args)
 
     def _load(self) -> None:
-        from zorplex_rl.policy.load import load_policy
+        from zorplex_rl.policy.load import load_policy_of
 
         prepare(self.device, self.config.threads)
-        self.policy = load_policy(self.config.policy, self.device, self.dtype, self.config.template_arguments)
+        self.policy = load_policy_of(self.config, self.device, self.dtype)
 
 
 class DatasetActor(Actor):

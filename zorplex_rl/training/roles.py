@@ -144,7 +144,7 @@ def services_of(config: Config, source: EnvironmentSource, hosts: Hosts, devices
         "generator": Service("generator", start_generator, of_generators),
         "reward": stateless("reward", replicas_of(actors.RewardActor, source, named=True), "score"),
     }
-    if config.learner.kl_coefficient > 0:
+    if config.learner.kl_coefficient > 0 and not config.lora_rank:
         start = on_hosts(actors.ReferenceActor, [devices["reference"]])
         services["reference"] = stateless("reference", start, "logprobs")
     if tools:

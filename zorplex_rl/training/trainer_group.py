@@ -68,7 +68,7 @@ class TrainerRankActor(TrainerActor):
         from torch.distributed.device_mesh import init_device_mesh
 
         from zorplex_rl.learning.sharded_learner import ShardedLearner
-        from zorplex_rl.policy.load import load_policy
+        from zorplex_rl.policy.load import load_policy_of
         from zorplex_rl.training.shard_transports import RankPublisher
 
         config, kind = self.config, self.device.partition(":")[0]
@@ -81,7 +81,7 @@ class TrainerRankActor(TrainerActor):
             timeout=datetime.timedelta(seconds=COLLECTIVE_SECONDS),
         )
         # In main memory, wherever the shards go.
-        self.policy = load_policy(config.policy, "cpu", config.dtype, config.template_arguments)
+        self.policy = load_policy_of(config)
         torch.manual_seed(config.seed)
         mesh = init_device_mesh(kind, (self.ranks,))
         self._learner = ShardedLearner(self.policy, mesh, config.learner, config.steps, config.temperature)
@@ -91,11 +91,11 @@ class TrainerRankActor(TrainerActor):
             self._meeting.unlink()
 
     def _whole_policy(self) -> "Policy | None":
-        from zorplex_rl.policy.load import load_policy
+        from zorplex_rl.policy.load import load_policy_of
 
         if (weights := self._learner.whole_weights()) is None:
             return None
-        whole = load_policy(self.config.policy, "cpu", self.config.dtype, self.config.template_arguments)
+        whole = load_policy_of(self.config)
         whole.model.load_state_dict(weights)
         return whole
 

@@ -98,13 +98,16 @@ def check_shapes(mine: Mapping[str, tuple[int, ...]], theirs: Mapping[str, tuple
 
 
 def named_weights(weights: Weights) -> dict[str, Tensor]:
-    """Return parameters and saved buffers by name. A tensor with two names (tied embeddings)
-    appears once."""
+    """Return what training changes, by name: parameters and saved buffers or, of an adapted model, the
+    adapters. A tensor with two names (tied embeddings) appears once."""
     if isinstance(weights, Mapping):
         return dict(weights)
+    parameters = dict(weights.named_parameters())
+    trained = {name: p.data for name, p in parameters.items() if p.requires_grad}
+    if len(trained) < len(parameters):
+        return trained
     saved = weights.state_dict(keep_vars=True).keys()
-    buffers = {name: buffer for name, buffer in weights.named_buffers() if name in saved}
-    return {name: p.data for name, p in weights.named_parameters()} | buffers
+    return trained | {name: buffer for name, buffer in weights.named_buffers() if name in saved}
 
 
 def gpu_of(weights: Weights) -> torch.device | None:
