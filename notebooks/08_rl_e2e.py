@@ -206,7 +206,9 @@ def _():
 
 @app.function
 async def generate(generator, may_start, ready, newest, news, steps, per_step, max_lag):
-    version, started, batch = 0, 0, None
+    version = 0
+    started = 0
+    batch = None
     async with asyncio.TaskGroup() as under_way:
         while started < steps * per_step:
             news.clear()  # before we look, so that no news is missed
@@ -310,10 +312,10 @@ def _():
         train_solution,
         level="core",
         minutes=10,
-        lines=10,
+        lines=15,
         hints=(
             "What is an episode compared with: its group, or the batch? And what must be true before `news.set()`, if the generator looks at `newest.version` at once?",
-            "`batch = [await ready.get() for _ in range(per_step)]`. A loop over `batch` fills two lists with `+=`. Then `step`, `publish`, `newest.version`, `news.set()`, `on_step`, in this order.",
+            "`per_step` times `rewards, group = await ready.get()`: each time two lists grow, `episodes` and `advantages`. Then `step`, `publish`, `newest.version`, `news.set()`, `on_step`, in this order.",
         ),
     )
     return loop, whose_loop
@@ -672,11 +674,15 @@ def check_train(train):
 @app.function(hide_code=True)
 async def train_solution(trainer, ready, newest, news, steps, per_step, on_step):
     for step in range(steps):
-        batch = [await ready.get() for _ in range(per_step)]
-        episodes = [episode for _, group in batch for episode in group]
+        episodes = []
         advantages = []
-        for rewards, _ in batch:
-            advantages += [(r - fmean(rewards)) / (pstdev(rewards) + 1e-4) for r in rewards]
+        for _ in range(per_step):
+            rewards, group = await ready.get()
+            mean = fmean(rewards)
+            deviation = pstdev(rewards)
+            for reward in rewards:
+                advantages.append((reward - mean) / (deviation + 1e-4))
+            episodes.extend(group)
         metrics = await trainer.step(episodes, advantages)
         newest.version = await trainer.publish()
         news.set()
