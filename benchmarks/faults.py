@@ -83,8 +83,8 @@ def run(options: Options, seed: int, victims: tuple[str, ...]) -> Measured:
 def pid_of(controller: Controller, role: str) -> int:
     """Return the id of a live process of ``role``."""
     if role == "trainer":
-        return controller.trainer.service.replicas[0].pid
-    return controller.services[role].router.ready[0].pid
+        return controller.roles.trainer.service.replicas[0].pid
+    return controller.roles.services[role].router.ready[0].pid
 
 
 def tabulate(found: dict[str, list[Measured]]) -> None:

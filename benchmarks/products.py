@@ -21,10 +21,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from zorplex_rl.config import LearnerConfig
 from zorplex_rl.learning.batches import collate
-from zorplex_rl.learning.learner import Learner, add_gradients, token_logprobs
+from zorplex_rl.learning.learner import Learner, add_gradients
 from zorplex_rl.policy.load import Policy
+from zorplex_rl.policy.requests import Sampling, group_requests
 from zorplex_rl.policy.rollout import rollout
-from zorplex_rl.policy.tool_loop import Sampling, group_requests
 from zorplex_rl.task.environment import Zorplex
 from zorplex_rl.task.specs import run_tool
 
@@ -99,7 +99,7 @@ def measure(policy: Policy, prompts: int, group_size: int = 8, shots: int = 2, r
     model, tasks = policy.model, Zorplex(0, ("simple:easy",), shots).tasks(("simple:easy",), prompts)
     requests = group_requests(enumerate(tasks), group_size, 0)
     sampling = Sampling(slots=len(requests))
-    learner, config = Learner(policy, LearnerConfig(learning_rate=1e-6)), LearnerConfig()
+    learner = Learner(policy, LearnerConfig(learning_rate=1e-6))
 
     def part(name: str, work: Callable[[], Any], tokens: Callable[[Any], int]) -> tuple[Part, Any]:
         seconds, result = timed(work, model.device, repeats)
@@ -116,9 +116,8 @@ def measure(policy: Policy, prompts: int, group_size: int = 8, shots: int = 2, r
     advantages = [1.0 if index % 2 else -1.0 for index in range(len(episodes))]
 
     def gradient() -> int:
-        batches = collate(episodes, advantages, config.token_budget, device=model.device)
-        forward = lambda batch: token_logprobs(policy, batch)  # noqa: E731
-        add_gradients(forward, batches, found.tokens, config, None, None)
+        batches = collate(episodes, advantages, learner.config.token_budget, device=model.device)
+        add_gradients(learner, batches, found.tokens)
         for master in learner.optimizer.masters:
             master.grad = None
         return sum(batch.tree.ids.numel() for batch in batches)

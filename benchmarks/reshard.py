@@ -28,8 +28,9 @@ from torch.distributed.tensor.placement_types import _StridedShard
 
 from zorplex_rl.course.nb07b import gather_then_scatter_bytes, minimum_bytes
 from zorplex_rl.course.shard_rings import ShardPublisher, offer_all, subscribe
-from zorplex_rl.services.replica import Replica, spawn
+from zorplex_rl.services.replica import Replica
 from zorplex_rl.services.runtime import Actor, concurrent_endpoint
+from zorplex_rl.services.spawn import spawn
 from zorplex_rl.training.transports import Subscriber
 from zorplex_rl.weights.reshard.plan import Sharding, local_box
 from zorplex_rl.weights.reshard.sharded_model import Description, ModelPlan, ShardedWeight, plan_model

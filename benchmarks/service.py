@@ -2,38 +2,49 @@
 
     a call        ``service.METHOD.route`` against Monarch's bare ``call_one`` on the same replicas, one caller
     throughput    the same with many callers at once
-    faults        every second a replica is killed, stopped or made to raise, or the service is scaled, while this process and
-                  two others send requests. Replicas write down which requests they answer, so a lost or doubled one is seen
+    faults        again and again a replica is killed, stopped or made to raise, or the service is scaled, while this process
+                  and two others send requests. Replicas write down which they answer, so a lost or doubled one is seen
     burst         ten times the load on a service that scales itself
 
 Time is what a caller sees, from the call to its answer.
+
+    python benchmarks/service.py --storm 60             the faults alone, for an hour, in two processes at once, each of which
+                                                        controls a service of the same name; each storm is a line
+    python benchmarks/service.py --storm 30 --first 17  go on with storm 17
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import random
 import signal
+import sys
 import tempfile
 import time
 from collections import Counter
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from itertools import cycle
 from pathlib import Path
 from statistics import median
 
+import psutil
 import tyro
 from table import describe_machine, print_table
 
+from zorplex_rl.services.options import ReplicaFailed, ServiceError, ServiceOptions
 from zorplex_rl.services.registry import get_service, register_service
-from zorplex_rl.services.replica import ReplicaFailed, ServiceError, ServiceOptions, replicas_of, spawn
 from zorplex_rl.services.replica_set import Restart
 from zorplex_rl.services.runtime import Actor, ActorError, concurrent_endpoint
 from zorplex_rl.services.service import Service, ServiceEndpoints
+from zorplex_rl.services.spawn import replicas_of, spawn
 
 FAULTS = {"kill -9": signal.SIGKILL, "SIGSTOP": signal.SIGSTOP}
+ANSWERED, FAILED = "answered", "failed, the error naming replica and cause"
+WRONG = ("anything else", "answered but not done", "done twice, not idempotent", "scaling failed", "processes left")
+"""Of these there should be none."""
 REPLICAS = 4
 AT_ONCE = 64
 """Callers of the second part."""
@@ -49,6 +60,14 @@ class Options:
     """Calls of each kind: of one caller, then as many of 64 in each of five turns."""
     requests: int = 9_999
     """Requests under faults, of three calling processes together."""
+    faults: int = 200
+    """Faults meanwhile, spread evenly over the requests. About a half of them kill or stop a replica."""
+    storm: float = 0.0
+    """Minutes for which storms follow each other; then nothing else is done."""
+    first: int = 0
+    """Number of the first storm, from which its faults are drawn."""
+    controllers: int = 2
+    """Processes that have their storms side by side."""
 
 
 class Worker(Actor):
@@ -142,57 +161,138 @@ async def send(service: ServiceEndpoints, numbers: list[int]) -> list[object]:
     return await asyncio.gather(*map(request, numbers), return_exceptions=True)
 
 
-async def under_faults(service: Service, restarts: list[Restart], journal: Path, requests: int) -> None:
-    rng, faults = random.Random(0), Counter[str]()
-    back: dict[str, list[float]] = {name: [] for name in FAULTS}
+@dataclass(frozen=True, slots=True)
+class Books:
+    """What became of requests and replicas: how often, and the seconds until a replica was replaced, for
+    each fault."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    back: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in FAULTS})
+
+    def add(self, other: Books) -> None:
+        self.counts.update(other.counts)
+        for name, seconds in other.back.items():
+            self.back[name] += seconds
+
+    @property
+    def balance(self) -> bool:
+        return not any(self.counts[name] for name in WRONG)
+
+    def __str__(self) -> str:
+        struck = sum(map(len, self.back.values()))
+        told = f"{self.counts[ANSWERED]} answered, {self.counts[FAILED]} failed with their cause, {struck} replicas replaced"
+        return told if self.balance else f"{told}, WRONG: { ({name: self.counts[name] for name in WRONG}) }"
+
+    def rows(self) -> list[list[str]]:
+        rows = [[name, str(count)] for name, count in self.counts.items()]
+        for fault, seconds in self.back.items():
+            worst = f"{median(seconds):.1f} (worst {max(seconds):.1f})" if seconds else "–"
+            rows.append([f"replaced after {fault}, s", worst])
+        return rows
+
+
+async def under_faults(options: Options, seed: int = 0) -> Books:
+    """Strike a service of its own while requests are sent to it. Returns what became of them."""
+    rng, books, restarts = random.Random(seed), Books(), list[Restart]()
+    faults: Counter[str] = Counter()
+    struck: set[str] = set()
+    share = options.requests // CALLERS
     running: set[asyncio.Task[None]] = set()
 
-    async def strike() -> None:
-        while True:
-            await asyncio.sleep(1.0)
-            fault = rng.choice([*FAULTS, "raise", "scale"])
-            ready = [replica for replica in service.router.ready if replica.pid]
-            faults[fault] += 1
-            if fault == "scale":
-                running.add(asyncio.create_task(service.scale_to(rng.randint(2, REPLICAS + 2))))
-            elif fault == "raise":
-                with suppress(ActorError, ServiceError):
-                    await service.complain.route()
-            elif ready:
-                victim = rng.choice(ready)
+    async def strike(service: Service) -> None:
+        fault = rng.choice([*FAULTS, "raise", "scale"])
+        if fault == "scale":
+            running.add(asyncio.create_task(service.scale_to(rng.randint(2, REPLICAS + 2))))
+        elif fault == "raise":
+            with suppress(ActorError, ServiceError):
+                await service.complain.route()
+        else:
+            while not (unharmed := [replica for replica in service.router.ready if replica.name not in struck]):
+                await asyncio.sleep(0.01)
+            victim = rng.choice(unharmed)
+            struck.add(victim.name)
+            with suppress(ProcessLookupError):
                 os.kill(victim.pid, FAULTS[fault])
-                running.add(asyncio.create_task(time_recovery(victim.name, fault, time.monotonic())))
+            running.add(asyncio.create_task(time_recovery(victim.name, fault, time.monotonic())))
+        faults[f"fault: {fault}"] += 1
+
+    async def strikes(service: Service) -> None:
+        counts = service.router.counts
+        for number in range(options.faults):
+            # Of this process's share of the requests.
+            while counts["answered"] + counts["failed"] < share * number / options.faults:
+                await asyncio.sleep(0.01)
+            await strike(service)
 
     async def time_recovery(name: str, fault: str, began: float) -> None:
         while name not in {restart.died for restart in restarts}:
             await asyncio.sleep(0.01)
-        back[fault].append(time.monotonic() - began)
+        books.back[fault].append(time.monotonic() - began)
 
-    others = [await spawn(f"caller_{number}", Caller) for number in range(1, CALLERS)]
-    share = requests // CALLERS
-    numbers = [list(range(start, start + share)) for start in range(0, CALLERS * share, share)]
-    striking = asyncio.create_task(strike())
-    sends = [caller.actor.send.call_one(service.name, mine) for caller, mine in zip(others, numbers[1:], strict=True)]
-    parts = await asyncio.gather(send(service, numbers[0]), *(sent.as_asyncio() for sent in sends))
-    striking.cancel()
-    await asyncio.wait(running, timeout=20)
-    for caller in others:
-        await caller.stop()
+    few_slots = ServiceOptions(REPLICAS, idempotent=("look_up",), max_in_flight=6, wait_timeout=120, start_timeout=60)
+    with tempfile.TemporaryDirectory() as folder:
+        async with Service("faulty", replicas_of(Worker, folder), few_slots, restarts.append) as service:
+            await register_service(service)
+            others = [await spawn(f"caller_{number}", Caller) for number in range(1, CALLERS)]
+            own, *rest = [list(range(start, start + share)) for start in range(0, CALLERS * share, share)]
+            sends = [
+                caller.actor.send.call_one(service.name, theirs) for caller, theirs in zip(others, rest, strict=True)
+            ]
+            striking = asyncio.create_task(strikes(service))
+            parts = await asyncio.gather(send(service, own), *(sent.as_asyncio() for sent in sends))
+            striking.cancel()
+            # A replica that was scaled away is not replaced.
+            ended, waiting = await asyncio.wait({striking, *running}, timeout=20)
+            for task in waiting:
+                task.cancel()
+            for caller in others:
+                await caller.stop()
+        journals = {int(file.name): file.read_text().split() for file in Path(folder).iterdir()}
     outcomes = list(enumerate(outcome for part in parts for outcome in part))
-    done = Counter(int(line) for file in journal.iterdir() for line in file.read_text().split())
-    rows = {
-        "requests of three processes": len(outcomes),
-        "answered": sum(outcome == number for number, outcome in outcomes),
-        "failed, the error naming replica and cause": sum(isinstance(found, ReplicaFailed) for _, found in outcomes),
-        "anything else": sum(not (found == n or isinstance(found, ReplicaFailed)) for n, found in outcomes),
-        "answered but not done": sum(found == n and n % 2 == 0 and not done[n] for n, found in outcomes),
-        "not idempotent and done twice": sum(count > 1 for count in done.values()),
-        "faults": ", ".join(f"{count} × {fault}" for fault, count in sorted(faults.items())),
-    }
-    for fault, seconds in back.items():
-        rows[f"replaced after {fault}, s"] = f"{median(seconds):.1f} (worst {max(seconds):.1f})" if seconds else "–"
-    cells = [[name, str(value)] for name, value in rows.items()]
-    print_table("Three calling processes, a fault every second", ["", "count"], cells)
+    done = Counter(int(line) for lines in journals.values() for line in lines)
+    books.counts["requests of three processes"] = len(outcomes)
+    books.counts[ANSWERED] = sum(outcome == number for number, outcome in outcomes)
+    books.counts[FAILED] = sum(isinstance(outcome, ReplicaFailed) for _, outcome in outcomes)
+    wrong = (
+        len(outcomes) - books.counts[ANSWERED] - books.counts[FAILED],
+        sum(outcome == number and number % 2 == 0 and not done[number] for number, outcome in outcomes),
+        sum(count > 1 for count in done.values()),
+        sum(not task.cancelled() and task.exception() is not None for task in ended),
+        len(await left_of(set(journals))),
+    )
+    books.counts.update(dict(zip(WRONG, wrong, strict=True)))
+    books.counts.update(dict(sorted(faults.items())))
+    return books
+
+
+async def left_of(workers: set[int]) -> set[int]:
+    """Return which of these processes are there after ten seconds."""
+    for _ in range(100):
+        if not (left := workers & {child.pid for child in psutil.Process().children(recursive=True)}):
+            break
+        await asyncio.sleep(0.1)
+    return left
+
+
+async def storms(options: Options) -> bool:
+    """Have one storm after the other. Returns whether the books of all processes balance."""
+    # Every death here is meant.
+    logging.getLogger("zorplex_rl").setLevel(logging.ERROR)
+    others = []
+    for number in range(1, options.controllers):
+        # Of an option that is given twice the last one counts.
+        flags = ["--controllers", "1", "--first", str(options.first + 1_000_000 * number)]
+        others.append(await asyncio.create_subprocess_exec(sys.executable, *sys.argv, *flags))
+    total, number, began = Books(), options.first, time.monotonic()
+    while number == options.first or time.monotonic() - began < 60 * options.storm:
+        books = await under_faults(options, number)
+        total.add(books)
+        print(f"storm {number}, until {(time.monotonic() - began) / 60:.1f} min: {books}", flush=True)
+        number += 1
+    codes = [await other.wait() for other in others]
+    print_table(f"Storms {options.first} to {number - 1}", ["", "count"], total.rows())
+    print(f"\nstorms {options.first} to {number - 1}: {total}", flush=True)
+    return total.balance and not any(codes)
 
 
 async def burst(journal: str) -> None:
@@ -221,21 +321,22 @@ async def burst(journal: str) -> None:
     print_table("A burst of ten times the load", columns, rows, errors)
 
 
-async def measure(options: Options) -> None:
-    print(describe_machine())
+async def measure(options: Options) -> bool:
+    """Measure. Returns whether the books of all requests under faults balance."""
+    print(describe_machine(), flush=True)
+    if options.storm:
+        return await storms(options)
     calm = ServiceOptions(replicas=REPLICAS, idempotent=("look_up", "who"), start_timeout=60)
     with tempfile.TemporaryDirectory() as folder:
         start = replicas_of(Worker, folder)
         async with Service("calls", start, calm) as service:
             await cost_of_a_call(service, options.calls)
             await throughput(service, options)
-        restarts: list[Restart] = []
-        few_slots = replace(calm, max_in_flight=6, wait_timeout=120)
-        async with Service("faulty", start, few_slots, restarts.append) as service:
-            await register_service(service)
-            await under_faults(service, restarts, Path(folder), options.requests)
+        books = await under_faults(options)
+        print_table("Three calling processes under faults", ["", "count"], books.rows())
         await burst(folder)
+    return books.balance
 
 
 if __name__ == "__main__":
-    asyncio.run(measure(tyro.cli(Options, description=__doc__)))
+    sys.exit(not asyncio.run(measure(tyro.cli(Options, description=__doc__))))

@@ -49,7 +49,8 @@ def record(notebook: ModuleType, config: SimpleNamespace, bonus: float, penalty:
         series["reward"].append(round(step.reward, 4))
         series["accuracy"].append(round(accuracy(step.episodes), 4))
         series["calls"].append(round(fmean(episode.tool_calls for episode in step.episodes), 3))
-        series["kl"].append(round(notebook.kl_solution(*nb08b.tokens_of(step.episodes, step.before)), 4))
+        apart = notebook.kl_solution(*nb08b.tokens_of(step.episodes, step.before)).item()
+        series["kl"].append(round(apart, 4))
     return {"bonus": bonus, "penalty": penalty, **series}
 
 

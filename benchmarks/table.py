@@ -5,12 +5,13 @@ Whoever wants it there pastes it, with the question, what was expected, and what
 
 from __future__ import annotations
 
-import os
 import platform
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+
+from zorplex_rl.devices import cores
 
 
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *notes: str) -> None:
@@ -29,9 +30,8 @@ def describe_machine() -> str:
 
     Never the host, a user or a path: the log is public.
     """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
     models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     processor = models[0] if models else platform.machine()
-    return f"{cores} cores, {processor}, Python {platform.python_version()}, torch {torch.__version__}"
+    return f"{cores()} cores, {processor}, Python {platform.python_version()}, torch {torch.__version__}"

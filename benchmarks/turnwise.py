@@ -19,7 +19,7 @@ import torch
 from transformers import GenerationConfig, StoppingCriteria, StoppingCriteriaList
 
 from zorplex_rl.policy.load import Policy
-from zorplex_rl.policy.tool_loop import encode_prompt, encode_text
+from zorplex_rl.policy.tokenizer import encode_prompt, encode_text
 from zorplex_rl.task.episode import Episode, Task, Turn
 from zorplex_rl.task.parser import ToolCall, answer_is_complete, find_call, format_result
 

@@ -28,8 +28,8 @@ from torch import Tensor, nn
 
 from zorplex_rl.errors import WeightPullError
 from zorplex_rl.services import runtime
-from zorplex_rl.services.replica import spawn
 from zorplex_rl.services.runtime import Actor, concurrent_endpoint
+from zorplex_rl.services.spawn import spawn
 from zorplex_rl.training.transports import SLOTS, Publisher, Subscriber, WeightSource, subscribe
 
 MB = 1_000_000

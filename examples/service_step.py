@@ -1,4 +1,4 @@
-"""One training step of which every role is a service: eight names, and no line of ``one_step``
+"""One training step of which every role is a service: seven names, and no line of ``one_step``
 knows which process answers.
 
     python examples/service_step.py
@@ -13,8 +13,7 @@ alone gives, token for token.
     tools           nothing                       calls go elsewhere
     reward          nothing                       calls go elsewhere
     reference       weights that never change     calls wait for its successor
-    replay_buffer   groups, and their age         the run ends, and resumes from its checkpoint
-    advantages      nothing                       the run ends; it need not
+    replay_buffer   groups that are under way        the run ends, and resumes from its checkpoint
     trainer         weights and optimizer         it loads a checkpoint and takes the steps since then again
 """
 
@@ -29,12 +28,14 @@ from types import SimpleNamespace
 import torch
 
 from zorplex_rl.config import Config, LearnerConfig
+from zorplex_rl.learning.advantages import group_relative
 from zorplex_rl.policy.load import load_policy
+from zorplex_rl.policy.requests import group_requests
 from zorplex_rl.policy.rollout import Sampling, rollout
-from zorplex_rl.policy.tool_loop import group_requests
+from zorplex_rl.services.options import ServiceOptions
 from zorplex_rl.services.registry import register_service
-from zorplex_rl.services.replica import ServiceOptions, replicas_of
 from zorplex_rl.services.service import Service
+from zorplex_rl.services.spawn import replicas_of
 from zorplex_rl.task.environment import Zorplex, kinds_of
 from zorplex_rl.task.own_task import EnvironmentSource
 from zorplex_rl.training import actors
@@ -68,7 +69,6 @@ def starts_of(run, device, services):
         "reward": replicas_of(actors.RewardActor, source, named=True),
         "reference": replicas_of(actors.ReferenceActor, run, device, named=True),
         "replay_buffer": replicas_of(actors.ReplayBufferActor, run),
-        "advantages": replicas_of(actors.AdvantageActor, run),
     }
 
 
@@ -86,13 +86,14 @@ async def one_step(roles, prompts):
         scores = await roles.reward.score.route(texts)
         for episode, score in zip(group, scores, strict=True):
             episode.score = score
-        await roles.replay_buffer.add.route([(number, group)])
+        written[number] = group
+        await roles.replay_buffer.add.route([(number, version)])
 
+    written = {}
     await asyncio.gather(*map(write_and_score, numbers, tasks))
-    groups = [group for _, group in await roles.replay_buffer.take.route()]
+    groups = [written[number] for number in await roles.replay_buffer.take.route()]
     rewards = [[episode.score.reward for episode in group] for group in groups]
-    by_group = await roles.advantages.compute.route(rewards)
-    advantages = [advantage for group in by_group for advantage in group]
+    advantages = [advantage for group in group_relative(rewards) for advantage in group]
     episodes = [episode for group in groups for episode in group]
     reference = await roles.reference.logprobs.route(episodes)
     metrics = await roles.trainer.step.route(episodes, advantages, reference)
@@ -167,7 +168,7 @@ async def main():
     print(f"{done.victim} was killed while it wrote; {done.retries} requests were sent again.")
     print(f"{same} of {len(done.episodes)} episodes are those of the same step in one process, token for token.")
     print(f"Loss {done.metrics['loss']:.4f}. Every policy process has version {set(done.versions)}.")
-    print(f"All of it, nine processes started and ended included, took {time.monotonic() - began:.0f} s.")
+    print(f"All of it, eight processes started and ended included, took {time.monotonic() - began:.0f} s.")
 
 
 if __name__ == "__main__":

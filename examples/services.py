@@ -14,9 +14,10 @@ import os
 import signal
 import time
 
-from zorplex_rl.services.replica import Overloaded, ServiceOptions, replicas_of, spawn
+from zorplex_rl.services.options import Overloaded, ServiceOptions
 from zorplex_rl.services.runtime import Actor, concurrent_endpoint
 from zorplex_rl.services.service import Service
+from zorplex_rl.services.spawn import replicas_of, spawn
 
 
 class Tool(Actor):

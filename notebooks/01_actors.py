@@ -16,7 +16,6 @@ app = marimo.App(
 
 with app.setup(hide_code=True):
     import asyncio
-    import os
     import pickle
     import queue
     import threading
@@ -32,6 +31,7 @@ with app.setup(hide_code=True):
     from zorplex_rl.course import nb01
     from zorplex_rl.course.figures import drawing_of
     from zorplex_rl.course.lesson import exercise, keep_open, lesson
+    from zorplex_rl.devices import cores
     from zorplex_rl.services.runtime import (
         Actor,
         ActorError,
@@ -754,7 +754,7 @@ def _(half, send_numbers, sums):
     _gain = (
         f"{_here / _end:.1f} times as fast as here"
         if _here > 1.15 * _end
-        else f"hardly faster than here, on the {os.cpu_count()} cores of this machine"
+        else f"hardly faster than here, on the {cores()} cores of this machine"
     )
     lesson.reveal(
         send_numbers,

@@ -16,7 +16,6 @@ app = marimo.App(
 
 with app.setup(hide_code=True):
     import random
-    from pathlib import Path
     from statistics import fmean, median, pstdev
     from textwrap import wrap
     from types import SimpleNamespace
@@ -25,12 +24,12 @@ with app.setup(hide_code=True):
 
     from zorplex_rl.config import LearnerConfig
     from zorplex_rl.course.figures.loop_drawing import loop_drawing
-    from zorplex_rl.course.kept_file import EXAMPLES, fill_in, keep
+    from zorplex_rl.course.kept_file import EXAMPLES, fill_in, keep, kept
     from zorplex_rl.course.lesson import exercise, lesson
     from zorplex_rl.course.lesson.later import later
     from zorplex_rl.course.widgets import LiveCurve, WhatIf
     from zorplex_rl.course.widgets.what_if import Knob
-    from zorplex_rl.policy.tool_loop import encode_prompt, encode_text
+    from zorplex_rl.policy.tokenizer import encode_prompt, encode_text
     from zorplex_rl.task.environment import Zorplex
     from zorplex_rl.task.parser import find_answer, find_call
     from zorplex_rl.task.rewards import score
@@ -736,14 +735,13 @@ def _():
 @app.cell(hide_code=True)
 def _(my_rl, write):
     lesson.wait_for(write)
-    _folder = Path(__file__).resolve().parents[1]
     _smollm2 = (EXAMPLES / "my_rl_smollm2.py").read_text()
     lesson.md(
         "In `marimo edit` a button writes it."
         if lesson.unattended()
-        else keep(my_rl, _folder / "my_rl.py")
+        else keep(my_rl, kept(__file__, "my_rl.py"))
         + "\n\n"
-        + keep(_smollm2, _folder / "my_rl_smollm2.py")
+        + keep(_smollm2, kept(__file__, "my_rl_smollm2.py"))
     )
     return
 

@@ -25,13 +25,13 @@ with app.setup(hide_code=True):
     from concurrent.futures import ThreadPoolExecutor
     from contextlib import suppress
     from functools import partial
-    from pathlib import Path
     from types import SimpleNamespace
 
     import marimo as mo
 
     from zorplex_rl.course import nb06, nb06_checks
     from zorplex_rl.course.figures import drawing_of
+    from zorplex_rl.course.kept_file import EXAMPLES, keep, kept
     from zorplex_rl.course.lesson import exercise, lesson
     from zorplex_rl.course.widgets import ServicePlayer
     from zorplex_rl.services.runtime import (
@@ -391,10 +391,8 @@ def _(my_delay):
 @app.cell(hide_code=True)
 def _(my_delay, my_keep_one, my_route, whose_keep_one, whose_route):
     pool_py = nb06.pool_file(__file__, my_delay, my_keep_one, my_route)
-    write_file = lesson.start_button(
-        "Write my_pool.py into this folder", seconds=float("nan")
-    )
-    short = Path(__file__).resolve().parents[1] / "examples" / "pool.py"
+    write_file = lesson.start_button("Write my_pool.py", seconds=float("nan"))
+    short = EXAMPLES / "pool.py"
     mo.vstack(
         [
             lesson.md(
@@ -414,8 +412,7 @@ def _(my_delay, my_keep_one, my_route, whose_keep_one, whose_route):
 @app.cell(hide_code=True)
 def _(pool_py, write_file):
     mo.stop(lesson.unattended() or not write_file.value)
-    Path("my_pool.py").write_text(pool_py)
-    mo.md("Written.")
+    lesson.md(keep(pool_py, kept(__file__, "my_pool.py")))
     return
 
 
@@ -715,11 +712,10 @@ def _():
 @app.cell(hide_code=True)
 def _(start_appendix):
     lesson.wait_for(start_appendix)
-    _examples = Path(__file__).resolve().parents[1] / "examples"
 
     def _run(name):
         """Return what a program in ``examples`` printed just now, and its source."""
-        program = _examples / name
+        program = EXAMPLES / name
         done = subprocess.run(
             [sys.executable, program], capture_output=True, text=True, check=True
         )

@@ -28,7 +28,7 @@ with app.setup(hide_code=True):
 
     from zorplex_rl.course import nb08, nb08_checks
     from zorplex_rl.course.figures.loop_drawing import loop_drawing
-    from zorplex_rl.course.kept_file import EXAMPLES, fill_in, functions_of, keep
+    from zorplex_rl.course.kept_file import EXAMPLES, fill_in, functions_of, keep, kept
     from zorplex_rl.course.lesson import exercise, lesson
     from zorplex_rl.course.widgets import LiveCurve
     from zorplex_rl.policy.load import load_policy
@@ -555,8 +555,11 @@ def _(config):
 @app.function
 async def kill_in_the_act(controller):
     """`kill -9` for a generator in the second half of the run, when it has begun to sample."""
-    generator = controller.services["generator"].replicas[0]  # one of two
-    while controller.step < controller.config.steps // 2 or "generate" in generator.doing:
+    generator = controller.roles.services["generator"].replicas[0]  # one of two
+    while (
+        controller.progress.step < controller.config.steps // 2
+        or "generate" in generator.doing
+    ):
         await asyncio.sleep(0.01)
     while "generate" not in generator.doing:
         await asyncio.sleep(0.01)
@@ -601,7 +604,7 @@ def _(ask_killed, books, config, loading_seconds, run_log):
 
 @app.cell(hide_code=True)
 def _(loop, rule, whose_loop, whose_rule):
-    _kept = functions_of(EXAMPLES.parent / "my_rl.py", "sample_episode", "policy_gradient")
+    _kept = functions_of(kept(__file__, "my_rl.py"), "sample_episode", "policy_gradient")
     _written = _kept | {"may_start": rule, "train": loop}
     my_async_rl = fill_in(EXAMPLES / "my_async_rl.py", _written)
     _text = lesson.md(f"""
@@ -622,8 +625,11 @@ def _(loop, rule, whose_loop, whose_rule):
 def _(my_async_rl, write):
     lesson.wait_for(write)
     _nobody = "In `marimo edit`, a button here writes the file."
-    _path = EXAMPLES.parent / "my_async_rl.py"
-    lesson.md(_nobody if lesson.unattended() else keep(my_async_rl, _path))
+    lesson.md(
+        _nobody
+        if lesson.unattended()
+        else keep(my_async_rl, kept(__file__, "my_async_rl.py"))
+    )
     return
 
 

@@ -477,19 +477,25 @@ def _():
     The usual guard is a KL penalty. KL, the Kullback–Leibler divergence, measures how far the policy
     is from its **reference**, a copy of what it was before training.
 
-    Write `kl`. It gets three lists of equal length, over all tokens of a batch: the log-prob `now`, the
+    Write `kl`. It gets three tensors of equal length, over all tokens of a batch: the log-prob `now`, the
     log-prob `before` by the reference, and whether the policy `sampled` the token. With d = now − before,
     the mean of `exp(-d) - 1 + d` over the sampled tokens estimates KL(policy ‖ reference)
     ([Schulman 2020](http://joschu.net/blog/kl-approx.html)).
+
+    As a part of the loss it also needs the right gradient. That of the mean is wrong: it takes the
+    tokens as given, but a policy that changes will draw others. It would be the gradient of the reverse,
+    KL(reference ‖ policy) ([Shah et al. 2025](https://arxiv.org/abs/2512.21852)). So multiply each term by a
+    number that is 1, and whose gradient is that of `now`.
     """)
     return
 
 
 @app.function
 def kl(now, before, sampled):
-    """Return an estimate in nats a token.
+    """Return an estimate in nats a token, whose gradient at `now` is that of KL.
 
-    kl([-1.0, 0.0], [-2.0, -9.0], [True, False]) is 0.368: the tool wrote the second token.
+    For the tensors [-1.0, 0.0], [-2.0, -9.0], [True, False] it is 0.368: the tool wrote the second
+    token. The gradient is [1.0, 0.0].
     """
     ...
 
@@ -501,10 +507,10 @@ def _():
         check_kl,
         kl_solution,
         level="core",
-        minutes=4,
+        minutes=5,
         hints=(
-            "Which tokens did the policy not choose? What would they do to the mean?",
-            "Collect `d = new - old` where `sampled` is true, with `zip(now, before, sampled, strict=True)`. Then `fmean(math.exp(-d) - 1 + d for d in …)`.",
+            "Which tokens did the policy not choose? What would they do to the mean? And of what is `exp` 1, if `x.detach()` is `x` without its gradient?",
+            "Take `d = (now - before)[sampled]`. The factor is the `exp` of `now - now.detach()` at the same tokens.",
         ),
     )
     return
@@ -540,7 +546,7 @@ def _(config, distance, old, policy, sampling, start_hack):
                     "reward": _step.reward,
                     "accuracy": accuracy(_step.episodes),
                     "calls": fmean(e.tool_calls for e in _step.episodes),
-                    "kl": float(distance(*nb08b.tokens_of(_step.episodes, _step.before))),
+                    "kl": distance(*nb08b.tokens_of(_step.episodes, _step.before)).item(),
                 }
             )
     card.seal()
@@ -697,14 +703,14 @@ def pass_at_k_solution(samples, correct, k):
 
 @app.function(hide_code=True)
 def check_kl(kl):
-    exercise.expect(kl, [-1.0, 0.0], [-2.0, -9.0], [True, False], result=math.exp(-1))
-    exercise.agree(kl, kl_solution, nb08b.drawn_tokens, times=30)
+    nb08b.check_kl(kl, kl_solution)
 
 
 @app.function(hide_code=True)
 def kl_solution(now, before, sampled):
-    apart = [new - old for new, old, own in zip(now, before, sampled, strict=True) if own]
-    return fmean(math.exp(-d) - 1 + d for d in apart)
+    d = (now - before)[sampled]
+    drawn = (now - now.detach())[sampled].exp()
+    return (drawn * ((-d).exp() - 1 + d)).mean()
 
 
 if __name__ == "__main__":

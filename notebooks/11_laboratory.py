@@ -35,8 +35,8 @@ with app.setup(hide_code=True):
     from zorplex_rl.course.stacks import AXES, STACKS
     from zorplex_rl.course.widgets import LiveCurve
     from zorplex_rl.policy.load import load_policy
+    from zorplex_rl.policy.requests import RolloutRequest, Sampling
     from zorplex_rl.policy.rollout import rollout
-    from zorplex_rl.policy.tool_loop import RolloutRequest, Sampling
     from zorplex_rl.simulation.what_if import read_recording, replay, what_if
     from zorplex_rl.task.environment import Zorplex, kinds_of
 

@@ -43,7 +43,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
 
 from zorplex_rl.policy.decoder import project
 from zorplex_rl.policy.load import Policy, load_policy, save_model
-from zorplex_rl.policy.tool_loop import encode_prompt, encode_text
+from zorplex_rl.policy.tokenizer import encode_prompt, encode_text
 from zorplex_rl.task.episode import Task
 from zorplex_rl.task.parser import format_result
 from zorplex_rl.task.specs import DIFFICULTIES, VALUES, TaskSpec, chain_of, get_spec

@@ -25,6 +25,7 @@ import torch
 from filelock import FileLock
 from hypothesis import HealthCheck, settings
 
+from zorplex_rl.devices import cores
 from zorplex_rl.policy.load import EMBEDDED_PATH, Policy, load_policy
 from zorplex_rl.policy.model import Model
 from zorplex_rl.run.folder import RunFolder
@@ -50,8 +51,7 @@ settings.load_profile("repeatable")
 def pytest_xdist_auto_num_workers(config):
     """Seven for two cores, since many tests wait for their processes, two without the slow ones; and
     as many as fit into memory, with 3 GB for each of them and the runs that it starts."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    wanted = cores if "not slow" in config.option.markexpr else 7 * cores // 2
+    wanted = cores() if "not slow" in config.option.markexpr else 7 * cores() // 2
     return max(1, min(wanted, psutil.virtual_memory().total // (3 * 2**30)))
 
 

@@ -12,10 +12,11 @@ from typing import Any
 import psutil
 
 from zorplex_rl.errors import ConfigError, WeightPullError
+from zorplex_rl.services.options import ServiceError, ServiceOptions
 from zorplex_rl.services.registry import get_service
-from zorplex_rl.services.replica import ServiceError, ServiceOptions, replicas_of
 from zorplex_rl.services.runtime import Actor, concurrent_endpoint
 from zorplex_rl.services.service import Service
+from zorplex_rl.services.spawn import replicas_of
 
 DEADLY = "a step that ends the process"
 
@@ -169,14 +170,13 @@ class Pupil(Actor):
         return list(self._taught)
 
     @concurrent_endpoint
-    async def save(self, path: str) -> None:
-        with open(path, "w") as file:
-            file.write("\n".join(self._taught))
+    async def save(self, folder: str) -> None:
+        os.makedirs(folder, exist_ok=True)
+        Path(folder, "taught").write_text("\n".join(self._taught))
 
     @concurrent_endpoint
-    async def load(self, path: str) -> None:
-        with open(path) as file:
-            self._taught = file.read().splitlines()
+    async def load(self, folder: str) -> None:
+        self._taught = Path(folder, "taught").read_text().splitlines()
 
 
 async def send(service: Any, method: str, numbers: list[int], seconds: float, at_once: int = 1000) -> list[Any]:

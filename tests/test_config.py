@@ -13,7 +13,7 @@ import pytest
 import zorplex_rl
 from zorplex_rl.config import Config, Difficulty, LearnerConfig, LossName, ServicesConfig, TaskName, TransportName
 from zorplex_rl.errors import ConfigError
-from zorplex_rl.learning.learner import KNOBS
+from zorplex_rl.learning.learner import LOSS_SETTINGS
 from zorplex_rl.learning.losses import LOSSES
 from zorplex_rl.task.specs import DIFFICULTIES, TASK_SPECS
 from zorplex_rl.training.transports import READERS
@@ -70,4 +70,4 @@ def test_every_setting_is_read_somewhere():
         if "course" not in path.parts:
             read |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     # The knobs go to the loss by their names.
-    assert Config().settings().keys() - read - set(KNOBS) == set()
+    assert Config().settings().keys() - read - set(LOSS_SETTINGS) == set()

@@ -12,12 +12,12 @@ import torch
 from runs import SMALL, rows, train_here
 
 from zorplex_rl.course.nb07 import Writer
-from zorplex_rl.hosts.lease import count_gpus
+from zorplex_rl.devices import count_gpus
 from zorplex_rl.policy.load import EMBEDDED_PATH, load_policy
 from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
 from zorplex_rl.run.folder import RunFolder
-from zorplex_rl.services.replica import spawn
 from zorplex_rl.services.runtime import concurrent_endpoint
+from zorplex_rl.services.spawn import spawn
 from zorplex_rl.sizing.measured import measure
 from zorplex_rl.sizing.memory import Workload
 from zorplex_rl.task.specs import get_spec

@@ -19,18 +19,19 @@ from zorplex_rl.learning.learner import Learner
 from zorplex_rl.learning.replay_buffer import ReplayBuffer
 from zorplex_rl.policy.load import load_policy
 from zorplex_rl.policy.rollout import RolloutEngine, RolloutRequest, RolloutStream
-from zorplex_rl.services.replica import ServiceOptions, replicas_of
+from zorplex_rl.services.options import ServiceOptions
 from zorplex_rl.services.service import Service
+from zorplex_rl.services.spawn import replicas_of
 from zorplex_rl.task.environment import Zorplex
 from zorplex_rl.task.rewards import score_turns
 from zorplex_rl.task.specs import run_tool
 
 ROOT = Path(zorplex_rl.__file__).parent
 WALKS = (ROOT.parent / "docs" / "ARCHITECTURE.md").read_text().split("## Three walks")[1].split("\n## ")[0]
-BETWEEN_PROCESSES = {"controller.py", "generator.py", "actors.py", "trainer.py"}
+BETWEEN_PROCESSES = {"controller.py", "groups.py", "generator.py", "actors.py", "trainer.py"}
 """Files of ``training/`` that hand the episode on; they need processes, which a trace does not
 reach."""
-FOR_TRANSFORMERS = {"model.py", "load.py"}
+OF_THE_MODEL = {"model.py", "decoder.py", "tokenizer.py"}
 """Model and tokenizer of the embedded policy, where any other has transformers' files."""
 TRAIN = """
 from test_walk import traced
@@ -85,13 +86,16 @@ def test_an_episode_passes_the_files_that_the_architecture_names_and_no_other():
         episodes = asyncio.run(episodes_of(policy, tasks))
         for episode in episodes:
             episode.score = score_turns(episode.task, episode.sampled_text, episode.tool_calls, episode.finish)
-        buffer.add(number, 0, episodes)
-        ((_, group),) = buffer.take()
-        (advantages,) = ADVANTAGES["grpo"]([[episode.scored.reward for episode in group]])
-        learner.step(group, advantages)
-    assert entered >= FOR_TRANSFORMERS
-    assert entered - FOR_TRANSFORMERS | BETWEEN_PROCESSES == named
-    assert len(named) <= 16
+        rewards = [episode.scored.reward for episode in episodes]
+    buffer.add(number, 0)
+    assert buffer.take() == [number]
+    (advantages,) = ADVANTAGES["grpo"]([rewards])
+    with traced() as entered_by_learner:
+        learner.step(episodes, advantages)
+    entered |= entered_by_learner
+    assert entered >= OF_THE_MODEL
+    assert entered - OF_THE_MODEL | BETWEEN_PROCESSES == named
+    assert len(named) <= 14
 
 
 @pytest.mark.slow

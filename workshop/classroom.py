@@ -71,7 +71,7 @@ def start(place: Path, learners: Sequence[str], host: str, first_port: int) -> d
         token = place / learner / ".token"
         token.write_text(secrets.token_urlsafe(16))
         token.chmod(0o600)
-        command = [sys.executable, "-m", "marimo", "edit", "notebooks", "--headless", "--skip-update-check"]
+        command = [sys.executable, "-P", "-m", "marimo", "edit", "notebooks", "--headless", "--skip-update-check"]
         command += ["--host", host, "--port", str(port), "--token-password-file", str(token)]
         with (place / learner / "server.log").open("ab") as log:
             process = subprocess.Popen(

@@ -21,10 +21,21 @@ def program() -> NoReturn:
 
     # The first to be registered is the last to be called.
     atexit.register(leave)
+    if not sys.flags.safe_path:
+        # With -m the current folder is the first: a random.py in it would be taken for Python's own.
+        sys.path.append(sys.path.pop(0))
+    # A terminal may have no dashes.
+    sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
     os.environ |= TORCH_SETTINGS | os.environ  # read when torch is imported
-    from zorplex_rl.cli.commands import main
+    try:
+        # Seconds pass here in which nothing but Ctrl-C is to be heard.
+        from zorplex_rl.cli.commands import main
 
-    raise SystemExit(code := main())
+        code = main()
+    except KeyboardInterrupt:
+        print("zorplex-rl: interrupted", file=sys.stderr)
+        code = 130
+    raise SystemExit(code)
 
 
 if __name__ == "__main__":

@@ -159,8 +159,8 @@ class Config:
         compares = self.learner.loss != "reinforce" or self.learner.credit == "prefix"
         if compares and self.group_size < 2:
             raise ConfigError(
-                f"--group-size is {self.group_size}, but --loss {self.learner.loss} and --credit {self.learner.credit} compare the "
-                "samples of a prompt; use 2 or more"
+                f"--loss {self.learner.loss} and --credit {self.learner.credit} compare the samples of a prompt, "
+                f"and there is {self.group_size}; train with a --group-size of 2 or more"
             )
         if self.is_own_task and self.difficulty != "easy":
             raise ConfigError(f"--difficulty is about Zorplex tasks, and --task is {self.task!r}")

@@ -52,7 +52,7 @@ def test_what_makes_notebooks_fail_is_named_again_at_the_end_and_what_changes_ho
 
     monkeypatch.setattr(check, "MEMORY_GB", 1e6)
     monkeypatch.setattr(check, "start_one_process", no_process)
-    monkeypatch.setattr("zorplex_rl.hosts.devices.cores", lambda: 1)
+    monkeypatch.setattr("zorplex_rl.devices.cores", lambda: 1)
     assert main(["check"]) == 1
     said = capsys.readouterr().out
     assert said.splitlines()[-1] == "Not ready: memory, processes."

@@ -3,21 +3,24 @@ written."""
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import fcntl
 import importlib.metadata
 import json
 import os
 import re
 import subprocess
 import sys
-from pathlib import Path
+import time
 
 import pytest
 import torch
 from runs import SMALL, as_flags, state_at
 
-import zorplex_rl
 from zorplex_rl.cli.commands import main, parse
 from zorplex_rl.policy import smollm2
+from zorplex_rl.policy.load import EMBEDDED_PATH
 from zorplex_rl.run.folder import RunFolder
 
 COMMANDS = {"train", "eval", "export", "size", "replay", "status", "check", "open", "policy", "env", "worker"}
@@ -46,7 +49,12 @@ REFUSED = {
     "train --loss reinforce --clip-high 0.3": "--clip-high",
     "train --generators 9": "--generators",
     "train --policy no/such/folder": "no/such/folder",
-    "train --task sudoku": "--task",
+    "train --task sudoku": "'sudoku'; expected one of simple",
+    "train --shots 40": "lower --shots, or",
+    "size --shots 40": "lower --shots, or",
+    "eval --shots 40": "lower --shots, or",
+    "train --max-tokens 1000": "lower --max-tokens, or",
+    "train --shots 12 --max-tokens 600": "lower --max-tokens or --shots, or",
     "train --task no_such_file.py": "no_such_file.py",
     "train --hosts pigeon": "--hosts",
     "train stray": "stray",
@@ -54,8 +62,12 @@ REFUSED = {
     "trian": "trian",
     "policy destroy": "destroy",
     "env check simple": "simple",
+    "env check sudoku": "'sudoku'; expected one of simple",
+    "env check no_such_file.py": "'no_such_file.py' cannot be read",
+    "env check no_such_file.py --shots -1": "--shots",
     "export run": "--to",
-    "eval --tasks 0": "--eval-tasks",
+    "eval --tasks 0": "--tasks is 0; it must be 1 or more",
+    "size --group-size 1": "--group-size",
     "eval --temperature -1": "--temperature",
     "eval --max-lag=1": "--max-lag",
     "eval --device cuda": "--device auto or cpu",
@@ -82,6 +94,8 @@ def test_what_cannot_work_is_refused_by_name_and_nothing_is_written(
     said = refused(capsys, *arguments.split())
     assert REFUSED[arguments] in said and "Traceback" not in said
     assert not any(tmp_path.iterdir())
+    command, own = arguments.split()[0], said.startswith("zorplex-rl: ")
+    assert not own or set(re.findall(r"--[a-z-]+", said)) <= set(re.findall(r"--[a-z-]+", helped(capsys, command)))
 
 
 def helped(capsys, *arguments: str) -> str:
@@ -148,6 +162,36 @@ def test_a_command_that_has_used_monarch_ends_before_the_interpreter_is_taken_ap
     assert (done.returncode, done.stdout, done.stderr) == (3, "cleaned up\n", "")
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("module", ["tyro", "torch"])
+def test_ctrl_c_while_a_command_is_still_being_imported_is_no_traceback(module):
+    program = f"""if True:
+        import os, signal, sys
+        from zorplex_rl import __main__
+
+        class CtrlC:
+            def find_spec(self, name, path=None, target=None):
+                if name == {module!r}:
+                    os.kill(os.getpid(), signal.SIGINT)
+
+        sys.meta_path.insert(0, CtrlC())
+        sys.argv = ["zorplex-rl", "policy", "show"]
+        __main__.program()
+    """
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (130, "zorplex-rl: interrupted\n")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_a_terminal_that_lacks_our_signs_gets_others_for_them(encoding):
+    environment = os.environ | {"PYTHONIOENCODING": encoding}
+    command = [sys.executable, "-m", "zorplex_rl", "--help"]
+    done = subprocess.run(command, env=environment, capture_output=True, encoding=encoding)
+    assert done.returncode == 0, done.stderr
+    assert "?" in done.stdout
+
+
 @pytest.fixture
 def run(tmp_path) -> RunFolder:
     """The folder of a run of three steps."""
@@ -183,25 +227,63 @@ def test_resuming_needs_a_run_folder_with_a_whole_checkpoint_that_is_not_in_use(
     assert "no checkpoint" in refused(capsys, "train", "--resume", run.path)
 
 
-def test_status_is_a_screen_of_last_rows_and_of_processes_that_live(run, capsys):
-    run.append_metrics(
-        {
-            "event": "started",
-            "step": 0,
-            "processes": {"generator_0": os.getpid(), "reward_0": 2**22 + 1, "trainer_0": os.getpid()},
-        }
-    )
+@pytest.fixture
+def started():
+    """``started()`` starts a process with a command line as Monarch's processes have, and returns its number."""
+    with contextlib.ExitStack() as ended:
+
+        def start() -> int:
+            command = [sys.executable, "-S", "-c", "input()", "monarch._src.actor.bootstrap_main"]
+            process = ended.enter_context(subprocess.Popen(command, stdin=subprocess.PIPE))
+            ended.callback(process.kill)
+            return process.pid
+
+        yield start
+
+
+def test_status_is_a_screen_of_last_rows_and_of_processes_that_live(run, capsys, started):
+    one, other = started(), started()
+    processes = {"generator_0": one, "reward_0": 2**22 + 1, "trainer_0": one, "dataset_0": os.getpid()}
+    run.append_metrics({"event": "started", "step": 0, "processes": processes})
     for step in range(1, 90):
         run.append_metrics({"event": "step", "step": step, "reward": 0.5})
-    restart = {"died": "generator_0", "took_over": "generator_1", "processes": {"generator_1": os.getppid()}}
+    restart = {"died": "generator_0", "took_over": "generator_1", "processes": {"generator_1": other}}
     run.append_metrics({"event": "restart", "step": 89, "reason": "killed by signal 9"} | restart)
     assert main(["status", str(run.path)]) == 0
     said = capsys.readouterr().out.splitlines()
     assert len(said) <= 40
     assert said[-3].startswith("step 89/4") and "signal 9" in said[-2]
-    assert said[-1] == f"alive: trainer_0 ({os.getpid()}), generator_1 ({os.getppid()})"
-    source = Path(zorplex_rl.__file__).parent / "cli" / "status.py"
-    assert len(source.read_text().splitlines()) <= 40
+    # The number of the dataset's process is now that of this one, which is none of Monarch's.
+    assert said[-1] == f"alive: trainer_0 ({one}), generator_1 ({other})"
+
+
+def test_status_does_not_take_a_process_of_a_later_run_for_one_of_this(run, capsys, started):
+    run.append_metrics({"event": "started", "step": 0, "processes": {"trainer_0": started()}})
+    assert "trainer_0" in said_by_status(run, capsys)
+    # In a container the numbers begin at 1 again.
+    an_hour_ago = time.time() - 3600
+    os.utime(run.path / "metrics.jsonl", (an_hour_ago, an_hour_ago))
+    assert said_by_status(run, capsys) == "none of its processes is alive\n"
+
+
+def test_status_says_that_a_run_is_under_way_whose_processes_are_still_loading(run, capsys):
+    with RunFolder(run.path).locked():
+        assert "under way in another process" in said_by_status(run, capsys)
+    assert said_by_status(run, capsys) == "none of its processes is alive\n"
+
+
+def said_by_status(run, capsys) -> str:
+    assert main(["status", str(run.path)]) == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("error", [errno.ENOLCK, errno.EOPNOTSUPP])
+def test_a_file_system_without_locks_is_refused_with_what_to_do(run, capsys, monkeypatch, error):
+    def flock(file, operation):
+        raise OSError(error, os.strerror(error))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    assert "on a disk of this machine" in refused(capsys, "train", "--resume", run.path)
 
 
 def test_eval_writes_accuracy_outcomes_turns_calls_and_latency_of_all_four_kinds(capsys, tmp_path):
@@ -214,6 +296,18 @@ def test_eval_writes_accuracy_outcomes_turns_calls_and_latency_of_all_four_kinds
         assert f"{task['accuracy']:.1%}" in said
         assert sum(task["outcomes"].values()) == pytest.approx(1)
         assert {"turns", "tool_calls", "seconds_median", "seconds_p95"} <= task.keys()
+
+
+@pytest.mark.parametrize("command", ["eval --json", "export RUN --to", "open --to"])
+def test_a_path_that_cannot_be_written_is_named_and_before_an_evaluation_begins(
+    run, capsys, tmp_path, monkeypatch, command
+):
+    monkeypatch.setattr("zorplex_rl.policy.evaluate.evaluate", lambda *_: pytest.fail("the work has begun"))
+    run.policy.symlink_to(EMBEDDED_PATH)
+    (tmp_path / "a file").touch()
+    target = tmp_path / "a file" / "target"
+    arguments = [str(run.path) if word == "RUN" else word for word in command.split()]
+    assert f"{target} cannot be" in refused(capsys, *arguments, target)
 
 
 def test_policy_show_says_what_the_embedded_policy_is(capsys):

@@ -9,7 +9,7 @@ from runs import SMALL, as_flags, command, state_at
 from zorplex_rl.cli import train
 from zorplex_rl.errors import HostError, StorageError, TrainingDiverged
 from zorplex_rl.run.folder import RunFolder
-from zorplex_rl.services.replica import GivenUp
+from zorplex_rl.services.options import GivenUp
 from zorplex_rl.services.runtime import EndpointError
 
 pytestmark = pytest.mark.slow

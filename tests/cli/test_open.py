@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from pages import launched
 
+from zorplex_rl import __version__
 from zorplex_rl.cli.commands import main
 from zorplex_rl.cli.open import PARTS, copy_course
 
@@ -39,11 +40,22 @@ def became(monkeypatch):
     return seen
 
 
+def header_and_code(notebook: Path) -> tuple[dict, str]:
+    """What a notebook says of itself (PEP 723), and the rest of it."""
+    header, _, code = notebook.read_text().partition("# ///\n\n")
+    return tomllib.loads(re.sub("^# ?", "", header.removeprefix("# /// script\n"), flags=re.MULTILINE)), code
+
+
 @pytest.mark.slow
 def test_a_copy_has_what_notebooks_read_and_what_a_learner_wrote_stays(home):
     copy_course(home)
     for notebook in (home / "notebooks").glob("[0-9]*.py"):
-        assert notebook.read_bytes() == (ROOT / "notebooks" / notebook.name).read_bytes()
+        header, code = header_and_code(notebook)
+        of_clone, same_code = header_and_code(ROOT / "notebooks" / notebook.name)
+        # Outside of the clone the package is not in the folder above.
+        del of_clone["tool"]["uv"]
+        assert header == of_clone | {"dependencies": ["marimo", f"zorplex-rl=={__version__}"]}
+        assert code == same_code
         (style,) = re.findall(r'css_file="(.*)"', notebook.read_text())
         assert (notebook.parent / style).is_file()
         for name in re.findall(r'"benchmarks" / "(.*)"', notebook.read_text()):
@@ -63,7 +75,7 @@ def test_a_copy_has_what_notebooks_read_and_what_a_learner_wrote_stays(home):
 @pytest.mark.slow
 def test_open_starts_marimo_on_the_copy(became, home, capsys):
     main(["open", "05", "--to", str(home / "mine"), "--port", "4321", "--no-browser"])
-    edit = "-m marimo edit --no-sandbox notebooks/05_rl_intro.py --port 4321 --headless".split()
+    edit = "-P -m marimo edit --no-sandbox notebooks/05_rl_intro.py --port 4321 --headless".split()
     assert became == [str(home / "mine"), *edit]
     assert (home / "mine" / "notebooks" / "05_rl_intro.py").is_file()
     assert f"{home}/mine/notebooks/05_rl_intro.py" in capsys.readouterr().out
@@ -71,7 +83,7 @@ def test_open_starts_marimo_on_the_copy(became, home, capsys):
 
 def test_in_a_clone_its_own_notebooks_are_opened_and_a_number_that_is_none_is_refused(became, capsys):
     main(["open"])
-    assert became == [str(ROOT), "-m", "marimo", "edit", "--no-sandbox", "notebooks/05_rl_intro.py"]
+    assert became == [str(ROOT), "-P", "-m", "marimo", "edit", "--no-sandbox", "notebooks/05_rl_intro.py"]
     assert main(["open", "99"]) == 2
     assert "'99'" in capsys.readouterr().err
 

@@ -14,9 +14,9 @@ from zorplex_rl.cli import size
 from zorplex_rl.cli.commands import main, parse
 from zorplex_rl.cli.presets import PresetName, preset_config
 from zorplex_rl.config import Config
-from zorplex_rl.hosts.devices import settled
-from zorplex_rl.policy.load import EMBEDDED_PATH, BytePairs
-from zorplex_rl.policy.tool_loop import encode_prompt
+from zorplex_rl.policy.auto import resolved
+from zorplex_rl.policy.load import EMBEDDED_PATH
+from zorplex_rl.policy.tokenizer import FastTokenizer, encode_prompt
 from zorplex_rl.sizing.memory import BYTES, Workload, generator_memory, trainer_memory
 from zorplex_rl.sizing.model_shape import ModelShape
 from zorplex_rl.task.environment import Zorplex, kinds_of
@@ -25,13 +25,14 @@ from zorplex_rl.task.own_task import EnvironmentSource
 MODEL = ModelShape(layers=12, hidden=768, heads=12, kv_heads=4, intermediate=2048, vocabulary=32000)
 
 
-DEFAULT = settled(Config())
+DEFAULT = resolved(Config())
+EMBEDDED = size.shape_of(EMBEDDED_PATH)
 
 
 def needed(config: Config) -> int:
     """Bytes of a run of ``config`` with the embedded policy."""
-    work = size.workload_of(config, EMBEDDED_PATH, EnvironmentSource.of(config).make())
-    return size.run_bytes(size.processes(size.shape_of(EMBEDDED_PATH), work, config), config)
+    work = size.workload_of(config, EMBEDDED_PATH, EMBEDDED, EnvironmentSource.of(config).make())
+    return size.run_bytes(size.processes(EMBEDDED, work, config), config)
 
 
 def test_every_process_is_printed_with_its_parts(capsys):
@@ -48,12 +49,13 @@ def test_prompts_are_counted_in_the_chat_template_without_torch(shots):
     program = (
         "import sys; from zorplex_rl.cli.size import *; from zorplex_rl.task.environment import *; "
         f"config, world = Config(shots={shots}), Zorplex(0, kinds_of('compositional'), {shots}); "
-        "from zorplex_rl.policy.load import EMBEDDED_PATH; work = workload_of(config, EMBEDDED_PATH, world); "
+        "from zorplex_rl.policy.load import EMBEDDED_PATH; "
+        "work = workload_of(config, EMBEDDED_PATH, shape_of(EMBEDDED_PATH), world); "
         "print(work.prompt, work.shared_prompt, {'torch', 'transformers'} & sys.modules.keys())"
     )
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     tasks = Zorplex(0, kinds_of("compositional"), shots)
-    prompts = [encode_prompt(BytePairs(EMBEDDED_PATH), tasks.task(index)) for index in range(size.PROMPTS_TRIED)]
+    prompts = [encode_prompt(FastTokenizer(EMBEDDED_PATH), tasks.task(index)) for index in range(size.PROMPTS_TRIED)]
     shared = next(i for i, tokens in enumerate(zip(*prompts, strict=False)) if len(set(tokens)) > 1)
     assert said == f"{max(map(len, prompts))} {shared} set()\n"
 
@@ -79,7 +81,8 @@ def test_the_processes_of_a_run_are_counted_and_generators_compute_in_their_numb
 @pytest.mark.parametrize("share", [0.9, 1.1])
 def test_train_warns_of_a_run_that_may_outgrow_the_memory_and_refuses_none(share, capsys, monkeypatch):
     monkeypatch.setattr(size, "available_memory", lambda: int(share * needed(DEFAULT)))
-    size.warn_of_memory(DEFAULT, EMBEDDED_PATH, EnvironmentSource.of(DEFAULT).make())
+    work = size.workload_of(DEFAULT, EMBEDDED_PATH, EMBEDDED, EnvironmentSource.of(DEFAULT).make())
+    size.warn_of_memory(DEFAULT, EMBEDDED, work)
     said = capsys.readouterr().err
     assert ("warning" in said) == (size.gigabytes(needed(DEFAULT)) in said) == (share < 1)
 

@@ -80,8 +80,8 @@ def test_by_the_clock_the_run_in_turns_is_read_off_where_the_other_one_was_over(
 @pytest.mark.parametrize("is_there", [True, False])
 def test_where_nobody_waits_the_real_model_runs_if_it_is_there_with_all_cores_in_turns(monkeypatch, is_there):
     monkeypatch.setattr(nb08, "real_model", lambda: "embedded" if is_there else None)
-    monkeypatch.setattr("zorplex_rl.hosts.devices.cores", lambda: 4)
-    monkeypatch.setattr("zorplex_rl.hosts.devices.SMALL_BYTES", 0 if is_there else 1e8)
+    monkeypatch.setattr("zorplex_rl.devices.cores", lambda: 4)
+    monkeypatch.setattr("zorplex_rl.devices.SMALL_BYTES", 0 if is_there else 1e8)
     config = SimpleNamespace(policy="embedded", samples=8, device="cpu", seed=0, busy_steps=4)
     turns, beside = nb08.busy_run(config, 0), nb08.busy_run(config, 1)
     assert (turns.threads, beside.threads) == ((4, 2) if is_there else (1, 1))

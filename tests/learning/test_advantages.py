@@ -8,14 +8,13 @@ from statistics import fmean
 import pytest
 
 from zorplex_rl.learning.advantages import (
-    STEPS_WITHOUT_SIGNAL,
-    LearningSignal,
     by_prefix,
     group_centred,
     group_relative,
     mean_relative,
     zero_variance_share,
 )
+from zorplex_rl.learning.signal import STEPS_WITHOUT_SIGNAL, LearningSignal
 from zorplex_rl.task.episode import Episode, Task, Turn
 from zorplex_rl.task.rewards import score
 from zorplex_rl.task.specs import get_spec

@@ -14,13 +14,13 @@ from zorplex_rl.learning.advantages import by_prefix
 from zorplex_rl.learning.batches import collate
 from zorplex_rl.learning.checkpoint import load_learner, save_learner
 from zorplex_rl.learning.learner import (
-    KNOBS,
+    LOSS_SETTINGS,
     Learner,
     loss_of,
     response_logprobs,
     token_logprobs,
 )
-from zorplex_rl.learning.losses import LOSSES, policy_loss
+from zorplex_rl.learning.losses import LOSSES, LossInputs, policy_loss
 from zorplex_rl.learning.train_simple import compare, play
 from zorplex_rl.policy.load import Policy
 from zorplex_rl.policy.model import embed
@@ -64,7 +64,7 @@ def test_every_loss_takes_a_step_with_all_diagnostics(embedded, episodes, advant
     metrics = Learner(policy, LearnerConfig(loss=loss, updates_per_batch=2)).step(episodes[:4], advantages[:4])
     assert not torch.equal(before, weights(policy))
     promised = "loss entropy grad_norm mismatch_kl max_logp_difference ratio_max effective_sample_size reward lag_max"
-    of_loss = policy_loss(LOSSES[loss], *torch.ones(2, 1, 1), torch.ones(1), torch.ones(1, 1))[1]
+    of_loss = policy_loss(LOSSES[loss], LossInputs(*torch.ones(2, 1, 1), torch.ones(1), torch.ones(1, 1)))[1]
     assert {*promised.split(), *of_loss} <= metrics.keys()
 
 
@@ -124,10 +124,10 @@ def test_each_distinct_beginning_runs_once_and_the_budget_bounds_every_micro_bat
     assert sorted(i for batch in batches for i in batch.episodes) == list(range(16))
     for batch in batches:
         assert batch.tree.ids.numel() <= budget or len(batch.episodes) == 1
-        for row, (index, place) in enumerate(zip(batch.episodes, batch.tree.places, strict=True)):
+        for row, (index, place) in enumerate(zip(batch.episodes, batch.tree.token_index, strict=True)):
             episode = episodes[index]
             assert batch.tree.ids[place].tolist() == episode.prompt_ids + episode.token_ids[:-1]
-            before = batch.places[row, : len(episode.token_ids)]
+            before = batch.before[row, : len(episode.token_ids)]
             assert torch.equal(before, place[len(episode.prompt_ids) - 1 :])
     whole = sum(batch.tree.ids.numel() for batch in batches)
     assert (whole < sum(len(e.prompt_ids) + len(e.token_ids) - 1 for e in episodes)) == (budget > 1)
@@ -152,7 +152,7 @@ def test_injected_tokens_carry_no_gradient(embedded, episodes):
     assert torch.equal(*changed)
 
 
-@pytest.mark.parametrize("knob", KNOBS)
+@pytest.mark.parametrize("knob", LOSS_SETTINGS)
 def test_a_setting_of_a_loss_is_one_of_the_configuration_and_refused_where_the_loss_has_none(knob):
     assert getattr(LearnerConfig(), knob) is None
     for name, row in LOSSES.items():

@@ -13,13 +13,14 @@ from zorplex_rl.learning.advantages import (
     mean_relative,
     zero_variance_share,
 )
-from zorplex_rl.learning.losses import LOSSES, kl_penalty, onward, policy_loss, second_moment_bound
+from zorplex_rl.learning.losses import LOSSES, LossInputs, kl_penalty, policy_loss, second_moment_bound, wanted_squares
 from zorplex_rl.learning.ratios import mismatch
 
 
 def evaluate(name, *arguments, tokens=None, proximal_logp=None, largest_square=None, **knobs):
     """The row ``name`` with these knobs."""
-    return policy_loss(replace(LOSSES[name], **knobs), *arguments, tokens, proximal_logp, largest_square)
+    given = LossInputs(*arguments, tokens, proximal_logp, largest_square)
+    return policy_loss(replace(LOSSES[name], **knobs), given)
 
 
 def gradient(name, logp, *arguments, **given):
@@ -216,7 +217,7 @@ def test_masked_tokens_have_no_gradient_and_their_values_do_not_matter(name):
 def test_micro_batches_add_up_to_the_batch_for_loss_and_diagnostics(name):
     logp, behaviour, advantage, mask = tensors(shift=1.0)
     whole, found = evaluate(name, logp, behaviour, advantage, mask)
-    square = second_moment_bound(onward(logp - behaviour, advantage, mask), 0.04)
+    square = second_moment_bound(wanted_squares(logp - behaviour, advantage, mask), 0.04)
     parts = [
         evaluate(
             name,
@@ -248,6 +249,15 @@ def test_the_bound_of_the_second_moment_keeps_as_many_tokens_as_it_can():
     assert second_moment_bound(torch.tensor([0.0, 0.08, 0.03]), 0.04) == math.inf
 
 
+def test_of_equal_squares_at_the_border_none_stays_so_the_bound_of_the_second_moment_holds():
+    near, far = math.sqrt(0.01), math.sqrt(0.06)
+    logp = torch.tensor([[near, far, far, far, far]], dtype=torch.float64, requires_grad=True)
+    arguments = (logp, torch.zeros(1, 5), torch.ones(1), torch.ones(1, 5))
+    # With one of the four the mean would be 0.035, with two 0.043.
+    assert (gradient("m2po", *arguments)[0] != 0).tolist() == [True, False, False, False, False]
+    assert second_moment_bound(torch.full((3,), 0.06), 0.04) == pytest.approx(0.03)
+
+
 def test_decoupled_ppo_truncates_the_weight_of_what_is_old_and_clips_what_has_moved_since():
     """Neither bound sees the other factor."""
     then = torch.zeros(4, 1)
@@ -275,6 +285,20 @@ def test_the_kl_penalty_is_zero_at_the_reference_and_pulls_towards_it():
     assert kl_penalty(reference, reference, torch.ones(1, 1)).item() == 0
     logp = torch.tensor([[-0.5]], requires_grad=True)
     assert torch.autograd.grad(kl_penalty(logp, reference, torch.ones(1, 1)), logp)[0].item() > 0
+
+
+def test_on_fresh_data_the_gradient_of_the_kl_penalty_is_that_of_kl_from_policy_to_reference():
+    """In expectation over what a policy of 16 tokens may draw, which is enumerated."""
+    generator = torch.Generator().manual_seed(0)
+    scores, others = torch.randn(2, 16, generator=generator, dtype=torch.float64)
+    scores.requires_grad_()
+    logp, reference = scores.log_softmax(-1), others.log_softmax(-1)
+    chances = logp.exp().detach()
+    expected = kl_penalty(logp[:, None], reference[:, None], chances[:, None], tokens=1)
+    exact = (logp.exp() * (logp - reference)).sum()
+    assert expected.item() == pytest.approx(exact.item(), rel=1e-12)
+    found, right = (torch.autograd.grad(each, scores, retain_graph=True)[0] for each in (expected, exact))
+    torch.testing.assert_close(found, right)
 
 
 def test_group_relative_advantages_compare_within_a_group_only():

@@ -22,6 +22,7 @@ class AnyInterleaving(RuleBasedStateMachine):
         self.holding = [{} for _ in range(generators)]
         self.trained = []
         self.delivered = []
+        self.sampled_with = {}
 
     @rule(data=st.data())
     def pull(self, data):
@@ -40,8 +41,9 @@ class AnyInterleaving(RuleBasedStateMachine):
         if self.holding[generator]:
             number = data.draw(st.sampled_from(sorted(self.holding[generator])))
             version = self.holding[generator].pop(number)
-            assert self.buffer.add(number, version, (number, version))
+            assert self.buffer.add(number, version)
             self.delivered.append(number)
+            self.sampled_with[number] = version
 
     @rule(data=st.data())
     def die(self, data):
@@ -55,7 +57,7 @@ class AnyInterleaving(RuleBasedStateMachine):
         number = data.draw(st.integers(0, self.total + 2))
         if number not in waiting:
             refused = self.buffer.counters.refused
-            assert not self.buffer.add(number, self.published, "copy")
+            assert not self.buffer.add(number, self.published)
             assert self.buffer.counters.refused == refused + 1
 
     @rule()
@@ -63,10 +65,9 @@ class AnyInterleaving(RuleBasedStateMachine):
         batch = self.buffer.take()
         if batch is not None:
             assert len(batch) == self.buffer.groups_per_step
-            for number, (named, version) in batch:
-                assert number == named
-                assert 0 <= self.published - version <= self.lag
-            self.trained += [number for number, _ in batch]
+            for number in batch:
+                assert 0 <= self.published - self.sampled_with[number] <= self.lag
+            self.trained += batch
             self.published += 1
 
     @invariant()
@@ -91,9 +92,8 @@ class AnyInterleaving(RuleBasedStateMachine):
             for generator in range(len(self.versions)):
                 self.versions[generator] = self.published
                 for number in list(self.holding[generator]):
-                    self.buffer.add(
-                        number, self.holding[generator][number], (number, self.holding[generator].pop(number))
-                    )
+                    self.sampled_with[number] = self.holding[generator].pop(number)
+                    self.buffer.add(number, self.sampled_with[number])
                 for number in self.buffer.admit(self.versions[generator], 2):
                     self.holding[generator][number] = self.versions[generator]
             self.train()
@@ -125,19 +125,19 @@ def test_a_share_no_larger_than_what_is_left_of_a_step_holds_groups_of_one_step(
 def test_a_straggler_does_not_stop_the_trainer_before_its_deadline():
     buffer = ReplayBuffer(1, 1, 10)
     slow, quick = buffer.admit(0, 2)
-    buffer.add(quick, 0, "quick")
-    assert buffer.take() == [(quick, "quick")]
+    buffer.add(quick, 0)
+    assert buffer.take() == [quick]
     (third,) = buffer.admit(1, 5)
-    buffer.add(third, 1, "third")
+    buffer.add(third, 1)
     assert buffer.take() is None, "the straggler would be too old after this step"
-    buffer.add(slow, 0, "slow")
-    assert buffer.take() == [(slow, "slow")]
+    buffer.add(slow, 0)
+    assert buffer.take() == [slow]
 
 
 def test_a_stale_group_is_never_trained_on_but_counted_and_generated_again():
     buffer = ReplayBuffer(1, 0, 2)
     (number,) = buffer.admit(0, 1)
-    buffer.add(number, -1, "older than it was said to be")
+    buffer.add(number, -1)  # older than it was said to be
     assert buffer.take() is None
     assert buffer.counters.stale == 1
     assert buffer.admit(0, 1) == [number]
@@ -146,10 +146,10 @@ def test_a_stale_group_is_never_trained_on_but_counted_and_generated_again():
 def test_a_restored_buffer_generates_again_what_was_on_its_way_or_taken_for_a_step_that_is_not_done():
     buffer = ReplayBuffer(2, 1, 8)
     for number in buffer.admit(0, 4):
-        buffer.add(number, 0, number)
+        buffer.add(number, 0)
     buffer.take()
     buffer.forget_taken(1)
-    assert [number for number, _ in buffer.take()] == [2, 3]
+    assert buffer.take() == [2, 3]
     assert buffer.admit(1, 1) == [4]
     state = buffer.state_dict()
     assert (state["version"], state["again"], state["counters"]["trained"]) == (1, [2, 3, 4], 2)
@@ -157,8 +157,8 @@ def test_a_restored_buffer_generates_again_what_was_on_its_way_or_taken_for_a_st
     restored.load_state_dict(state)
     while not restored.finished:
         for number in restored.admit(restored.version, 8):
-            restored.add(number, restored.version, number)
-        trained += [number for number, _ in restored.take()]
+            restored.add(number, restored.version)
+        trained += restored.take()
     assert trained == list(range(8))
     counters = restored.counters
     assert counters.started == counters.trained + counters.abandoned
@@ -170,5 +170,5 @@ def test_the_groups_with_the_oldest_weights_are_trained_on_first():
     for number, version in enumerate(versions):
         assert buffer.admit(version, 1) == [number]
     for number, version in enumerate(versions):
-        buffer.add(number, version, "")
-    assert [[number for number, _ in buffer.take()] for _ in range(3)] == [[1, 3], [0, 5], [2, 4]]
+        buffer.add(number, version)
+    assert [buffer.take() for _ in range(3)] == [[1, 3], [0, 5], [2, 4]]

@@ -14,9 +14,9 @@ import pytest
 import torch
 from test_notebooks import Later, packages_of
 
-from zorplex_rl.course.kept_file import fill_in, keep
+from zorplex_rl.course.kept_file import fill_in, keep, kept
 from zorplex_rl.policy.smollm2 import cached
-from zorplex_rl.policy.tool_loop import encode_prompt
+from zorplex_rl.policy.tokenizer import encode_prompt
 from zorplex_rl.task.environment import Zorplex
 
 pytestmark = pytest.mark.slow
@@ -82,6 +82,20 @@ def test_an_older_text_is_kept_beside_the_new_one(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["my_rl.py"]
     keep("second\n", file)
     assert (file.read_text(), (tmp_path / "my_rl_before.py").read_text()) == ("second\n", "first\n")
+
+
+def test_a_folder_that_cannot_be_written_is_a_sentence(tmp_path):
+    (tmp_path / "file").touch()
+    assert "cannot be written" in keep("program\n", tmp_path / "file" / "my_rl.py")
+
+
+def test_what_readers_keep_lies_in_the_folder_of_their_course_whatever_page_they_have_made_it_on(tmp_path):
+    """Also where the package is installed elsewhere: notebook 08 takes up what 05b has written."""
+    assert kept(str(tmp_path / "notebooks" / "08_rl_e2e.py"), "my_rl.py") == tmp_path / "my_rl.py"
+    text = "".join(page.read_text() for page in (ROOT / "notebooks").glob("[0-9]*.py"))
+    calls = re.findall(r"\b(?:keep|functions_of)\(.*", text)
+    named = [re.search(r'kept\(__file__, "(\w+)\.py"\)', call) for call in calls]
+    assert {found and found[1] for found in named} == {"my_rl", "my_rl_smollm2", "my_async_rl", "my_pool"}
 
 
 def test_its_tasks_are_those_of_the_course_and_held_out_words_stay_out(embedded, load):

@@ -15,7 +15,7 @@ from zorplex_rl.course.nb05b import as_episode, chances_after, diagnose, example
 from zorplex_rl.learning.train_simple import compare, policy_gradient
 from zorplex_rl.policy.load import load_policy
 from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
-from zorplex_rl.policy.tool_loop import encode_text
+from zorplex_rl.policy.tokenizer import encode_text
 from zorplex_rl.task.environment import Zorplex
 from zorplex_rl.task.rewards import score
 from zorplex_rl.task.specs import TASK_SPECS

@@ -21,9 +21,10 @@ from test_notebooks import NOTEBOOKS, load, packages_of
 
 from zorplex_rl.config import Config, LearnerConfig
 from zorplex_rl.course import nb06
-from zorplex_rl.services.replica import ServiceOptions, replicas_of
+from zorplex_rl.services.options import ServiceOptions
 from zorplex_rl.services.runtime import start_monarch
 from zorplex_rl.services.service import Service
+from zorplex_rl.services.spawn import replicas_of
 
 pytestmark = pytest.mark.slow
 

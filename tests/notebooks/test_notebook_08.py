@@ -115,7 +115,7 @@ def test_the_rule_admits_what_the_packages_replay_buffer_admits(max_lag):
             on_the_way += [(started + place, version) for place in range(len(admitted))]
             started += len(admitted)
         for number, begun in on_the_way:
-            buffer.add(number, begun, "group")
+            buffer.add(number, begun)
         assert len(buffer.take()) == per_step
         on_the_way = on_the_way[per_step:]
 

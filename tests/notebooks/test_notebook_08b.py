@@ -15,6 +15,7 @@ import torch
 from test_notebooks import Later
 
 from zorplex_rl.course import nb08b
+from zorplex_rl.course.lesson import exercise
 from zorplex_rl.learning.losses import kl_penalty
 from zorplex_rl.task.rewards import accuracy
 
@@ -47,11 +48,25 @@ def test_a_change_is_clear_only_beyond_its_scatter():
     assert notebook.change_solution([0.3] * 5, [0.3] * 5) == (0.0, 0.0)
 
 
-def test_the_kl_of_the_page_is_what_the_package_s_penalty_computes():
-    now, before, sampled = [-1.0, -0.5, 0.0, -3.0], [-2.0, -0.4, -9.0, -1.0], [True, True, False, True]
-    theirs = kl_penalty(torch.tensor([now]), torch.tensor([before]), torch.tensor([sampled]).float())
-    assert notebook.kl_solution(now, before, sampled) == pytest.approx(theirs.item(), rel=1e-5)
-    assert notebook.kl_solution(now, now, sampled) == 0
+def test_the_kl_of_the_page_is_what_the_package_s_penalty_computes_and_has_its_gradient():
+    given = [-1.0, -0.5, 0.0, -3.0], [-2.0, -0.4, -9.0, -1.0], [True, True, False, True]
+    ours, theirs = nb08b.as_tensors(*given), nb08b.as_tensors(*given)
+    page = notebook.kl_solution(*ours)
+    package = kl_penalty(*(tensor[None] for tensor in theirs))
+    assert page.item() == pytest.approx(package.item())
+    for penalty in (page, package):
+        penalty.backward()
+    assert ours[0].grad.tolist() == pytest.approx(theirs[0].grad.tolist())
+    assert notebook.kl_solution(ours[0], ours[0], ours[2]) == 0
+
+
+def test_the_gradient_of_the_other_kl_is_told_as_that():
+    def kl(now, before, sampled):
+        d = (now - before)[sampled]
+        return ((-d).exp() - 1 + d).mean()
+
+    said = exercise.complaint(notebook.check_kl, kl)
+    assert "its gradient at the first token is 0.632, as that of KL(reference ‖ policy)" in said
 
 
 def test_the_recorded_runs_begin_as_this_page_trains():
@@ -62,7 +77,7 @@ def test_the_recorded_runs_begin_as_this_page_trains():
     steps = list(notebook.train(config, notebook.shaped(config.hack_bonus), 2))
     assert [step.reward for step in steps] == pytest.approx(run["reward"][:2], abs=0.05)
     assert [accuracy(step.episodes) for step in steps] == pytest.approx(run["accuracy"][:2], abs=0.05)
-    apart = [notebook.kl_solution(*nb08b.tokens_of(step.episodes, step.before)) for step in steps]
+    apart = [notebook.kl_solution(*nb08b.tokens_of(step.episodes, step.before)).item() for step in steps]
     assert apart[0] == pytest.approx(0, abs=1e-4) and apart[1] > 1e-5, "the first episodes are the reference's own"
 
 

@@ -17,7 +17,7 @@ from zorplex_rl.course import nb09
 from zorplex_rl.course.recorded_study import Study, read_study
 from zorplex_rl.course.staleness import Conditions, Trial, train_with_lag, weights_of
 from zorplex_rl.learning.learner import token_logprobs
-from zorplex_rl.learning.losses import LOSSES, policy_loss
+from zorplex_rl.learning.losses import LOSSES, LossInputs, policy_loss
 from zorplex_rl.learning.ratios import effective_sample_size
 
 pytestmark = pytest.mark.slow
@@ -37,9 +37,9 @@ def recorded() -> tuple[SimpleNamespace, Study]:
 def test_the_clipped_loss_is_the_package_s_grpo():
     for seed in range(5):
         arguments = nb09.draw_batch(random.Random(seed))
-        theirs, _ = policy_loss(LOSSES["grpo"], *arguments)
+        theirs, _ = policy_loss(LOSSES["grpo"], LossInputs(*arguments))
         assert notebook.clipped_solution(*arguments).item() == pytest.approx(theirs.item(), rel=1e-5)
-        theirs, _ = policy_loss(LOSSES["reinforce"], *arguments)
+        theirs, _ = policy_loss(LOSSES["reinforce"], LossInputs(*arguments))
         assert notebook.plain(*arguments).item() == pytest.approx(theirs.item(), rel=1e-5)
 
 

@@ -14,10 +14,11 @@ import pytest
 import torch
 from conftest import babbler
 
+from zorplex_rl.cli.commands import main
 from zorplex_rl.errors import PolicyError
 from zorplex_rl.policy.load import EMBEDDED_PATH, load_policy, save_model
 from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
-from zorplex_rl.policy.tool_loop import encode_prompt
+from zorplex_rl.policy.tokenizer import encode_prompt
 from zorplex_rl.task.environment import Zorplex
 from zorplex_rl.task.specs import TASK_SPECS
 
@@ -116,6 +117,29 @@ def test_a_hub_model_in_the_local_cache_is_used_without_a_network(qwen_folder, h
     assert "network" in message and "embedded" in message
 
 
+@pytest.mark.parametrize("lost", ["model.safetensors", "tokenizer.json", "config.json", "a shard"])
+def test_a_hub_model_that_is_in_the_cache_in_part_is_downloaded(qwen_folder, hub_cache, lost, monkeypatch):
+    snapshot = hub_cache / "models--someone--qwen-small" / "snapshots" / ("0" * 40)
+    (snapshot.parents[1] / "refs").mkdir(parents=True)
+    (snapshot.parents[1] / "refs" / "main").write_text("0" * 40)
+    shutil.copytree(qwen_folder, snapshot)
+    shards = {"lm_head.weight": "model-1.safetensors", "model.norm.weight": "model-2.safetensors"}
+    if lost == "a shard":
+        (snapshot / "model.safetensors").rename(snapshot / "model-1.safetensors")
+        (snapshot / "model.safetensors.index.json").write_text(json.dumps({"weight_map": shards}))
+    else:
+        (snapshot / lost).unlink()
+    message = refusal("someone/qwen-small")
+    assert "neither in the local model cache nor can it be downloaded" in message
+
+    def download(hub_id: str, allow_patterns: list[str]) -> str:
+        shutil.copytree(qwen_folder, snapshot, dirs_exist_ok=True)
+        return str(snapshot)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    assert load_policy("someone/qwen-small").name == "someone/qwen-small"
+
+
 @pytest.mark.parametrize("name", ["/nowhere/at/all", "~/nowhere", "nowhere"])
 def test_a_path_that_does_not_exist_is_said_to_not_exist(name):
     assert "does not exist" in refusal(name)
@@ -156,6 +180,71 @@ def test_weights_that_were_cut_off_or_are_missing_are_refused_and_not_made_up(br
     whole = (broken / "model.safetensors").read_bytes()
     (broken / "model.safetensors").write_bytes(whole[: len(whole) // 2])
     refusal(broken)
+
+
+CUT = ["config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors"]
+DAMAGES = {
+    **{f"{file}, cut": lambda folder, file=file: cut(folder / file) for file in CUT},
+    **{
+        f"{file} is {text!r}": lambda folder, file=file, text=text: (folder / file).write_text(text)
+        for file in CUT
+        for text in ("{", "[]", "", "null", "version https://git-lfs.github.com/spec/v1\n", "\0")
+    },
+    **{
+        f"config.json is {text}": lambda folder, text=text: (folder / "config.json").write_text(text)
+        for text in ("{}", '{"model_type": null}', '{"model_type": "qwen2"}')
+    },
+    "config.json in Latin-1": lambda folder: (folder / "config.json").write_bytes(b'{"model_type": "\xe9"}'),
+    **{
+        f"no {file}": lambda folder, file=file: (folder / file).unlink()
+        for file in ("config.json", "model.safetensors")
+    },
+    "an index of nothing": lambda folder: index(folder, "{}"),
+    "an index that is cut": lambda folder: index(folder, '{"weight_map": {'),
+    "an index of a file that is not there": lambda folder: index(
+        folder, '{"weight_map": {"lm_head.weight": "a.safetensors"}}'
+    ),
+    "an index of pickles": lambda folder: index(folder, '{"weight_map": {"lm_head.weight": "pytorch_model.bin"}}'),
+}
+
+
+def cut(file: Path) -> None:
+    whole = file.read_bytes()
+    file.write_bytes(whole[: len(whole) // 2])
+
+
+def index(folder: Path, text: str) -> None:
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors.index.json").write_text(text)
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_train_and_size_say_of_a_damaged_folder_what_policy_show_says(broken, damage, capsys, tmp_path):
+    DAMAGES[damage](broken)
+    said = []
+    for command in ("policy show", "size --policy", f"train --out {tmp_path / 'run'} --policy"):
+        assert main([*command.split(), str(broken)]) in (1, 2)
+        said.append(capsys.readouterr().err)
+    assert said == [f"zorplex-rl: {refusal(broken)}\n"] * 3
+    if damage.startswith(("config.json", "model.safetensors")):
+        assert damage.split()[0].strip(",") in said[0]
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_tokenizer_with_more_ids_than_the_model_has_embeddings_is_refused(broken):
+    settings = json.loads((broken / "tokenizer.json").read_text())
+    added = {
+        "content": "<new>",
+        "single_word": False,
+        "lstrip": False,
+        "rstrip": False,
+        "normalized": False,
+        "special": True,
+    }
+    size = json.loads((broken / "config.json").read_text())["vocab_size"]
+    settings["added_tokens"].append(added | {"id": size})
+    (broken / "tokenizer.json").write_text(json.dumps(settings))
+    assert f"ids up to {size}, but a model of {size} tokens" in refusal(broken)
 
 
 class Trap:

@@ -13,9 +13,10 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-from zorplex_rl.policy.decoder import plant, states_of
-from zorplex_rl.policy.load import EMBEDDED_PATH, BytePairs, Policy, load_policy, save_model
+from zorplex_rl.policy.decoder import build_tree, states_of
+from zorplex_rl.policy.load import EMBEDDED_PATH, Policy, load_policy, save_model
 from zorplex_rl.policy.model import BLOCK, Model, is_of_the_family
+from zorplex_rl.policy.tokenizer import FastTokenizer
 
 pytestmark = pytest.mark.slow
 
@@ -85,9 +86,9 @@ def test_a_tree_gives_each_text_the_states_that_it_has_alone(both):
     texts = sorted([[5, 6, 7, 8], [5, 6, 9], [5, 6, 7, 10, 11, 12], [5, 6], [400, 6], [400, *long, 3], [400, *long, 4]])
     for model in (ours, theirs):
         with torch.inference_mode():
-            tree = plant(texts)
+            tree = build_tree(texts)
             states = states_of(model, tree)
-            for text, place in zip(texts, tree.places, strict=True):
+            for text, place in zip(texts, tree.token_index, strict=True):
                 alone = model.base_model(torch.tensor([text])).last_hidden_state[0]
                 torch.testing.assert_close(states[place], alone, atol=1e-5, rtol=1e-5)
     assert len(tree.ids) == 4 + 3 + 1 + 2 + BLOCK + 2
@@ -104,7 +105,7 @@ def test_the_embedded_policy_is_loaded_and_sampled_without_importing_transformer
 
 
 def test_ids_prompts_and_texts_are_the_same():
-    ours, theirs = BytePairs(EMBEDDED_PATH), AutoTokenizer.from_pretrained(EMBEDDED_PATH)
+    ours, theirs = FastTokenizer(EMBEDDED_PATH), AutoTokenizer.from_pretrained(EMBEDDED_PATH)
     draw, letters = random.Random(0), "abz AZ019 \t\n[]<>|:+-=.é你ß😀'\"‍"
     texts = [
         "",

@@ -24,9 +24,10 @@ from hypothesis import strategies as st
 from zorplex_rl.errors import ConfigError, TrainingDiverged
 from zorplex_rl.policy.decoder import Decoder, SlotCache
 from zorplex_rl.policy.load import Policy
-from zorplex_rl.policy.model import Masked
+from zorplex_rl.policy.model import TreeAttention
 from zorplex_rl.policy.rollout import RolloutEngine, RolloutRequest, Sampling, draw, rollout
-from zorplex_rl.policy.tool_loop import PartialEpisode, ToolLoop, encode_prompt, encode_text
+from zorplex_rl.policy.tokenizer import encode_prompt, encode_text
+from zorplex_rl.policy.tool_loop import PartialEpisode, ToolLoop
 from zorplex_rl.task.environment import Zorplex
 from zorplex_rl.task.episode import Episode, Task
 from zorplex_rl.task.parser import find_answer, find_call, format_result
@@ -397,7 +398,7 @@ def test_in_rounds_the_log_probs_are_bit_for_bit_the_same_however_fast_tools_ans
 def test_the_samples_of_a_group_share_one_prefill_and_each_beginning_that_they_write_together(tokenizer, slots):
     policy, runs = babbler(tokenizer), []
     policy.model.model.register_forward_pre_hook(
-        lambda module, args: runs.append((args[0].numel(), isinstance(args[2], Masked)))
+        lambda module, args: runs.append((args[0].numel(), isinstance(args[2], TreeAttention)))
     )
     tasks = ENV.tasks(("simple",), 3)
     requests = [RolloutRequest(task, seed, group) for group, task in enumerate(tasks) for seed in range(8)]

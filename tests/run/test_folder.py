@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from runs import state_at
 
+from zorplex_rl.cli.commands import main
 from zorplex_rl.config import Config, LearnerConfig
 from zorplex_rl.errors import CheckpointError, ConfigError, StorageError
 from zorplex_rl.run.folder import RunFolder
@@ -78,6 +79,19 @@ def test_rows_that_a_crash_of_the_machine_has_cut_short_are_cut_to_whole_lines(t
     folder.rewind(newest, folder.controller_state(newest)["written"])
     folder.append_metrics(step_row(3))
     assert folder.metrics() == [step_row(1), step_row(3)]
+
+
+@pytest.mark.parametrize("broken", [b'{"event": "st', b"\0" * 20, b'{"event": "\xff"}'])
+def test_of_the_rows_only_the_last_may_be_broken_and_another_one_is_named(tmp_path, capsys, broken):
+    folder = filled_folder(tmp_path / "run", 1, 2)
+    metrics = folder.path / "metrics.jsonl"
+    rows = metrics.read_bytes()
+    metrics.write_bytes(rows + broken)
+    assert folder.metrics() == [step_row(1), step_row(2)]
+    metrics.write_bytes(rows + broken + b"\n" + rows)
+    for command in ("status", "train --resume"):
+        assert main([*command.split(), str(folder.path)]) == 2
+        assert f"line 3 of {str(metrics)!r} is no longer what was written" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

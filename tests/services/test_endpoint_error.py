@@ -9,7 +9,6 @@ import pytest
 from echo import in_flight, service_of
 
 from zorplex_rl.errors import TaskError
-from zorplex_rl.services.replica import spawn
 from zorplex_rl.services.runtime import (
     Actor,
     ActorError,
@@ -17,6 +16,7 @@ from zorplex_rl.services.runtime import (
     ReplicaDied,
     concurrent_endpoint,
 )
+from zorplex_rl.services.spawn import spawn
 
 pytestmark = pytest.mark.slow
 

@@ -9,7 +9,8 @@ import signal
 import pytest
 from echo import echoes, in_flight
 
-from zorplex_rl.services.replica import ReplicaFailed, State
+from zorplex_rl.services.options import ReplicaFailed
+from zorplex_rl.services.replica import State
 
 pytestmark = pytest.mark.slow
 

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zorplex_rl.services.replica import Replica, ServiceOptions, State
+from zorplex_rl.services.options import ServiceOptions
+from zorplex_rl.services.replica import Replica, State
 from zorplex_rl.services.router import Router, Session
 
 

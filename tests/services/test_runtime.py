@@ -15,7 +15,7 @@ import pytest
 from echo import Echo
 from runs import SMALL, as_flags, command, rows
 
-from zorplex_rl.services.replica import spawn
+from zorplex_rl.services.spawn import spawn
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")]
 LISTENING, LISTENING_TCP = "01", "0A"

@@ -9,9 +9,9 @@ import pytest
 from echo import Finder, Fragile, children, echoes, in_flight, service_of, until
 
 from zorplex_rl.services.registry import get_service, register_service
-from zorplex_rl.services.replica import replicas_of, spawn
 from zorplex_rl.services.runtime import ActorError
 from zorplex_rl.services.service import Service
+from zorplex_rl.services.spawn import replicas_of, spawn
 
 pytestmark = pytest.mark.slow
 

@@ -15,18 +15,11 @@ from pathlib import Path
 import pytest
 from echo import Echo, Finder, children, count_overtaking, in_flight, send, service_of, until
 
+from zorplex_rl.services.options import GivenUp, Overloaded, ReplicaFailed, ServiceError, ServiceOptions
 from zorplex_rl.services.registry import UnknownService, get_service, register_service
-from zorplex_rl.services.replica import (
-    GivenUp,
-    Overloaded,
-    ReplicaFailed,
-    ServiceError,
-    ServiceOptions,
-    replicas_of,
-    spawn,
-)
 from zorplex_rl.services.runtime import Actor, ActorError, concurrent_endpoint
 from zorplex_rl.services.service import Service
+from zorplex_rl.services.spawn import replicas_of, spawn
 
 pytestmark = pytest.mark.slow
 

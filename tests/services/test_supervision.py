@@ -16,9 +16,10 @@ from echo import Echo, Finder, Misled, Mortal, children, service_of, until
 from runs import SMALL, final_weights, same_weights, train_here
 
 from zorplex_rl.errors import ConfigError
+from zorplex_rl.services.options import GivenUp, ReplicaFailed, ServiceOptions
 from zorplex_rl.services.registry import register_service
-from zorplex_rl.services.replica import GivenUp, ReplicaFailed, ServiceOptions, replicas_of, spawn
 from zorplex_rl.services.service import Service
+from zorplex_rl.services.spawn import replicas_of, spawn
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="only Linux has pidfds")]
 NOTICED_SECONDS = 2.0
@@ -139,10 +140,10 @@ def test_the_loss_of_a_role_that_alone_knows_something_ends_the_run_at_once_with
 
     def show(row):
         if row["event"] == "step" and row["step"] == 1:
-            strike(started[0].advantage.replicas[0].pid, signal.SIGKILL)
+            strike(started[0].roles.dataset.replicas[0].pid, signal.SIGKILL)
             killed.append(time.monotonic())
 
-    with pytest.raises(GivenUp, match="^advantage is lost, and with it what it alone knew: its process"):
+    with pytest.raises(GivenUp, match="^dataset is lost, and with it what it alone knew: its process"):
         train_here(SMALL.changed(steps=100), tmp_path / "run", show=show, on_start=started.append)
     # Stopping all the other processes takes most of this.
     assert time.monotonic() - killed[0] < 15

@@ -15,7 +15,7 @@ from zorplex_rl.run.timeline import Span, Timeline
 from zorplex_rl.simulation.recorded import setting_of
 from zorplex_rl.simulation.setting import Setting
 from zorplex_rl.simulation.simulate import simulate_async, simulate_sync
-from zorplex_rl.training.controller import Controller
+from zorplex_rl.training.groups import Groups
 
 SYNC = Config(max_lag=0, steps=3, prompts_per_step=2)
 
@@ -51,7 +51,9 @@ def test_a_synchronous_step_is_shared_out_to_generators_as_the_simulation_does_i
         return range(most)
 
     buffer = SimpleNamespace(admit_now=SimpleNamespace(route=admit_now))
-    shares = asyncio.run(Controller.admit_step(SimpleNamespace(config=config, published=0, replay_buffer=buffer)))
+    shares = asyncio.run(
+        Groups.admit_step(SimpleNamespace(config=config, published=0, _roles=SimpleNamespace(replay_buffer=buffer)))
+    )
     setting = Setting(generators, prompts, steps=1, max_lag=0, variation=0, share=config.share)
     run = simulate_sync(setting, setting.latencies())
     simulated = {actor: [] for actor in run.timeline.actors if actor.startswith("generator")}

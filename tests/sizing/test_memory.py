@@ -13,14 +13,14 @@ from zorplex_rl.course.nb10 import make_model
 from zorplex_rl.learning.batches import collate
 from zorplex_rl.policy.decoder import states_of
 from zorplex_rl.policy.load import load_policy
-from zorplex_rl.policy.model import BLOCK, Masked
+from zorplex_rl.policy.model import BLOCK, TreeAttention
 from zorplex_rl.sizing import memory
 from zorplex_rl.sizing.measured import measure
 from zorplex_rl.sizing.memory import BatchShape, Workload, available_memory, generator_memory, trainer_memory
 from zorplex_rl.sizing.model_shape import ModelShape
 from zorplex_rl.task.episode import Episode
 
-SMALL = ModelShape(layers=2, hidden=64, heads=4, kv_heads=2, intermediate=96, vocabulary=500)
+SMALL = ModelShape(layers=2, hidden=64, heads=4, kv_heads=2, intermediate=96, vocabulary=600)
 QWEN = ModelShape(layers=24, hidden=896, heads=14, kv_heads=2, intermediate=4864, vocabulary=151936)
 GB = 10**9
 
@@ -80,11 +80,11 @@ def test_the_micro_batches_are_those_of_the_trainer(prompt, response, budget):
     batches = collate(episodes_of(4, prompt, 8, response), [1.0] * 32, budget)
     assert sorted(batch.responses for batch in found) == sorted(len(b.episodes) for b in batches)
     assert sorted(batch.tokens for batch in found) == sorted(b.tree.ids.numel() for b in batches)
-    masked = [Masked(b.tree.ends[None]) for b in batches]
+    masked = [TreeAttention(b.tree.subtree_end[None]) for b in batches]
     for each in masked:
-        each(0, *torch.zeros(3, 1, each.ends.numel(), 2, 4))
-    assert sorted(b.seen for b in found) == sorted(sum(mask.shape[-1] for _, mask in each.seen) for each in masked)
-    copied = [sum(len(keys) for keys, _ in each.seen if isinstance(keys, torch.Tensor)) for each in masked]
+        each(0, *torch.zeros(3, 1, each.subtree_end.numel(), 2, 4))
+    assert sorted(b.seen for b in found) == sorted(sum(mask.shape[-1] for _, mask in each.blocks) for each in masked)
+    copied = [sum(len(keys) for keys, _ in each.blocks if isinstance(keys, torch.Tensor)) for each in masked]
     assert sorted(b.copied for b in found) == pytest.approx(sorted(copied), abs=BLOCK)
 
 

@@ -16,7 +16,9 @@ from zorplex_rl.cli.commands import main
 from zorplex_rl.config import Config
 from zorplex_rl.errors import ConfigError, TaskError
 from zorplex_rl.policy.load import load_policy
-from zorplex_rl.policy.tool_loop import PartialEpisode, Sampling, ToolLoop, encode_text
+from zorplex_rl.policy.requests import Sampling
+from zorplex_rl.policy.tokenizer import encode_text
+from zorplex_rl.policy.tool_loop import PartialEpisode, ToolLoop
 from zorplex_rl.simulation.what_if import read_recording, replay
 from zorplex_rl.task.episode import Episode
 from zorplex_rl.task.own_task import EnvironmentSource
@@ -93,6 +95,7 @@ def test_what_is_wrong_with_a_file_is_named(code, named):
     ("change", "named"),
     [
         (("return Task(", "return ("), r"^task\(7, 'train'\) of 'tasks.py' returned \('doubling'"),
+        (("2 * number, 1", "2.0 * number, 1"), r"^task\(7, 'train'\) of 'tasks.py' returned Task.* an int or a str$"),
         ((NUMBER, "number = self.no.such"), r"^task\(7, 'train'\): AttributeError: .*, in line \d+ of tasks.py$"),
         ((NUMBER, "next(iter([])); " + NUMBER), r"^task\(7, 'train'\): StopIteration"),
     ],
@@ -102,13 +105,85 @@ def test_what_is_wrong_with_a_task_ends_the_run_and_is_named(change, named):
         source(changed(change)).make().task(7, "train")
 
 
+@pytest.mark.parametrize("error", ["SystemExit", "asyncio.CancelledError", "GeneratorExit"])
+def test_what_ends_a_program_ends_no_process_of_a_run_but_is_named(error):
+    """At import, in the class, and in each of its methods."""
+    raising, named = f"raise {error}('over')", f"{error.rpartition('.')[2]}: over, in line"
+
+    def in_method(name: str) -> EnvironmentSource:
+        return source(f"import asyncio\n{GOOD}\n    def {name}(self, *rest):\n        {raising}\n")
+
+    for broken in (source(f"import asyncio\n{raising}\n"), in_method("__init__"), in_method("examples")):
+        with pytest.raises(TaskError, match=named):
+            broken.make()
+    for name, arguments in {"task": (0, "train"), "find_answer": ("4",), "reference": (None,)}.items():
+        own = in_method(name).make()
+        with pytest.raises(TaskError, match=rf"^{name}\(.*\): {named}"):
+            getattr(own, name)(*arguments)
+
+
+def test_ctrl_c_in_a_user_s_code_is_still_ctrl_c():
+    with pytest.raises(KeyboardInterrupt):
+        source("raise KeyboardInterrupt\n").make()
+
+
 def test_a_score_that_raises_ends_the_run_and_is_named():
     own = source(GOOD + "\n    def score(self, *rest):\n        raise ValueError('no score')\n").make()
     with pytest.raises(TaskError, match=r"^score\('Double \d+\?', \['4'\], 0, 'eos'\): ValueError: no score, in line"):
         own.score(own.task(0, "train"), ["4"], 0, "eos")
 
 
+def scored(correct: str) -> EnvironmentSource:
+    """A task with a score of its own."""
+    given = f"Score('success', None, {correct}, 0.0, 0.0)"
+    imports = "import numpy, torch\nfrom zorplex_rl.task.episode import Score\n"
+    return source(f"{imports}{GOOD}\n    def score(self, *rest):\n        return {given}\n")
+
+
+@pytest.mark.parametrize("correct", ["numpy.float32(0.5)", "torch.tensor(0.5)", "numpy.int64(1) / 2"])
+def test_a_reward_of_any_library_becomes_a_number(correct):
+    own = scored(correct).make()
+    reward = own.score(own.task(0, "train"), ["4"], 0, "eos").reward
+    assert type(reward) is float and reward == 0.5
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        *map(scored, ("None", "float('nan')", "torch.tensor([1.0, 2.0])", "numpy.inf", "'high'")),
+        source(GOOD + "\n    def score(self, *rest):\n        return 0.5\n"),
+    ],
+)
+def test_a_reward_that_is_no_finite_number_ends_the_run_and_the_file_is_named(own):
+    own = own.make()
+    with pytest.raises(
+        TaskError, match=r"^score of 'tasks.py' returned .* for 'Double \d+\?'; expected a Score of finite"
+    ):
+        own.score(own.task(0, "train"), ["4"], 0, "eos")
+
+
+EXAMPLES = """
+    def examples(self, count):
+        return [("Double 4?", "DOUBLE[4] -> 8 [ANSWER] 8"), ("Double 5?", "DOUBLE[5] -> 10 [ANSWER] 10")]
+"""
+
+
+def test_worked_examples_are_shown_as_many_as_asked_for_and_refused_where_there_are_fewer():
+    for shots in (0, 1, 2):
+        task = source(GOOD + EXAMPLES, shots=shots).make().task(0, "train")
+        assert [question for question, _ in task.examples] == ["Double 4?", "Double 5?"][:shots]
+    for code, there in ((GOOD + EXAMPLES, 2), (GOOD, 0)):
+        with pytest.raises(TaskError, match=rf"^--shots is 3, but examples\(3\) of 'tasks.py' returns {there};"):
+            source(code, shots=3).make()
+
+
 CALL = ToolCall("DOUBLE", "moon", 0)
+
+
+@pytest.mark.parametrize("error", ["SystemExit", "asyncio.CancelledError", "KeyboardInterrupt"])
+def test_a_tool_that_ends_a_program_has_answered_with_that_at_once(error):
+    own = source("import asyncio\n" + changed((RESULT, f"raise {error}('enough'); return str("))).make()
+    assert own.execute(own.task(0, "train"), CALL) == f"ERROR: {error.rpartition('.')[2]}: enough"
 
 
 def test_a_tool_that_raises_has_answered_with_the_exception_in_one_line():
@@ -158,6 +233,7 @@ LAST = [
     ("return Task(", "self.last = number\n        return Task("),
     (RESULT, "return str(getattr(self, 'last', 0)) or str("),
 ]
+NAN = SCORE.replace("float(right)", "float('nan')")
 ECHO = "\n    def find_answer(self, text):\n        return int((text.split() or ['0'])[-1].strip('?') or 0)\n"
 FAULTS = [
     ("same tasks", changed((NUMBER, COUNT))),
@@ -169,6 +245,7 @@ FAULTS = [
     ("tools", changed((RESULT, "self.no.such; return str("))),
     ("answers", GOOD + "\n    def find_answer(self, text):\n        return None\n"),
     ("answers", GOOD + SCORE),
+    ("answers", GOOD + NAN),
     ("answers", GOOD + ECHO),
 ]
 """Faults, each with the only check that should find it."""
@@ -178,9 +255,9 @@ FAULTS = [
 def env_check(tmp_path, capsys):
     """The exit code of ``env check`` on a text, and its line of each check."""
 
-    def run(code: str) -> tuple[int, dict[str, str]]:
+    def run(code: str, *flags: str) -> tuple[int, dict[str, str]]:
         (tmp_path / "tasks.py").write_text(code)
-        exit_code = main(["env", "check", str(tmp_path / "tasks.py")])
+        exit_code = main(["env", "check", str(tmp_path / "tasks.py"), *flags])
         lines = [line for line in capsys.readouterr().out.splitlines() if line[:2] in ("ok", "no")]
         return exit_code, {line[7:21].strip(): line for line in lines}
 
@@ -201,17 +278,36 @@ def test_each_check_finds_its_faults_and_the_other_checks_do_not(check, code, en
     assert [name for name, line in found.items() if line.startswith("no")] == [check]
 
 
+def test_the_policy_is_tried_as_it_will_be_trained_and_what_is_too_long_for_it_is_named_with_its_flags(env_check):
+    long = changed(('and the integer."', 'and the integer." + " more" * 500')) + EXAMPLES
+    _, found = env_check(long, "--shots", "2")
+    assert "reads at most 1024 together; lower --shots, or take another policy" in found["policy"]
+    _, found = env_check(GOOD, "--max-tokens", "1")
+    assert "cut off; raise --max-tokens or --max-turns" in found["policy"]
+
+
 def test_an_example_that_the_embedded_policy_can_learn_passes_every_check(capsys):
     code, said = main(["env", "check", LOCKERS]), capsys.readouterr().out
     assert code == 0 and f"Ready: zorplex-rl train --task {LOCKERS}" in said, said
     assert len(Path(LOCKERS).read_text().splitlines()) <= 80
 
 
+def test_the_policy_is_tried_on_the_threads_that_a_run_would_have(monkeypatch):
+    """In a container torch takes one for each core of the machine."""
+    asked = []
+    monkeypatch.setattr("torch.set_num_threads", asked.append)
+    main(["env", "check", LOCKERS])
+    assert asked == [1]
+
+
 def test_no_code_runs_out_of_a_run_s_folder_its_file_is_named_again(tmp_path, capsys):
-    file = tmp_path / "my tasks.py"
+    file, data = tmp_path / "my tasks.py", tmp_path / "data.txt"
     file.write_text(GOOD)
-    config = SMALL.changed(task=str(file), max_tokens=32, steps=1)
+    data.write_text("Größe 17", encoding="utf-8")
+    config = SMALL.changed(task=str(file), task_data=str(data), max_tokens=32, steps=1)
     folder = train_here(config, tmp_path / "run")
+    kept = [(folder.path / name).read_text(encoding="utf-8") for name in ("task.py", "task_data.txt")]
+    assert kept == [GOOD, "Größe 17"], "to read"
     for again in ("train --resume", "replay"):
         assert main([*again.split(), str(folder.path)]) == 2
         said = capsys.readouterr().err
@@ -219,9 +315,11 @@ def test_no_code_runs_out_of_a_run_s_folder_its_file_is_named_again(tmp_path, ca
     with pytest.raises(ConfigError):
         read_recording(folder.path)
     assert replay(read_recording(folder.path, task=str(file))).first_difference is None
+    file.write_text(GOOD + "# mended\n")
     with command("train", "--resume", str(folder.path), "--task", str(file), "--steps", "2") as running:
         code, said = running.finish()
     assert code == 0, said
+    assert (folder.path / "task.py").read_text() == GOOD + "# mended\n", "what it goes on with"
     assert [row["step"] for row in rows(folder.path, "step")] == [1, 2]
 
 

@@ -11,13 +11,14 @@ ANSWERS = {
     "[ANSWER] 42": 42, "[ANSWER] -42": -42, "[ANSWER] +42": 42, "[ANSWER] 0": 0, "[ANSWER] 007": 7, "[ANSWER]42": 42,
     "[ANSWER] \t 42": 42, "so [ANSWER] 42.": 42, "[ANSWER] 42, as I said": 42, "[ANSWER] 42\n": 42, "[ANSWER] 4 apples": 4,
     "[ANSWER] 42\n17": 42, "[ANSWER] 42\n+ 17": 42, "[ANSWER] 17 apples, not %": 17,
-    # The last one counts.
+    # A line's last tag counts, and the last line with an answer.
     "[ANSWER] 4 no, [ANSWER] -42": -42, "[ANSWER] 4\n[ANSWER] 5\n": 5, "[ANSWER] 5 [ANSWER] 4 [ANSWER] 5": 5,
-    "[ANSWER] 4 [ANSWER] unknown": 4, "[ANSWER] [ANSWER] 4": 4,
+    "[ANSWER] [ANSWER] 4": 4, "[ANSWER] 4\n[ANSWER] 5 or 6": 4, "[ANSWER] 4 or [ANSWER] 5\nso": 5,
 }  # fmt: skip
 NO_ANSWERS = [
     "", "42", "the value is 42", "ANSWER 42", "[answer] 42", "[ANSWER ] 42", "[ANSWER]", "[ANSWER] ", "[ANSWER] none", "[ANSWER]: 42",
     "[ANSWER] = 42", "[ANSWER] [ANSWER]", "[ANSWER]\n42", "[ANSWER] - 42", "[ANSWER] --42", "[ANSWER] +-42", "[ANSWER] x42", "[ANSWER] .5",
+    "[ANSWER] 4 [ANSWER] 5 or 6", "[ANSWER] 4 [ANSWER] unknown", "[ANSWER] 4 [ANSWER]",
     # Digits and signs are ASCII; Python converts no number of thousands of digits.
     *(f"[ANSWER] {digits}" for digits in ("４２", "٤٢", "४२", "²", "Ⅷ", "−42", "9" * 5000)),
 ]  # fmt: skip

@@ -27,9 +27,9 @@ from runs import (
 )
 
 from zorplex_rl.errors import TrainingDiverged
-from zorplex_rl.learning.journal import read_journal
 from zorplex_rl.policy.smollm2 import cached
 from zorplex_rl.run.folder import RunFolder
+from zorplex_rl.run.journal import read_journal
 from zorplex_rl.run.timeline import Timeline
 from zorplex_rl.simulation.what_if import read_recording, replay
 
@@ -44,7 +44,7 @@ def train_with(blows, config, path):
     def show(row):
         if row["event"] == "step" and (role := blows.get(row["step"])):
             (controller,) = controllers
-            service = controller.trainer.service if role == "trainer" else controller.services[role]
+            service = controller.roles.trainer.service if role == "trainer" else controller.roles.services[role]
             struck.append(next(replica.pid for replica in service.replicas if replica.pid))
             os.kill(struck[-1], signal.SIGKILL)
 

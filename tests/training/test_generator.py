@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from inspect import unwrap
 
 import pytest
 from echo import Deaf, Parrot
@@ -12,9 +13,11 @@ from runs import until
 
 from zorplex_rl.config import Config
 from zorplex_rl.errors import WeightPullError
-from zorplex_rl.services.replica import Replica, ReplicaFailed, ServiceOptions, State, replicas_of
+from zorplex_rl.services.options import ReplicaFailed, ServiceOptions
+from zorplex_rl.services.replica import Replica, State
 from zorplex_rl.services.runtime import start_monarch, this_host
 from zorplex_rl.services.service import Service
+from zorplex_rl.services.spawn import replicas_of
 from zorplex_rl.task.environment import Zorplex
 from zorplex_rl.training import generator
 from zorplex_rl.training.generator import NO_WEIGHTS, GeneratorActor, GeneratorHandle
@@ -96,6 +99,40 @@ def test_weights_that_a_trainer_offers_and_cannot_be_read_end_the_run_with_the_r
     with pytest.raises(WeightPullError, match="generator 0 .*: the trainer is far away"):
         asyncio.run(scenario())
     assert 1 < len(asked) < 5
+
+
+def test_its_progress_forgets_what_an_exception_or_a_cancellation_has_ended():
+    """What a message would call is called here: a process adds nothing to this."""
+    actor = object.__new__(GeneratorActor)
+    actor._calls, actor.config = [], Config(group_size=1)
+    ends = asyncio.Event()
+
+    class Failing:
+        async def sample(self, requests):
+            await ends.wait()
+            raise ValueError("no such task")
+
+    async def compute(*call):
+        raise ValueError("no such task")
+
+    def call(endpoint, *arguments):
+        return unwrap(endpoint._method)(actor, *arguments)
+
+    actor._stream, actor.compute = Failing(), compute
+
+    async def scenario():
+        tasks = [*enumerate(Zorplex(0).tasks(("simple",), 3))]
+        cancelled, failing = (asyncio.create_task(call(actor.generate, tasks)) for _ in range(2))
+        await asyncio.sleep(0)
+        assert await call(actor.how_far) == "0 of 6"
+        cancelled.cancel()
+        ends.set()
+        evaluating = call(actor.evaluate, [task for _, task in tasks], 1.0)
+        ended = await asyncio.gather(cancelled, failing, evaluating, return_exceptions=True)
+        assert [type(error) for error in ended] == [asyncio.CancelledError, ValueError, ValueError]
+        assert await call(actor.how_far) == "0 of 0"
+
+    asyncio.run(scenario())
 
 
 @pytest.mark.long

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from zorplex_rl.errors import ConfigError
 from zorplex_rl.policy.load import EMBEDDED_PATH
 from zorplex_rl.run.folder import RunFolder
-from zorplex_rl.services.replica import spawn
+from zorplex_rl.services.spawn import spawn
 from zorplex_rl.training.actors import Admission, ReplayBufferActor
 
 pytestmark = pytest.mark.slow

@@ -12,8 +12,8 @@ from torch import nn
 
 from zorplex_rl.course.nb07b import Rank, SmallModel, minimum_bytes, on_all
 from zorplex_rl.course.shard_rings import pull_together, subscribe
-from zorplex_rl.services.replica import spawn
 from zorplex_rl.services.runtime import endpoint
+from zorplex_rl.services.spawn import spawn
 from zorplex_rl.weights.reshard.sharded_model import describe, plan_model, rank_in
 
 pytestmark = pytest.mark.slow

@@ -14,9 +14,11 @@ import pytest
 from echo import DEADLY, Pupil
 from runs import is_alive, until
 
-from zorplex_rl.errors import CheckpointError
+from zorplex_rl.errors import CheckpointError, HostError
 from zorplex_rl.run.folder import seal
-from zorplex_rl.services.replica import GivenUp, ServiceOptions, replicas_of
+from zorplex_rl.services.machine import Machine
+from zorplex_rl.services.options import GivenUp, ServiceOptions
+from zorplex_rl.services.spawn import replicas_of
 from zorplex_rl.training.trainer import TrainerHandle
 
 pytestmark = pytest.mark.slow
@@ -134,10 +136,34 @@ def test_a_start_that_fails_is_tried_again_but_not_from_a_checkpoint_that_is_bro
             assert await trainer.step("b") == ["a", "b"]
             assert starts == ["trainer", "trainer_1", "trainer_2", "trainer_3"]
             assert [restart.took_over for restart in restarts] == ["trainer_3"]
-            (tmp_path / "saved").write_text("of another run")
+            (tmp_path / "saved" / "taught").write_text("of another run")
             strike(trainer, signal.SIGKILL)
             with pytest.raises(CheckpointError, match="the trainer died"):
                 await trainer.step("c")
             assert len(starts) == 5
+
+    asyncio.run(scenario())
+
+
+def test_a_host_that_is_lost_while_the_trainer_comes_back_on_it_is_not_the_end_while_another_is_left(tmp_path):
+    class Losing(Machine):
+        """The hosts of a run: the first is lost as it gets the checkpoint."""
+
+        lent = 0
+
+        @asynccontextmanager
+        async def lend(self, folder, is_filled):
+            self.lent += is_filled
+            if is_filled and self.lent == 1:
+                raise HostError("host a is lost")
+            yield str(folder)
+
+    async def scenario():
+        async with trainer_of(replicas_of(Pupil, machine=Losing())) as (trainer, restarts):
+            await trainer.step("a")
+            await checkpoint(trainer, tmp_path)
+            strike(trainer, signal.SIGKILL)
+            assert await trainer.step("b") == ["a", "b"]
+            assert [restart.took_over for restart in restarts] == ["trainer_2"]
 
     asyncio.run(scenario())

@@ -24,7 +24,7 @@ from zorplex_rl.learning.learner import response_logprobs
 from zorplex_rl.learning.train_simple import compare, play
 from zorplex_rl.policy.load import load_policy
 from zorplex_rl.run.folder import RunFolder, seal
-from zorplex_rl.services.replica import ServiceOptions
+from zorplex_rl.services.options import ServiceOptions
 from zorplex_rl.task.environment import Zorplex
 from zorplex_rl.training.controller import StopRequest
 from zorplex_rl.training.loop import run_training

@@ -17,8 +17,8 @@ from torch import nn
 from zorplex_rl.config import Config
 from zorplex_rl.course.nb07 import Writer
 from zorplex_rl.errors import WeightPullError
-from zorplex_rl.services.replica import spawn
 from zorplex_rl.services.runtime import concurrent_endpoint
+from zorplex_rl.services.spawn import spawn
 from zorplex_rl.training import transports
 from zorplex_rl.training.transports import Publisher, Subscriber, subscribe
 from zorplex_rl.weights.layout import LayoutMismatch, named_weights

@@ -35,7 +35,7 @@ class Check:
 
 def findings() -> Iterator[tuple[str, str, str]]:
     """Yield (state, about, found). A *note* changes how you begin, a *no* means failing notebooks."""
-    from zorplex_rl.hosts.devices import cores
+    from zorplex_rl.devices import cores
 
     yield "ok", "Python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"
     free = psutil.virtual_memory().available / 1e9
@@ -53,7 +53,7 @@ def findings() -> Iterator[tuple[str, str, str]]:
 
 async def start_one_process() -> float:
     """Start a process through Monarch, and stop it. Returns the seconds until it answered."""
-    from zorplex_rl.services.replica import spawn
+    from zorplex_rl.services.spawn import spawn
     from zorplex_rl.training.actors import TimedActor
 
     began = time.monotonic()

@@ -12,8 +12,8 @@
     zorplex-rl env check FILE                     check a task of your own before you train on it
     zorplex-rl worker --listen tls://HOST:PORT    let a run on another machine use this one
 
-An expected failure gets one sentence: exit code 2 where nothing was started, else 1. Anything else
-is a defect, and gets its traceback.
+An expected failure gets one sentence: exit code 2 where nothing was started, or where a file cannot
+be read or written, else 1. Anything else is a defect, and gets its traceback.
 """
 
 import os
@@ -40,7 +40,7 @@ from zorplex_rl.errors import ConfigError, ZorplexError
 
 ShowPolicy = Annotated[PolicyCommand, tyro.conf.subcommand("policy")]  # policy/load.py has a Policy
 Commands = Train | Eval | Export | Size | Replay | Status | Check | Open | ShowPolicy | Env | Worker
-FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
+FAILED, BAD_INPUT = 1, 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -57,12 +57,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if hasattr(command, "defaults") and (defaults := command.defaults()):
             command = parse(given, defaults)
         return command.run()
-    except KeyboardInterrupt:
-        print("zorplex-rl: interrupted", file=sys.stderr)
-        return INTERRUPTED
     except ZorplexError as error:
         print(f"zorplex-rl: {error}", file=sys.stderr)
         return BAD_INPUT if isinstance(error, ConfigError) else FAILED
+    except OSError as error:
+        if not error.filename:
+            raise
+        advice = "give another, or change what you may do there"
+        print(f"zorplex-rl: {error.filename} cannot be read or written ({error.strerror}); {advice}", file=sys.stderr)
+        return BAD_INPUT
 
 
 def parse(given: Sequence[str], default: Any = tyro.MISSING_NONPROP) -> Any:

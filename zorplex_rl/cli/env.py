@@ -27,14 +27,28 @@ class Env:
     """The text file that the task reads."""
     policy: str = "embedded"
     """The policy that is to learn it: embedded, smollm2, the folder of a model, or a hub id."""
+    shots: int = Config.shots
+    """Worked examples of the task, as in train."""
+    max_tokens: int = Config.max_tokens
+    """Longest response in tokens."""
+    max_turns: int = Config.max_turns
+    """Most stretches of sampled text in an episode."""
 
     def run(self) -> int:
-        config = Config(task=self.task, task_data=self.task_data)
+        config = Config(
+            task=self.task,
+            task_data=self.task_data,
+            policy=self.policy,
+            shots=self.shots,
+            max_tokens=self.max_tokens,
+            max_turns=self.max_turns,
+        )
+        config.check()
         if not config.is_own_task:
             raise ConfigError(f"{self.task!r} comes with the package; give the file of a task of your own")
         sample = Sample(EnvironmentSource.of(config))
         wrong: list[str] = []
-        for about, check in (CHECKS | {"policy": partial(try_policy, name=self.policy)}).items():
+        for about, check in (CHECKS | {"policy": partial(try_policy, config=config)}).items():
             if about == "policy" and wrong:
                 break
             try:
@@ -47,16 +61,21 @@ class Env:
         return 1 if wrong else 0
 
 
-def try_policy(sample: Sample, name: str) -> str:
+def try_policy(sample: Sample, config: Config) -> str:
     """Have the policy answer tasks, several times each, and compare rewards as a run does."""
-    from zorplex_rl.learning.advantages import why_no_reward_varies
+    from zorplex_rl.devices import prepare
+    from zorplex_rl.learning.signal import why_no_reward_varies
+    from zorplex_rl.policy.auto import resolved
     from zorplex_rl.policy.load import load_policy
+    from zorplex_rl.policy.requests import Sampling, group_requests
     from zorplex_rl.policy.rollout import rollout
-    from zorplex_rl.policy.tool_loop import group_requests
 
+    name = config.policy
+    prepare("cpu", resolved(config.changed(max_lag=0)).threads)
     environment, rewards = sample.environment, defaultdict[int, set[float]](set)
     requests = group_requests(enumerate(sample.tasks["train"][:TRIED]), TRIED, run_seed=0)
-    episodes = rollout(load_policy(name), requests, environment.execute, environment=environment)
+    sampling = Sampling.of(config)
+    episodes = rollout(load_policy(name), requests, environment.execute, sampling, environment=environment)
     for episode in episodes:
         episode.score = environment.score(*episode.attempt)
         rewards[episode.group].add(episode.score.reward)

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from zorplex_rl.config import Config, Device, Difficulty, Dtype, TaskName
+from zorplex_rl.config import Config, Device, Difficulty, Dtype, TaskName, check_setting
 
 if TYPE_CHECKING:
     from zorplex_rl.policy.evaluate import Report
@@ -61,25 +61,29 @@ class Eval:
         from rich.console import Console
         from rich.table import Table
 
-        from zorplex_rl.hosts.devices import assign_devices, prepare, settled
+        from zorplex_rl.devices import assign_devices, prepare
+        from zorplex_rl.policy.auto import resolved
         from zorplex_rl.policy.evaluate import evaluate
         from zorplex_rl.policy.load import load_policy
-        from zorplex_rl.policy.tool_loop import Sampling
+        from zorplex_rl.policy.requests import Sampling
         from zorplex_rl.task.own_task import EnvironmentSource
 
+        check_setting("tasks", self.tasks, int, least=1)
         # The settings that a run has as well are bounded alike; temperature 0 is one of an evaluation.
         config = Config(
             task=self.task, task_data=self.task_data, difficulty=self.difficulty, shots=self.shots, temperature=self.temperature or 1,
-            max_tokens=self.max_tokens, eval_tasks=self.tasks, seed=self.seed, device=self.device,
-            policy=self.policy, dtype=self.dtype, max_lag=0,
+            max_tokens=self.max_tokens, seed=self.seed, device=self.device, policy=self.policy, dtype=self.dtype, max_lag=0,
         )  # fmt: skip
         config.check()
         source = EnvironmentSource.of(config)
         environments = {kind: replace(source, kinds=(kind,)).make() for kind in source.kinds}
-        config, device = settled(config), assign_devices(self.device, ["policy"])["policy"]
+        config, device = resolved(config), assign_devices(self.device, ["policy"])["policy"]
         prepare(device, config.threads)
         policy = load_policy(self.policy, device, config.dtype)
         sampling = Sampling(self.temperature, self.max_tokens)
+        if self.json:
+            # What cannot be written is known before the work.
+            self.json.open("a").close()
         console, reports = Console(highlight=False), []
         for name, environment in environments.items():
             with console.status(f"{name} …"):

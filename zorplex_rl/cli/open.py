@@ -14,12 +14,15 @@ from typing import Annotated
 
 import tyro
 
+from zorplex_rl import __version__
 from zorplex_rl.course import FILES, IN_CLONE, PACKAGE
 from zorplex_rl.errors import ConfigError
 
 PARTS = ("notebooks", "examples", "workshop", "benchmarks")
 OF_THE_PACKAGE = ("zorplex_rl/course/lesson/lesson.css", "zorplex_rl/policy/embedded")
 """The notebooks' style sheet, and the model of ``examples/my_rl.py``."""
+FROM_CLONE = b'"zorplex-rl"]\n# tool.uv.sources.zorplex-rl = { path = "..", editable = true }\n'
+"""Where a notebook of the clone has the package from, in its header; a copy's has it from a package index."""
 SETTINGS = "# Opening a notebook of this folder runs it.\n[tool.marimo.runtime]\nauto_instantiate = true\n"
 
 
@@ -48,7 +51,7 @@ class Open:
         print(f"{folder / notebook}; marimo saves there what you write.", flush=True)
         flags = ["--port", str(self.port)] * (self.port is not None) + ["--headless"] * (not self.browser)
         os.chdir(folder)
-        os.execv(sys.executable, [sys.executable, "-m", "marimo", "edit", "--no-sandbox", notebook, *flags])
+        os.execv(sys.executable, [sys.executable, "-P", "-m", "marimo", "edit", "--no-sandbox", notebook, *flags])
 
 
 def copy_course(folder: Path) -> None:
@@ -61,5 +64,6 @@ def copy_course(folder: Path) -> None:
             target = folder / path.relative_to(root)
             if path.is_file() and "__" not in str(path.relative_to(root)) and not target.exists():
                 target.parent.mkdir(parents=True, exist_ok=True)
-                target.write_bytes(path.read_bytes())
+                from_index = f'"zorplex-rl=={__version__}"]\n'.encode()
+                target.write_bytes(path.read_bytes().replace(FROM_CLONE, from_index))
                 target.chmod(path.stat().st_mode)

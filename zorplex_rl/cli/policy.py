@@ -32,8 +32,9 @@ class PolicyCommand:
             return 0
         policy = load_policy(self.policy)
         config = policy.model.config
+        kind = (config.architectures or [type(policy.model).__name__])[0]
         print(f"policy        {policy.name}")
-        print(f"architecture  {config.architectures[0]}: {config.num_hidden_layers} layers of {config.hidden_size}")
+        print(f"architecture  {kind}: {config.num_hidden_layers} layers of {config.hidden_size}")
         print(f"parameters    {policy.model.num_parameters():,}")
         print(f"size          {weight_bytes(policy_folder(self.policy)) / 1e6:,.0f} MB of weights")
         if self.policy == smollm2.NAME:

@@ -50,8 +50,8 @@ class Replay:
     def run(self) -> int:
         from rich.progress import Progress
 
-        from zorplex_rl.hosts.devices import assign_devices, prepare
-        from zorplex_rl.learning.learner import KNOBS
+        from zorplex_rl.devices import assign_devices, prepare
+        from zorplex_rl.learning.learner import LOSS_SETTINGS
         from zorplex_rl.simulation import what_if
 
         device = assign_devices(self.device, ["policy"])["policy"]
@@ -61,7 +61,7 @@ class Replay:
         config = earlier.changed(max_lag=self.max_lag, temperature=self.temperature, **vars(self.learner))
         if config.learner.loss != earlier.learner.loss:
             # Each loss has its own bounds.
-            kept = [knob for knob in KNOBS if config.settings()[knob] == earlier.settings()[knob]]
+            kept = [knob for knob in LOSS_SETTINGS if config.settings()[knob] == earlier.settings()[knob]]
             config = config.changed(**dict.fromkeys(kept))
         is_changed = config != earlier or self.without_fault
         with Progress(transient=True) as bar:

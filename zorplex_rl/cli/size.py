@@ -47,15 +47,15 @@ class Size:
         from rich.console import Console
         from rich.table import Table
 
-        from zorplex_rl.hosts.devices import settled
-        from zorplex_rl.policy.load import policy_folder
+        from zorplex_rl.policy.auto import resolved
+        from zorplex_rl.policy.load import whole_folder
         from zorplex_rl.task.own_task import EnvironmentSource
 
         self.config.check()
-        config = settled(self.config)
-        folder = policy_folder(config.policy)
+        config = resolved(self.config)
+        folder = whole_folder(config.policy)
         shape = shape_of(folder)
-        work = workload_of(config, folder, EnvironmentSource.of(config).make())
+        work = workload_of(config, folder, shape, EnvironmentSource.of(config).make())
         found = processes(shape, work, config)
         title = f"{config.policy}: {shape.parameters / 1e6:.1f} million parameters, {config.dtype}"
         table = Table("process", "when", "part", "bytes", title=title, title_justify="left")
@@ -77,15 +77,18 @@ class Size:
         return 0
 
 
-def workload_of(config: Config, folder: Path, environment: Environment) -> Workload:
-    """Return the workload of ``config``, with the prompts of some tasks of ``environment``."""
+def workload_of(config: Config, folder: Path, shape: ModelShape, environment: Environment) -> Workload:
+    """Return the workload of ``config``, with the prompts of some tasks of ``environment``. Raises
+    ConfigError if the model cannot read them."""
     from zorplex_rl.policy.load import load_tokenizer
-    from zorplex_rl.policy.tool_loop import encode_prompt
+    from zorplex_rl.policy.tokenizer import check_length, encode_prompt
 
     tokenizer = load_tokenizer(config.policy, folder, config.template_arguments)
     prompts = [encode_prompt(tokenizer, environment.task(index, "train")) for index in range(PROMPTS_TRIED)]
     shared = next((i for i, tokens in enumerate(zip(*prompts, strict=False)) if len(set(tokens)) > 1), 0)
-    return Workload.of(config, max(map(len, prompts)), shared)
+    longest = max(map(len, prompts))
+    check_length(config.policy, shape.reads, longest, config.max_tokens, config.shots)
+    return Workload.of(config, longest, shared)
 
 
 def processes(shape: ModelShape, work: Workload, config: Config) -> list[Process]:
@@ -109,11 +112,11 @@ def run_bytes(found: Sequence[Process], config: Config) -> int:
     return models + small * SMALL_PROCESS + MODEL_PROCESS
 
 
-def warn_of_memory(config: Config, folder: Path, environment: Environment) -> None:
+def warn_of_memory(config: Config, shape: ModelShape, work: Workload) -> None:
     """Print a warning if a run of ``config`` without a GPU may outgrow the memory that is there: the
     kernel would kill its processes without a word. On a GPU torch says what it lacks."""
-    work, there = workload_of(config, folder, environment), available_memory()
-    needed = run_bytes(processes(shape_of(folder), work, config), config)
+    there = available_memory()
+    needed = run_bytes(processes(shape, work, config), config)
     if needed > there:
         print(
             f"zorplex-rl: warning: with answers of {config.max_tokens} tokens this run needs about {gigabytes(needed)} of memory, and "

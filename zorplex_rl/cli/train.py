@@ -59,12 +59,12 @@ class Train:
         return Train(replace(earlier, hosts=hosts, insecure=False, task=task, task_data=None))
 
     def run(self) -> int:
-        from zorplex_rl.hosts.devices import settled
+        from zorplex_rl.policy.auto import resolved
 
         config = self.config
         config.check()
         if not self.resume:
-            config = settled(config)
+            config = resolved(config)
             # Several runs may begin in one second.
             path = self.out or Path("runs") / datetime.now().strftime("%Y%m%d-%H%M%S-%f")
             return train(config, RunFolder.create(path, config, check_needs(config)))
@@ -88,10 +88,10 @@ class Train:
 def check_needs(config: Config) -> int:
     """Check what a run of ``config`` needs besides bounds. Returns the bytes of its checkpoints.
     Raises ConfigError."""
-    from zorplex_rl.cli.size import warn_of_memory
-    from zorplex_rl.hosts.devices import devices_of
+    from zorplex_rl.cli.size import warn_of_memory, workload_of
+    from zorplex_rl.devices import devices_of
     from zorplex_rl.hosts.hosts import check_encryption, parse_hosts
-    from zorplex_rl.policy.load import policy_folder
+    from zorplex_rl.policy.load import whole_folder
     from zorplex_rl.sizing.model_shape import shape_of
     from zorplex_rl.task.own_task import EnvironmentSource
 
@@ -104,14 +104,15 @@ def check_needs(config: Config) -> int:
     if kind == "attach":
         check_encryption(addresses, config.insecure)
     environment = EnvironmentSource.of(config).make()
-    folder = policy_folder(config.policy)
+    folder = whole_folder(config.policy)
     devices = devices_of(config)
-    environment.task(0, "train")
+    shape = shape_of(folder)
+    work = workload_of(config, folder, shape, environment)
     if set(devices.values()) == {"cpu"}:
-        warn_of_memory(config, folder, environment)
+        warn_of_memory(config, shape, work)
     # Weights and two moments in float32 in each: the new one is written before an old one goes.
     checkpoints = min(-(-config.steps // config.checkpoint_every), KEPT_CHECKPOINTS + 1)
-    return 4 * shape_of(folder).parameters * (3 * checkpoints + 1)
+    return 4 * shape.parameters * (3 * checkpoints + 1)
 
 
 def train(config: Config, folder: RunFolder, checkpoint: Path | None = None) -> int:

@@ -1,7 +1,7 @@
 """Write the learner's functions into a program that they keep, for the course's own ones.
 
 program = fill_in(path, {"sample_episode": theirs, …})      the text; a sentence if their code needs what the program lacks
-keep(program, folder / "my_rl.py")                          the file; an older one stays beside it
+keep(program, kept(__file__, "my_rl.py"))                   the file, in the course's folder; an older one stays beside it
 """
 
 from __future__ import annotations
@@ -58,11 +58,21 @@ def _defines(node: ast.AST) -> set[str]:
     return {part.id for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)}
 
 
+def kept(notebook: str, name: str | Path) -> Path:
+    """Return where readers keep what they have made on any page: ``name`` in the course's folder, which
+    has that of this ``notebook`` (``__file__``). There the programs find the embedded policy."""
+    return Path(notebook).resolve().parents[1] / name
+
+
 def keep(program: str, file: Path) -> str:
     """Write ``program`` to ``file``, and keep another one beside it. Returns what was done."""
-    if file.exists() and file.read_text(encoding="utf-8") != program:
-        file.replace(file.with_stem(f"{file.stem}_before"))
-    file.write_text(program, encoding="utf-8")
+    try:
+        if file.exists() and file.read_text(encoding="utf-8") != program:
+            file.replace(file.with_stem(f"{file.stem}_before"))
+        file.write_text(program, encoding="utf-8")
+    except OSError as error:
+        return f"{quote(file)} cannot be written ({error.strerror}). Copy the text above into a file."
     python = Path(sys.executable)
     python = python.relative_to(file.parent) if python.is_relative_to(file.parent) else python
-    return f"Written to {quote(file)}. In that folder: {quote(f'{python} {file.name}')}."
+    runs = f" In that folder: {quote(f'{python} {file.name}')}." if "__main__" in program else ""
+    return f"Written to {quote(file)}.{runs}"

@@ -11,7 +11,6 @@ Card  example  varied   episodes before training and after each step, with a sli
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -31,11 +30,12 @@ from zorplex_rl.course.nb05 import rows_of
 from zorplex_rl.course.widgets.live_curve import LiveCurve
 from zorplex_rl.course.widgets.what_if import Answer, Bar, Knob, Panel, WhatIf
 from zorplex_rl.course.widgets.widget import pack
+from zorplex_rl.devices import cores
 from zorplex_rl.learning.learner import response_logprobs
 from zorplex_rl.policy.evaluate import Report, clustered_interval, summarise
 from zorplex_rl.policy.load import Policy
 from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
-from zorplex_rl.policy.tool_loop import encode_prompt, encode_text
+from zorplex_rl.policy.tokenizer import encode_prompt, encode_text
 from zorplex_rl.run import figure as style
 from zorplex_rl.run.figure import render
 from zorplex_rl.task.environment import ZORPLEX, Zorplex
@@ -270,7 +270,7 @@ def train_the_real_one(
     if policy is None:
         return [], None
     sampling = Sampling(max_tokens=48, max_turns=8, slots=32)
-    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    torch.set_num_threads(cores())
     marks = [[answer(policy, tasks, sampling) for tasks in exams]]
     shown = [example(policy, sampling, shots=2), *marks[0][0][:3]]
     card = Card("SmolLM2: an arrow in a solid box is an invented result", policy, steps, sampling, shown)

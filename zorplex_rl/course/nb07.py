@@ -23,8 +23,8 @@ from torch import Tensor, nn
 
 from zorplex_rl.course.lesson.lesson import in_words
 from zorplex_rl.course.widgets.what_if import Answer, Bar, Knob, Panel, WhatIf
-from zorplex_rl.services.replica import spawn
 from zorplex_rl.services.runtime import Actor, concurrent_endpoint
+from zorplex_rl.services.spawn import spawn
 from zorplex_rl.training.transports import Publisher, connect, subscribe
 
 SMOLLM2 = 540

@@ -26,9 +26,10 @@ from typing import Any
 
 from zorplex_rl.config import Config, LearnerConfig, ServicesConfig
 from zorplex_rl.course.figures.spans import paired_timelines, timeline_chart
+from zorplex_rl.course.kept_file import kept
 from zorplex_rl.course.nb02 import captured
 from zorplex_rl.course.nb05 import real_model
-from zorplex_rl.hosts.devices import settled
+from zorplex_rl.policy.auto import resolved
 from zorplex_rl.run.folder import RunFolder
 from zorplex_rl.run.timeline import Timeline
 from zorplex_rl.services.runtime import Actor, run_together, start_monarch, this_host
@@ -49,7 +50,7 @@ SCRATCH = tempfile.TemporaryDirectory(prefix="zorplex_rl_08_")
 def create(run: Config, beside: str | None = None) -> RunFolder:
     """Create the folder of a run: a temporary one, or ``KEPT`` for the notebook ``beside`` it, where
     it takes the place of the one before."""
-    path = Path(beside).resolve().parents[1] / KEPT if beside else Path(tempfile.mkdtemp(dir=SCRATCH.name)) / "run"
+    path = kept(beside, KEPT) if beside else Path(tempfile.mkdtemp(dir=SCRATCH.name)) / "run"
     shutil.rmtree(path, ignore_errors=True)
     return RunFolder.create(path, run)
 
@@ -84,7 +85,7 @@ def run_config(config: SimpleNamespace, **changes: Any) -> Config:
         **{name: wanted[name] for name in alike if name in wanted},
     )
     made.check()
-    return settled(made)
+    return resolved(made)
 
 
 def busy_run(config: SimpleNamespace, max_lag: int) -> Config:
@@ -203,7 +204,7 @@ async def train_and_kill(
         await controller.begin()
         await run_together(train_async(controller), kill(controller))
         await controller.finish()
-        books = (await controller.replay_buffer.state.route())["counters"]
+        books = (await controller.roles.replay_buffer.state.route())["counters"]
     return log, books
 
 

@@ -1,24 +1,30 @@
 """Drive notebook 08b: draws for its checks, a verdict on pass@k, recorded runs.
 
 drawn_shares  drawn_attempts  drawn_tokens    arguments of ``change``, ``pass_at_k`` and ``kl``
+check_kl           the same number, and the gradient of the KL that is meant?
 points             a change of a share, in words
 verdict            pass@1 and pass@k, before and after ──► taught, sharpened, narrowed, or undecided
 PaidCard           what a policy writes in training, with what it is paid for it
-tokens_of  ends    the tokens of a batch as three lists; the first and the last steps of a run
+tokens_of  ends    the tokens of a batch as three tensors; the first and the last steps of a run
 recorded_runs  shaped_slider  answer_of       benchmarks/shaped_rewards.json ──► the sliders
 """
 
 from __future__ import annotations
 
 import json
+import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
+import torch
+
 from zorplex_rl.course import FILES
 from zorplex_rl.course.figures.lines import shaped_chart
+from zorplex_rl.course.lesson import exercise
+from zorplex_rl.course.lesson.markup import quote
 from zorplex_rl.course.nb05b import Card, example, varied
 from zorplex_rl.course.widgets.what_if import Answer, Knob, WhatIf
 from zorplex_rl.policy.load import Policy
@@ -44,12 +50,35 @@ def drawn_attempts(rng: random.Random) -> tuple[int, int, int]:
     return samples, correct, rng.randint(1, samples)
 
 
-def drawn_tokens(rng: random.Random) -> tuple[list[float], list[float], list[bool]]:
+def drawn_tokens(rng: random.Random) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Draw the arguments of ``kl``; tokens that a tool wrote stand in between."""
     count = rng.randint(3, 9)
     now = [-rng.expovariate(1.0) for _ in range(count)]
     before = [value + rng.gauss(0, 0.7) for value in now]
-    return now, before, [True, *(rng.random() < 0.6 for _ in range(count - 2)), False]
+    return as_tensors(now, before, [True, *(rng.random() < 0.6 for _ in range(count - 2)), False])
+
+
+def as_tensors(
+    now: Sequence[float], before: Sequence[float], sampled: Sequence[bool]
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the arguments of ``kl``, whose gradient flows back to the first."""
+    log_probs = torch.tensor([now, before], dtype=torch.float64)
+    return log_probs[0].requires_grad_(), log_probs[1], torch.tensor(sampled)
+
+
+def check_kl(attempt: exercise.Attempt, solution: exercise.Attempt) -> None:
+    """Compare numbers, and then gradients: first on the smallest case, where a mistake has a name."""
+    small = as_tensors([-1.0, 0.0], [-2.0, -9.0], [True, False])
+    exercise.expect(attempt, *small, result=math.exp(-1))
+    exercise.agree(attempt, solution, drawn_tokens, times=30)
+    called = exercise.case(quote("kl([-1.0, 0.0], [-2.0, -9.0], [True, False])"))
+    gradient, *_ = exercise._gradients(attempt(*small), small)
+    plain = 1 - math.exp(-1)
+    assert gradient is None or not exercise.same(gradient[0], plain), (
+        f"{called} gives the right number, but its gradient at the first token is {plain:.3f}, as that of "
+        "KL(reference ‖ policy) would be: a policy that changes also draws other tokens"
+    )
+    exercise.agree(attempt, solution, drawn_tokens, times=30, gradients=True)
 
 
 def verdict(once: Sequence[float], often: Sequence[float], old: float) -> str:
@@ -103,11 +132,11 @@ class PaidCard(Card):
 
 def tokens_of(
     episodes: Sequence[Episode], before: Sequence[Sequence[float]]
-) -> tuple[list[float], list[float], list[bool]]:
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return all tokens of a batch: log-prob as sampled, the reference's, sampled or not."""
     now = [logprob for episode in episodes for logprob in episode.logprobs]
     own = [sampled for episode in episodes for sampled in episode.sampled]
-    return now, [logprob for found in before for logprob in found], own
+    return as_tensors(now, [logprob for found in before for logprob in found], own)
 
 
 def ends(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:

@@ -23,10 +23,11 @@ from typing import TYPE_CHECKING, Any
 from zorplex_rl.course import nb08
 from zorplex_rl.course.alarm import BEARABLE, RATE, alike
 from zorplex_rl.course.figures.two_runs import two_runs, why_parted
+from zorplex_rl.course.kept_file import kept
 from zorplex_rl.course.nb05b import Card, example
 from zorplex_rl.course.recorded_study import Row, Study
 from zorplex_rl.learning.train_simple import play
-from zorplex_rl.policy.tool_loop import Sampling
+from zorplex_rl.policy.requests import Sampling
 from zorplex_rl.run import figure as style
 from zorplex_rl.run.figure import render
 from zorplex_rl.simulation.what_if import PairedRuns, RecordedRun
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
 def folder_of(notebook: str) -> Path | None:
     """Return the folder of the reader's run of notebook 08, or None if there is none."""
-    own = Path(notebook).resolve().parents[1] / nb08.KEPT
+    own = kept(notebook, nb08.KEPT)
     return own if (own / "journal.jsonl").is_file() else None
 
 
@@ -46,9 +47,9 @@ async def make_run(config: SimpleNamespace) -> Path:
     """Train with two generators, of which one is killed half way. Returns the run's folder."""
 
     async def kill(controller: Controller) -> None:
-        while controller.step < config.steps // 2:
+        while controller.progress.step < config.steps // 2:
             await asyncio.sleep(0.03)
-        os.kill(controller.services["generator"].router.ready[0].pid, signal.SIGKILL)
+        os.kill(controller.roles.services["generator"].router.ready[0].pid, signal.SIGKILL)
 
     run = nb08.run_config(config, generators=2, spares=1)
     folder = nb08.create(run)

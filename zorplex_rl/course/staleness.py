@@ -20,7 +20,7 @@ from zorplex_rl.learning.learner import Learner
 from zorplex_rl.learning.ratios import Diagnostics
 from zorplex_rl.learning.train_simple import play
 from zorplex_rl.policy.load import Policy, load_policy
-from zorplex_rl.policy.tool_loop import EVALUATION_SEED, Sampling
+from zorplex_rl.policy.requests import EVALUATION_SEED, Sampling
 from zorplex_rl.task.environment import Zorplex, kinds_of
 from zorplex_rl.task.episode import Episode
 from zorplex_rl.task.rewards import accuracy

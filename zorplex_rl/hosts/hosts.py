@@ -19,7 +19,6 @@ import contextlib
 import logging
 import os
 import socket
-import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -30,10 +29,19 @@ from urllib.parse import urlsplit
 from zorplex_rl import __version__
 from zorplex_rl.config import Config
 from zorplex_rl.errors import ConfigError, HostError
-from zorplex_rl.hosts.lease import CHUNK_BYTES, LEASE_SECONDS, HostKeeper, read_part, write_part
+from zorplex_rl.hosts.lease import CHUNK_BYTES, LEASE_SECONDS, HostKeeper, end_with_keeper, read_part, write_part
 from zorplex_rl.hosts.worker import worker_loop
-from zorplex_rl.services.replica import THIS_MACHINE, Machine, ReplicaStart
-from zorplex_rl.services.runtime import Result, done_before, monarch, start_monarch
+from zorplex_rl.services.machine import THIS_MACHINE, Machine
+from zorplex_rl.services.replica import ReplicaStart
+from zorplex_rl.services.runtime import (
+    ReplicaDied,
+    Result,
+    done_before,
+    monarch,
+    run_together,
+    socket_folder,
+    start_monarch,
+)
 
 log = logging.getLogger(__name__)
 TLS_FILES = ("HYPERACTOR_TLS_CERT", "HYPERACTOR_TLS_KEY", "HYPERACTOR_TLS_CA")
@@ -56,55 +64,62 @@ class Host(Machine):
         self._policy: asyncio.Task[str] | None = None
 
     def start_processes(self, name: str, procs: int) -> Any:
-        return self.mesh.spawn_procs(per_host={"procs": procs}, name=name)
+        return self.mesh.spawn_procs(per_host={"procs": procs}, bootstrap=end_with_keeper, name=name)
 
     async def until_one_ends(self, pids: Sequence[int]) -> str:
         with contextlib.suppress(Exception):
-            return await self.unless_lost(self.keeper.until_one_ends.call_one(pids).as_asyncio())
+            return await self._ask(self.keeper.until_one_ends, pids)
         await self.lost.wait()
         return f"its host {self.name} is lost"
 
     async def greet(self) -> None:
-        """Start the host's keeper and hold its lease. Raises HostError if it is silent, or has
-        another version of the package."""
+        """Start the host's keeper and hold its lease. Raises HostError if it is silent, serves another
+        run, or has another version of the package."""
         try:
             async with asyncio.timeout(GREETING_SECONDS):
                 await self.mesh.initialized
-                self.keeper = self.start_processes("keeper", 1).spawn("keeper", HostKeeper)
-                version, self.gpus = await self.keeper.info.call_one().as_asyncio()
+                self.keeper = self.mesh.spawn_procs(name="keeper").spawn("keeper", HostKeeper)
+                version, self.gpus = await self._ask(self.keeper.info)
+                if version != __version__:
+                    raise HostError(
+                        f"host {self.name} has zorplex-rl {version}, and this is {__version__}; install the same"
+                    )
+                if not await self._ask(self.keeper.serve):
+                    raise HostError(
+                        f"host {self.name} serves another run; use other hosts, or wait until that run is over (one that was "
+                        f"killed: {LEASE_SECONDS:g} s longer)"
+                    )
                 token = await self._renew(0.0)
         except TimeoutError:
             raise HostError(
                 f"host {self.name} does not answer; make sure that `zorplex-rl worker` runs there, with a certificate of the same "
                 "authority as here, and that both machines can reach each other"
             ) from None
-        if version != __version__:
-            raise HostError(f"host {self.name} has zorplex-rl {version}, and this is {__version__}; install the same")
         self._renewing = asyncio.create_task(self._keep_lease(token))
 
     async def _renew(self, token: float) -> float:
-        token = await self.keeper.renew.call_one(token).as_asyncio()
+        token = await self._ask(self.keeper.renew, token)
         self._heard = time.monotonic()
         return token
 
     async def _keep_lease(self, token: float) -> None:
-        """Extend the lease once a second until it is over. A call that fails proves nothing."""
-        while (left := self._heard + LEASE_SECONDS - time.monotonic()) > 0:
+        """Extend the lease once a second, until it is over or the host is lost."""
+        while not self.lost.is_set() and (left := self._heard + LEASE_SECONDS - time.monotonic()) > 0:
             with contextlib.suppress(Exception):
                 async with asyncio.timeout(left):
                     token = await self._renew(token)
             await asyncio.sleep(RENEW_EVERY)
-        log.warning("host %s is lost: it has not answered for %g s", self.name, LEASE_SECONDS)
+        log.warning("host %s is lost: its keeper has ended, or not answered for %g s", self.name, LEASE_SECONDS)
         self.lost.set()
 
     async def close(self) -> None:
-        """End what is this run's on the host. A lost one ends by itself."""
-        if self._renewing:
-            self._renewing.cancel()
-        if not self.lost.is_set():
-            with contextlib.suppress(Exception):
-                async with asyncio.timeout(LEASE_SECONDS):
-                    await self.mesh.shutdown()
+        """End what is this run's on the host. A lost one ends by itself; one that never served it goes on."""
+        if not self._renewing or self.lost.is_set():
+            return
+        self._renewing.cancel()
+        with contextlib.suppress(Exception):
+            async with asyncio.timeout(LEASE_SECONDS):
+                await self.mesh.shutdown()
 
     async def end(self, pids: Sequence[int]) -> None:
         """Return when the host's processes ``pids`` have surely ended: killed, or with its lease."""
@@ -143,7 +158,12 @@ class Host(Machine):
         return there
 
     async def _ask(self, endpoint: Any, *args: Any) -> Any:
-        return await self.unless_lost(endpoint.call_one(*args).as_asyncio())
+        """Return what the keeper answers. Raises HostError if the host is lost, as it is without a keeper."""
+        try:
+            return await self.unless_lost(endpoint.call_one(*args).as_asyncio())
+        except ReplicaDied as error:
+            self.lost.set()
+            raise HostError(f"host {self.name} is lost: its keeper has ended") from error
 
     async def config(self, config: Config) -> Config:
         """Return ``config`` with a policy that the host can load: it travels there, once."""
@@ -256,7 +276,7 @@ async def open_hosts(config: Config, given: Sequence[Any] = ()) -> AsyncIterator
     async with AsyncExitStack() as around:
         names = addresses
         if kind == "processes":
-            folder = around.enter_context(tempfile.TemporaryDirectory(prefix="zorplex-"))
+            folder = around.enter_context(socket_folder())
             addresses = [f"ipc://{folder}/host_{number}" for number in range(len(names))]
             for address in addresses:
                 around.enter_context(worker_loop(address))
@@ -269,5 +289,5 @@ async def open_hosts(config: Config, given: Sequence[Any] = ()) -> AsyncIterator
         hosts = [Host(name, mesh) for name, mesh in zip(names, [*meshes, *given], strict=True)]
         for host in hosts:
             around.push_async_callback(host.close)
-        await asyncio.gather(*(host.greet() for host in hosts))
+        await run_together(*(host.greet() for host in hosts))
         yield Hosts(config, hosts)

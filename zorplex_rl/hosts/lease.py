@@ -12,6 +12,9 @@ LEASE_SECONDS*, however late its own last messages arrive. The trainer, which mu
 is started elsewhere only then. Everything else may start at once: what a lost replica still says is
 dropped.
 
+The keeper holds a lock on its host as long as it lives: a second run is refused, and the processes
+of the first end when they get the lock.
+
 >>> lease = Lease(now=100.0)
 >>> lease.renew(token=101.0), lease.runs_out
 (None, 111.0)
@@ -20,6 +23,8 @@ dropped.
 """
 
 import asyncio
+import contextlib
+import fcntl
 import os
 import shutil
 import signal
@@ -30,7 +35,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from zorplex_rl import __version__
-from zorplex_rl.services.replica import THIS_MACHINE
+from zorplex_rl.devices import count_gpus
+from zorplex_rl.services.machine import THIS_MACHINE
 from zorplex_rl.services.runtime import Actor, concurrent_endpoint, uncounted_endpoint
 
 LEASE_SECONDS = 10.0
@@ -56,24 +62,50 @@ def clock() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
+def open_lock() -> int:
+    """Open the file that the keeper locks: the same in all processes that a worker loop has started."""
+    return os.open(Path(tempfile.gettempdir(), f"zorplex-{os.getppid()}.lock"), os.O_CREAT)
+
+
+def end_with_keeper() -> None:
+    """End this process of a host as soon as the host's keeper has ended, however that was."""
+
+    def watch() -> None:
+        fcntl.flock(open_lock(), fcntl.LOCK_SH)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
 class HostKeeper(Actor):
     """End the host when its lease runs out, and look after its processes and files."""
 
     def __init__(self) -> None:
         self._lease = Lease(clock())
+        self._lock = open_lock()
+        self._serves = False
         threading.Thread(target=self._watch, daemon=True).start()
 
     def _watch(self) -> None:
         while clock() < self._lease.runs_out:
             time.sleep(0.25)
-        # Monarch's worker loop, with which all that it has started ends.
-        os.kill(os.getppid(), signal.SIGKILL)
+        if self._serves:
+            # Monarch's worker loop, with which all that it has started ends.
+            os.kill(os.getppid(), signal.SIGKILL)
         os._exit(1)
 
     @uncounted_endpoint
     async def info(self) -> tuple[str, int]:
         """Return the package's version on this host, and its number of GPUs."""
         return __version__, await asyncio.to_thread(count_gpus)
+
+    @uncounted_endpoint
+    async def serve(self) -> bool:
+        """Serve this run and no other. Returns False if the host serves another."""
+        with contextlib.suppress(BlockingIOError):
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._serves = True
+        return self._serves
 
     @uncounted_endpoint
     async def renew(self, token: float) -> float:
@@ -129,13 +161,3 @@ def write_part(path: Path, offset: int, content: bytes) -> None:
     with path.open("r+b" if offset else "wb") as file:
         file.seek(offset)
         file.write(content)
-
-
-def count_gpus() -> int:
-    """Return this machine's number of GPUs; torch is imported only where there is a driver of CUDA
-    or ROCm."""
-    if not (Path("/dev/nvidiactl").exists() or Path("/dev/kfd").exists()):
-        return 0
-    import torch
-
-    return torch.cuda.device_count()

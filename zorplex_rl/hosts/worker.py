@@ -9,12 +9,11 @@ import contextlib
 import os
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator
 
 from zorplex_rl.errors import HostError
-from zorplex_rl.services.runtime import configure, monarch, quiet_stderr
+from zorplex_rl.services.runtime import SAFE_PATH, configure, monarch, quiet_stderr, socket_folder
 
 CANNOT_LISTEN = 2
 
@@ -25,8 +24,8 @@ def worker_loop(address: str) -> Iterator[subprocess.Popen[bytes]]:
     in a process that ends with the block, and with this one."""
     program = [sys.executable, "-m", "zorplex_rl.hosts.worker", address]
     # What a run leaves behind when it is killed goes with the folder.
-    with tempfile.TemporaryDirectory(prefix="zorplex-") as folder:
-        environment = os.environ | {"TMPDIR": folder}
+    with socket_folder() as folder:
+        environment = os.environ | SAFE_PATH | {"TMPDIR": folder}
         loop = subprocess.Popen(program, stdin=subprocess.PIPE, start_new_session=True, env=environment)
         try:
             yield loop

@@ -5,7 +5,6 @@ rewards [[1.2, 0.0, 0.2, 1.2], …]   one list for each group; a group is the sa
 ``by_prefix`` then says how much better than expected each *token* was (``--credit prefix``).
 """
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from statistics import fmean, pstdev
 from typing import get_args
@@ -116,40 +115,3 @@ def by_prefix(episodes: Sequence[Episode], advantages: Sequence[float]) -> list[
 def zero_variance_share(rewards: Sequence[Sequence[float]]) -> float:
     """Return the share of groups whose rewards are all equal. Such a group has no gradient."""
     return fmean(float(max(group) - min(group) <= NOISE) for group in rewards)
-
-
-STEPS_WITHOUT_SIGNAL = 5
-REASONS = {
-    "success": "answers are right; take harder tasks",
-    "truncated": "episodes were cut off; raise --max-tokens or --max-turns",
-    "wrong_format": "episodes ended without an answer in the task's format; show it in the system prompt",
-    "wrong_answer": "answers are wrong; take easier tasks or a better policy",
-}
-"""What an outcome of nearly all episodes says of the task."""
-
-
-class LearningSignal:
-    """Notices that a run learns nothing: for some steps no reward has varied within a group."""
-
-    def __init__(self) -> None:
-        self._steps = 0
-
-    def note(self, episodes: Sequence[Episode], advantages: Sequence[float]) -> str | None:
-        """Note a step. Returns what is wrong after ``STEPS_WITHOUT_SIGNAL`` such steps, once."""
-        self._steps = 0 if any(abs(advantage) > NOISE for advantage in advantages) else self._steps + 1
-        if self._steps != STEPS_WITHOUT_SIGNAL:
-            return None
-        reasons = why_no_reward_varies(episodes)
-        return f"no reward has varied within a group for {self._steps} steps, so nothing is learned: {reasons}"
-
-
-def why_no_reward_varies(episodes: Sequence[Episode]) -> str:
-    """Return the likeliest reasons why the rewards of scored ``episodes`` are all alike."""
-    count = len(episodes)
-    outcome, most = Counter(episode.scored.outcome for episode in episodes).most_common(1)[0]
-    reasons = [f"{most / count:.0%} of the {REASONS[outcome]}"] if most >= 0.9 * count and outcome in REASONS else []
-    if not any(e.tool_calls for e in episodes) and any(e.task.min_tool_calls for e in episodes):
-        reasons.append(
-            f"none of {count} episodes called a tool; perhaps the policy cannot write the names of this task's tools"
-        )
-    return "; ".join(reasons) or f"the commonest outcome was {outcome}, of {most / count:.0%}"

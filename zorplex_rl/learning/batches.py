@@ -3,7 +3,7 @@
     tree     prompt ─┬─ t₀ t₁ ─┬─ t₂ t₃      the model runs on these tokens (policy/decoder.py draws how)
                      │         └─ t₂
                      └─ t₀ t₁ t₂
-    rows     │ t₀ t₁ t₂ t₃                   the responses; ``places`` says which token of the tree
+    rows     │ t₀ t₁ t₂ t₃                   the responses; ``before`` says which token of the tree
     mask       1  1  0  1                    comes before each. 0 where injected or padding
 
 Samples of a group share their prompt, which is often longer than the response, and begin alike.
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from zorplex_rl.policy.decoder import TokenTree, divide, plant
+from zorplex_rl.policy.decoder import TokenTree, build_tree, split_by_budget
 from zorplex_rl.task.episode import Episode
 
 Advantages = Sequence[float] | Sequence[Sequence[float]]
@@ -26,21 +26,24 @@ Advantages = Sequence[float] | Sequence[Sequence[float]]
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """B responses of up to T tokens, and the ``tree`` of their texts.
-
-    Shapes: ids, mask, behaviour_logp, reference_logp [B, T]; advantage [B], or [B, T] if each token
-    has its own; places [B, T]: where in the tree the token before is. ``episodes`` holds the index in
-    the batch of each row's episode.
-    """
+    """B responses of up to T tokens, and the tree of their texts."""
 
     episodes: tuple[int, ...]
+    """For each row, the index of its episode in the batch."""
     tree: TokenTree
-    places: Tensor
+    """The tokens on which the model runs."""
+    before: Tensor
+    """Which token of the tree comes before each token [B, T]: its logits predict that one."""
     ids: Tensor
+    """The tokens [B, T]."""
     mask: Tensor
+    """1.0 where a token was sampled, 0.0 where it was injected or is padding [B, T]."""
     behaviour_logp: Tensor
+    """log μ of each sampled token [B, T]."""
     reference_logp: Tensor
+    """log π of the starting policy [B, T]; zeros without a KL penalty."""
     advantage: Tensor
+    """Of each episode [B], or of each token [B, T]."""
 
 
 def collate(
@@ -58,23 +61,26 @@ def collate(
     k-th of n parts, as many micro-batches as in the others: so n processes can work through them in
     step.
     """
-    which, parts = part
+    rank, ranks = part
     batches = []
     for teaches in (True, False):
         chosen = [i for i in range(len(episodes)) if _is_any_nonzero(advantages[i]) == teaches]
         # Along groups, so that few prompts run in two parts.
         chosen.sort(key=lambda i: (episodes[i].prompt_ids, episodes[i].token_ids))
-        cuts = [k * len(chosen) // parts for k in range(parts + 1)]
+        cuts = [k * len(chosen) // ranks for k in range(ranks + 1)]
         planned = [_plan(episodes, chosen[a:b], token_budget) for a, b in pairwise(cuts)]
-        own = planned[which]
-        batches += [_micro_batch(indices, episodes, advantages, reference_logprobs, device) for indices in own]
-        batches += [_idle_batch(teaches, device)] * (max(map(len, planned)) - len(own))
+        for indices in planned[rank]:
+            batches.append(_micro_batch(indices, episodes, advantages, reference_logprobs, device))
+        most = max(len(of_rank) for of_rank in planned)
+        for _ in range(most - len(planned[rank])):
+            batches.append(_idle_batch(teaches, device))
     return batches
 
 
 def _plan(episodes: Sequence[Episode], chosen: Sequence[int], token_budget: int) -> list[list[int]]:
     """Return for each micro-batch the indices of its episodes, sorted."""
-    return [[chosen[i] for i in tree] for tree in divide([_text(episodes[i]) for i in chosen], token_budget)]
+    trees = split_by_budget([_text(episodes[i]) for i in chosen], token_budget)
+    return [[chosen[i] for i in tree] for tree in trees]
 
 
 def _text(episode: Episode) -> list[int]:
@@ -84,9 +90,17 @@ def _text(episode: Episode) -> list[int]:
 
 def _idle_batch(teaches: bool, device: torch.device | str) -> MicroBatch:
     """Return a batch without an episode. Its gradient is 0."""
-    row = torch.zeros(1, 1)
-    tensors = (row.long(), row.long(), row, row, row, torch.tensor([float(teaches)]))
-    return MicroBatch((), plant([[0]], device), *(tensor.to(device) for tensor in tensors))
+    zero = torch.zeros(1, 1, device=device)
+    return MicroBatch(
+        episodes=(),
+        tree=build_tree([[0]], device),
+        before=zero.long(),
+        ids=zero.long(),
+        mask=zero,
+        behaviour_logp=zero,
+        reference_logp=zero,
+        advantage=torch.tensor([float(teaches)], device=device),
+    )
 
 
 def _micro_batch(
@@ -97,19 +111,24 @@ def _micro_batch(
     device: torch.device | str,
 ) -> MicroBatch:
     chosen = [episodes[i] for i in indices]
-    tree = plant([_text(episode) for episode in chosen], device)
-    before = [place[len(e.prompt_ids) - 1 :] for place, e in zip(tree.places, chosen, strict=True)]
+    tree = build_tree([_text(episode) for episode in chosen], device)
+    before = []
+    for token_index, episode in zip(tree.token_index, chosen, strict=True):
+        before.append(token_index[len(episode.prompt_ids) - 1 :])
     behaviour = _pad([episode.logprobs for episode in chosen], torch.float32)
-    reference = [reference_logprobs[i] for i in indices] if reference_logprobs is not None else None
-    tensors = (
-        pad_sequence(before, batch_first=True),
-        _pad([episode.token_ids for episode in chosen], torch.long),
-        _pad([episode.sampled for episode in chosen], torch.float32),
-        behaviour,
-        torch.zeros_like(behaviour) if reference is None else _pad(reference, torch.float32),
-        _to_tensor([advantages[i] for i in indices]),
+    reference = torch.zeros_like(behaviour)
+    if reference_logprobs is not None:
+        reference = _pad([reference_logprobs[i] for i in indices], torch.float32)
+    return MicroBatch(
+        episodes=tuple(indices),
+        tree=tree,
+        before=pad_sequence(before, batch_first=True).to(device),
+        ids=_pad([episode.token_ids for episode in chosen], torch.long).to(device),
+        mask=_pad([episode.sampled for episode in chosen], torch.float32).to(device),
+        behaviour_logp=behaviour.to(device),
+        reference_logp=reference.to(device),
+        advantage=_to_tensor([advantages[i] for i in indices]).to(device),
     )
-    return MicroBatch(tuple(indices), tree, *(tensor.to(device) for tensor in tensors))
 
 
 def _is_any_nonzero(advantage: float | Sequence[float]) -> bool:

@@ -7,16 +7,16 @@ up to that of the batch, but for rounding. A bfloat16 model has logits and log-p
 the gradients of embeddings and micro-batches are added up in it (``adamw.py``). What its layers
 compute is rounded all the same, and so its gradient is not that of the float32 model.
 
-``sharded_learner.py`` does the same on several processes with the functions below ``Learner``.
+``sharded_learner.py`` does the same on several processes: both are ``Trainable``.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -26,20 +26,51 @@ from zorplex_rl.errors import ConfigError, TrainingDiverged
 from zorplex_rl.learning.adamw import AdamW
 from zorplex_rl.learning.advantages import by_prefix
 from zorplex_rl.learning.batches import Advantages, MicroBatch, collate
-from zorplex_rl.learning.losses import LOSSES, Loss, kl_penalty, onward, policy_loss, second_moment_bound
+from zorplex_rl.learning.losses import (
+    LOSSES,
+    Loss,
+    LossInputs,
+    kl_penalty,
+    policy_loss,
+    second_moment_bound,
+    wanted_squares,
+)
 from zorplex_rl.learning.ratios import Diagnostics, effective_sample_size, episode_log_ratios, mismatch
 from zorplex_rl.policy.decoder import project, states_of
 from zorplex_rl.policy.load import Policy
 from zorplex_rl.task.episode import Episode
 
-Forward = Callable[[MicroBatch], tuple[Tensor, Tensor]]  # returns log π and entropy [B, T] of its tokens
-KNOBS = ("clip_low", "clip_high", "truncation")  # the settings of a loss
+LOSS_SETTINGS = ("clip_low", "clip_high", "truncation")
+"""The settings that a loss may have."""
 MAX_GRAD_NORM = 1.0
 
 
+class Trainable(Protocol):
+    """What a step needs of a learner: the whole of it, or one rank's part."""
+
+    policy: Policy
+    config: LearnerConfig
+    version: int
+    decay_steps: int
+    temperature: float
+    optimizer: AdamW
+
+    @property
+    def part(self) -> tuple[int, int]:
+        """This process's rank, and the number of ranks among which a batch is divided."""
+
+    def run(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Return ``function(*args)``, which uses the model."""
+
+    def of_all_ranks(self, totals: Diagnostics, tensors: list[Tensor]) -> tuple[Diagnostics, list[Tensor]]:
+        """Return the sums of all ranks' ``totals``, and all their ``tensors`` in a row."""
+
+
 class Learner:
-    """Trains ``policy``'s model in place. ``version`` counts the steps. After the warm-up the
-    learning rate falls linearly to a tenth at step ``decay_steps``; 0 is never."""
+    """Trains ``policy``'s model in place, in this process. ``version`` counts the steps. After the
+    warm-up the learning rate falls linearly to a tenth at step ``decay_steps``; 0 is never."""
+
+    part = (0, 1)
 
     def __init__(
         self, policy: Policy, config: LearnerConfig = Config.learner, decay_steps: int = 0, temperature: float = 1.0
@@ -47,7 +78,8 @@ class Learner:
         self.policy = policy
         self.config = config
         self.version = 0
-        self.decay_steps, self.temperature = decay_steps, temperature
+        self.decay_steps = decay_steps
+        self.temperature = temperature
         self.optimizer = AdamW([p for p in policy.model.parameters() if p.requires_grad])
 
     def step(
@@ -64,6 +96,12 @@ class Learner:
         """
         return take_step(self, episodes, advantages, reference_logprobs)
 
+    def run(self, function: Callable[..., Any], *args: Any) -> Any:
+        return function(*args)
+
+    def of_all_ranks(self, totals: Diagnostics, tensors: list[Tensor]) -> tuple[Diagnostics, list[Tensor]]:
+        return totals, tensors
+
     def state_dict(self) -> dict[str, Tensor]:
         """Return all that the next step depends on, by name: version, masters and moments. The rest
         is configuration; the learning rate follows from the version."""
@@ -76,110 +114,128 @@ class Learner:
 
 
 def take_step(
-    learner: Any,
+    learner: Trainable,
     episodes: Sequence[Episode],
     advantages: Sequence[float],
     reference_logprobs: Sequence[Sequence[float]] | None = None,
-    part: tuple[int, int] = (0, 1),
-    run: Callable[..., Any] = lambda function, *args: function(*args),
-    of_all_ranks: Callable[..., tuple[Diagnostics, list[Tensor]]] = lambda totals, tensors: (totals, tensors),
 ) -> Diagnostics:
-    """Take the step of a ``Learner``; of a ``ShardedLearner`` this rank's ``part`` (rank, ranks). ``run``
-    calls a function of the model, ``of_all_ranks`` adds up diagnostics and joins tensors."""
-    config, model = learner.config, learner.policy.model
-    loss, number = loss_of(config), learner.version + 1
+    """Take one step of ``learner``: see ``Learner.step``."""
+    config = learner.config
     credit: Advantages = by_prefix(episodes, advantages) if config.credit == "prefix" else advantages
-    batches = collate(episodes, credit, config.token_budget, reference_logprobs, model.device, part)
+    device = learner.policy.model.device
+    batches = collate(episodes, credit, config.token_budget, reference_logprobs, device, learner.part)
     tokens = float(sum(sum(episode.sampled) for episode in episodes))
     metrics: Diagnostics = {}
     proximal: list[Tensor] | None = None
-
-    def forward(batch: MicroBatch) -> tuple[Tensor, Tensor]:
-        return run(token_logprobs, learner.policy, batch, learner.temperature)
-
     for _ in range(config.updates_per_batch):
-        bound = None
-        if loss.bound == "second moment":
-            _, (squares,) = of_all_ranks({}, [squares_of(forward, batches)])
-            bound = second_moment_bound(squares, loss.truncation)
-        totals, logps = add_gradients(forward, batches, tokens, config, proximal, bound)
-        totals, found = of_all_ranks(totals, compared(batches, logps))
-        expect_finite("loss", totals["loss"], number)
-        norm = learner.optimizer.clip_gradients(MAX_GRAD_NORM)
-        # Checked before the update, so gradients that are not finite never reach the weights.
-        expect_finite("norm of the gradient", norm, number)
-        share = schedule(learner.version, config.warmup_steps, learner.decay_steps)
-        learner.optimizer.step(config.learning_rate * share)
+        gradients = add_gradients(learner, batches, tokens, proximal)
+        totals, compared = learner.of_all_ranks(gradients.totals, compared_tokens(batches, gradients.logps))
+        norm = update(learner, totals["loss"])
         if proximal is None:
-            proximal = logps
-            metrics = totals | {"grad_norm": norm} | divergence(*found)
-    learner.version = number
-    return metrics | describe(episodes, number - 1)
+            proximal = gradients.logps
+            metrics = totals | {"grad_norm": norm} | divergence(*compared)
+    learner.version += 1
+    return metrics | describe(episodes, learner.version - 1)
+
+
+def update(learner: Trainable, loss: float) -> float:
+    """Change the weights by the gradients, whose loss is ``loss``. Returns the norm of the gradients.
+    Raises TrainingDiverged before a number that is not finite reaches the weights."""
+    expect_finite("loss", loss, learner.version + 1)
+    norm = learner.optimizer.clip_gradients(MAX_GRAD_NORM)
+    expect_finite("norm of the gradient", norm, learner.version + 1)
+    share = schedule(learner.version, learner.config.warmup_steps, learner.decay_steps)
+    learner.optimizer.step(learner.config.learning_rate * share)
+    return norm
 
 
 def loss_of(config: LearnerConfig) -> Loss:
     """Return the row of ``config.loss``, with the settings that ``config`` gives. Raises ConfigError
     for one that this loss does not have."""
-    row, given = LOSSES[config.loss], {name: value for name in KNOBS if (value := getattr(config, name)) is not None}
-    for name in given:
+    row = LOSSES[config.loss]
+    for name in LOSS_SETTINGS:
+        value = getattr(config, name)
+        if value is None:
+            continue
         if getattr(row, name) == math.inf:
             raise ConfigError(f"{flag(name)} does nothing in --loss {config.loss}; leave it out")
-    return replace(row, **given)
+        row = replace(row, **{name: value})
+    return row
+
+
+@dataclass(frozen=True, slots=True)
+class Gradients:
+    """What adding up the gradients of a batch has found besides them."""
+
+    totals: Diagnostics
+    """The sums of the micro-batches' diagnostics."""
+    logps: list[Tensor]
+    """log π [B, T] of each micro-batch."""
 
 
 def add_gradients(
-    forward: Forward,
-    batches: Sequence[MicroBatch],
-    tokens: float,
-    config: LearnerConfig,
-    proximal: Sequence[Tensor] | None,
-    largest_square: float | None,
-) -> tuple[Diagnostics, list[Tensor]]:
-    """Add up the gradients of ``batches``. Returns the sums of their diagnostics, and log π [B, T]
-    of each. ``proximal`` is log π in the step's first update; None in that update."""
-    loss, kl_coefficient = loss_of(config), config.kl_coefficient
+    learner: Trainable, batches: Sequence[MicroBatch], tokens: float, proximal: Sequence[Tensor] | None = None
+) -> Gradients:
+    """Add up the gradients of ``batches``, in which ``tokens`` tokens were sampled. ``proximal`` is
+    log π in the step's first update; None in that update."""
+    loss = loss_of(learner.config)
+    kl_coefficient = learner.config.kl_coefficient
+    largest_square = None
+    if loss.bound == "second moment":
+        _, (squares,) = learner.of_all_ranks({}, [squares_of(learner, batches)])
+        largest_square = second_moment_bound(squares, loss.truncation)
     totals: Diagnostics = {"loss": 0.0, "entropy": 0.0}
     logps = []
     for index, batch in enumerate(batches):
         # If all advantages are 0 and no KL penalty is set, only diagnostics are needed.
         with torch.set_grad_enabled(kl_coefficient > 0 or bool(batch.advantage.any())):
-            logp, entropy = forward(batch)
-        recent = proximal[index] if proximal and loss.weighted == "w r" else None
-        value, found = policy_loss(
-            loss, logp, batch.behaviour_logp, batch.advantage, batch.mask, tokens, recent, largest_square
+            logp, entropy = learner.run(token_logprobs, learner.policy, batch, learner.temperature)
+        given = LossInputs(
+            logp=logp,
+            behaviour_logp=batch.behaviour_logp,
+            advantage=batch.advantage,
+            mask=batch.mask,
+            tokens=tokens,
+            proximal_logp=proximal[index] if proximal and loss.weighted == "w r" else None,
+            largest_square=largest_square,
         )
+        value, shares = policy_loss(loss, given)
         if kl_coefficient > 0:
             penalty = kl_penalty(logp, batch.reference_logp, batch.mask, tokens)
-            found["reference_kl"] = penalty.item()
+            shares["reference_kl"] = penalty.item()
             value = value + kl_coefficient * penalty
         if value.requires_grad:
             value.backward()
         logps.append(logp.detach())
-        found |= {"loss": value.item(), "entropy": (entropy * batch.mask).sum().item() / tokens}
-        for name, share in found.items():
+        shares |= {"loss": value.item(), "entropy": (entropy * batch.mask).sum().item() / tokens}
+        for name, share in shares.items():
             totals[name] = totals.get(name, 0.0) + share
-    return totals, logps
+    return Gradients(totals, logps)
 
 
 @torch.no_grad()
-def squares_of(forward: Forward, batches: Sequence[MicroBatch]) -> Tensor:
+def squares_of(learner: Trainable, batches: Sequence[MicroBatch]) -> Tensor:
     """Return (log r)² [n] of what m2po may mask in ``batches``. Runs the model once more."""
-    squares = [onward(forward(b)[0] - b.behaviour_logp, b.advantage, b.mask) for b in batches if b.advantage.any()]
-    return torch.cat([batches[0].mask.new_zeros(0), *squares])
+    squares = [batches[0].mask.new_zeros(0)]
+    for batch in batches:
+        if batch.advantage.any():
+            logp, _ = learner.run(token_logprobs, learner.policy, batch, learner.temperature)
+            squares.append(wanted_squares(logp - batch.behaviour_logp, batch.advantage, batch.mask))
+    return torch.cat(squares)
 
 
-def compared(batches: Sequence[MicroBatch], logps: Sequence[Tensor]) -> list[Tensor]:
+def compared_tokens(batches: Sequence[MicroBatch], logps: Sequence[Tensor]) -> list[Tensor]:
     """Return log π, log μ and mask [n] of all tokens, and log π/μ of all episodes."""
-    episodes = [
-        episode_log_ratios(logp, b.behaviour_logp, b.mask)[: len(b.episodes)]
-        for logp, b in zip(logps, batches, strict=True)
-    ]
-    parts = (logps, [b.behaviour_logp for b in batches], [b.mask for b in batches], episodes)
+    of_episodes = []
+    for logp, batch in zip(logps, batches, strict=True):
+        ratios = episode_log_ratios(logp, batch.behaviour_logp, batch.mask)
+        of_episodes.append(ratios[: len(batch.episodes)])
+    parts = (logps, [b.behaviour_logp for b in batches], [b.mask for b in batches], of_episodes)
     return [torch.cat([tensor.flatten() for tensor in part]) for part in parts]
 
 
 def divergence(logp: Tensor, behaviour_logp: Tensor, mask: Tensor, of_episodes: Tensor) -> Diagnostics:
-    """Return how far the policy is from the one that sampled, from what ``compared`` returned."""
+    """Return how far the policy is from the one that sampled, from what ``compared_tokens`` returned."""
     # Relative to the largest one: far from μ, the ratios of all episodes would be rounded to 0.
     size = effective_sample_size((of_episodes - of_episodes.max()).exp())
     return {"episode_sample_size": size} | mismatch(logp, behaviour_logp, mask)
@@ -207,15 +263,19 @@ def expect_finite(what: str, value: float, step: int) -> None:
 def token_logprobs(policy: Policy, batch: MicroBatch, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
     """Return log π and entropy (no gradient) of sampled tokens [B, T]; 0 where ``mask`` is. The
     logits, the largest tensor of a step, are computed once for each distinct beginning."""
-    chosen = batch.mask.bool()
-    distinct, which = batch.places[chosen].unique(return_inverse=True)
-    logits = project(policy.model, states_of(policy.model, batch.tree)[distinct])
-    all_logp = torch.log_softmax(logits if temperature == 1 else logits / temperature, dim=-1)
-    picked = all_logp[which, batch.ids[chosen]]
+    is_sampled = batch.mask.bool()
+    # Several sampled tokens may follow the same one.
+    distinct, which = batch.before[is_sampled].unique(return_inverse=True)
+    states = states_of(policy.model, batch.tree)[distinct]
+    logits = project(policy.model, states)
+    if temperature != 1:
+        logits = logits / temperature
+    all_logp = torch.log_softmax(logits, dim=-1)
+    logp = all_logp[which, batch.ids[is_sampled]]
     with torch.no_grad():
         entropies = -torch.einsum("nv,nv->n", all_logp.exp(), all_logp)[which]
     zeros = torch.zeros_like(batch.mask)
-    return zeros.masked_scatter(chosen, picked), zeros.masked_scatter(chosen, entropies)
+    return zeros.masked_scatter(is_sampled, logp), zeros.masked_scatter(is_sampled, entropies)
 
 
 @torch.no_grad()
@@ -226,12 +286,13 @@ def response_logprobs(
     token_budget: int = LearnerConfig.token_budget,
 ) -> list[list[float]]:
     """Return log π of each response's tokens under ``policy``, a reference; 0.0 where injected."""
-    found: list[list[float]] = [[] for _ in episodes]
+    logprobs: list[list[float]] = [[] for _ in episodes]
     for batch in collate(episodes, [0.0] * len(episodes), token_budget, device=policy.model.device):
         logp, _ = token_logprobs(policy, batch, temperature)
         for row, index in enumerate(batch.episodes):
-            found[index] = logp[row, : len(episodes[index].token_ids)].tolist()
-    return found
+            length = len(episodes[index].token_ids)
+            logprobs[index] = logp[row, :length].tolist()
+    return logprobs
 
 
 def describe(episodes: Sequence[Episode], version: int) -> Diagnostics:

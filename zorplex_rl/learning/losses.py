@@ -1,9 +1,6 @@
 """Policy-gradient losses: one table. A row says what is weighted, what bounds it, and at which level.
 
-    logp            [B, T]  log π(token) of the policy being trained; has the gradient
-    behaviour_logp  [B, T]  log μ(token), recorded when the token was sampled
-    advantage       [B]     A: how much better than expected the episode was; or [B, T], each of its tokens
-    mask            [B, T]  1.0 where the token was sampled, 0.0 where it was injected or is padding
+    weight_of ──► ratio_of ──► outside ──► objective_of ──► policy_loss      a function for each column
 
 r is π/μ, and π₀ the policy at the start of the training step. Training makes a token's *objective*
 larger:
@@ -39,19 +36,63 @@ from torch import Tensor
 
 from zorplex_rl.learning.ratios import Diagnostics, to_tokens, token_mean
 
-MASKS = ("mask", "probability", "second moment")  # bounds beyond which a token counts nothing
-
 
 @dataclass(frozen=True, slots=True)
 class Loss:
     """A row of the table. What it does not set is no bound."""
 
     weighted: Literal["log π", "w log π", "r", "w r"]
+    """What the advantage is multiplied by."""
     bound: Literal["weight", "clip", "mask", "probability", "second moment"] | None = None
+    """What bounds it, and what happens outside of the bounds."""
     level: Literal["token", "episode product", "episode mean"] = "token"
+    """What r is a ratio of."""
     clip_low: float = math.inf
+    """How far r may fall below 1."""
     clip_high: float = math.inf
+    """How far r may rise above 1."""
     truncation: float = math.inf
+    """The largest weight; for m2po the largest mean of (log r)²."""
+
+    @property
+    def low(self) -> float:
+        """The lower bound of r."""
+        return 1 - self.clip_low
+
+    @property
+    def high(self) -> float:
+        """The upper bound of r."""
+        return 1 + self.clip_high
+
+
+@dataclass(frozen=True, slots=True)
+class LossInputs:
+    """What a loss is computed from: B episodes of up to T tokens, or a part of a batch."""
+
+    logp: Tensor
+    """log π of the policy being trained [B, T]; has the gradient."""
+    behaviour_logp: Tensor
+    """log μ of the policy that sampled [B, T], as recorded."""
+    advantage: Tensor
+    """A of each episode [B], or of each token [B, T]."""
+    mask: Tensor
+    """1.0 where the token was sampled, 0.0 where it was injected or is padding [B, T]."""
+    tokens: float | None = None
+    """How many tokens the whole batch has sampled; None: those of this part."""
+    proximal_logp: Tensor | None = None
+    """log π₀ [B, T]; None: π itself, which it is in the first update of a step."""
+    largest_square: float | None = None
+    """m2po's bound on (log r)² in the whole batch, from ``second_moment_bound``; None: in this part."""
+
+    @property
+    def recent_logp(self) -> Tensor:
+        """log π₀ [B, T], without a gradient."""
+        return self.logp.detach() if self.proximal_logp is None else self.proximal_logp
+
+    @property
+    def token_advantage(self) -> Tensor:
+        """A [B, 1] or [B, T]."""
+        return to_tokens(self.advantage)
 
 
 LOSSES = {
@@ -91,79 +132,96 @@ LOSSES = {
 """What ``--loss`` can be. CONTRIBUTING.md says what else a new one needs."""
 
 
-def policy_loss(
-    row: Loss,
-    logp: Tensor,
-    behaviour_logp: Tensor,
-    advantage: Tensor,
-    mask: Tensor,
-    tokens: float | None = None,
-    proximal_logp: Tensor | None = None,
-    largest_square: float | None = None,
-) -> tuple[Tensor, Diagnostics]:
-    """Return the loss of ``row``, and which shares of the tokens were clipped, masked or truncated.
-
-    ``tokens`` None: those of this call. ``proximal_logp`` [B, T] is log π₀; None is the present
-    policy, which is the same in the first update of a step. ``largest_square`` is m2po's bound on
-    (log r)², from ``second_moment_bound`` of the whole batch; None: of this call.
-    """
-    advantage = to_tokens(advantage)
-    low, high = 1 - row.clip_low, 1 + row.clip_high
-    recent = logp.detach() if proximal_logp is None else proximal_logp
-    log_ratio = logp - (recent if row.weighted == "w r" else behaviour_logp)
-    of_level = log_ratio
-    if row.level != "token":
-        of_level = (log_ratio * mask).sum(1, keepdim=True)
-    if row.level == "episode mean":
-        of_level = of_level / mask.sum(1, keepdim=True).clamp(min=1)
-    ratio = of_level.exp().expand_as(mask)
-
-    match row.bound:
-        case "clip" | "mask":
-            below, above = ratio < low, ratio > high
-        case "probability":
-            moved = recent.exp() - behaviour_logp.exp()
-            below, above = moved < -row.clip_low, moved > row.clip_high
-        case "second moment":
-            if largest_square is None:
-                largest_square = second_moment_bound(onward(log_ratio, advantage, mask), row.truncation)
-            is_far = log_ratio.detach().square() > largest_square
-            below, above = is_far & (log_ratio < 0), is_far & (log_ratio > 0)
-        case _:
-            below = above = torch.zeros_like(mask, dtype=torch.bool)
-    if row.bound != "mask":
-        # Only what moves on the way that its advantage wants is stopped.
-        below, above = below & (advantage < 0), above & (advantage > 0)
-    is_masked = below | above if row.bound in MASKS else torch.zeros_like(below)
-
+def policy_loss(row: Loss, given: LossInputs) -> tuple[Tensor, Diagnostics]:
+    """Return the loss of ``row``, and the shares of the tokens that it has clipped, masked or truncated."""
+    ratio = ratio_of(row, given)
+    below, above = outside(row, given, ratio)
+    weight, is_truncated = weight_of(row, given)
+    objective = objective_of(row, given, ratio, weight)
     shares: dict[str, Tensor] = {}
     if row.bound == "clip":
-        shares |= {"clip_fraction_low": below, "clip_fraction_high": above}
-    elif row.bound in MASKS:
-        shares |= {"masked_fraction_low": below, "masked_fraction_high": above}
+        shares = {"clip_fraction_low": below, "clip_fraction_high": above}
+    elif row.bound in ("mask", "probability", "second moment"):
+        shares = {"masked_fraction_low": below, "masked_fraction_high": above}
+        is_masked = below | above
+        objective = objective * ~is_masked
+        is_truncated = is_truncated & ~is_masked
     if row.weighted in ("w log π", "w r"):
-        weight = (recent - behaviour_logp).exp()
-        bounded = weight.clamp(low, high) if row.bound == "weight" else weight.clamp(max=row.truncation)
-        shares["truncated_fraction"] = (bounded != weight) & ~is_masked
-        advantage = bounded * advantage
+        shares["truncated_fraction"] = is_truncated
+    loss = token_mean(-objective, given.mask, given.tokens)
+    diagnostics = {name: token_mean(where.float(), given.mask, given.tokens).item() for name, where in shares.items()}
+    return loss, diagnostics
 
-    weighted = ratio if row.weighted in ("r", "w r") else logp
-    objective = weighted * advantage
+
+def ratio_of(row: Loss, given: LossInputs) -> Tensor:
+    """Return r [B, T], with its gradient: π/π₀ where it is weighted by π₀/μ, else π/μ."""
+    compared_with = given.recent_logp if row.weighted == "w r" else given.behaviour_logp
+    log_ratio = given.logp - compared_with
+    if row.level == "token":
+        return log_ratio.exp()
+    of_episode = (log_ratio * given.mask).sum(1, keepdim=True)
+    if row.level == "episode mean":
+        of_episode = of_episode / given.mask.sum(1, keepdim=True).clamp(min=1)
+    return of_episode.exp().expand_as(given.mask)
+
+
+def outside(row: Loss, given: LossInputs, ratio: Tensor) -> tuple[Tensor, Tensor]:
+    """Return where a token has fallen below the bound of ``row``, and where it has risen above [B, T]."""
+    advantage = given.token_advantage
+    match row.bound:
+        case "mask":
+            # Whatever the advantage is.
+            return ratio < row.low, ratio > row.high
+        case "clip":
+            below, above = ratio < row.low, ratio > row.high
+        case "probability":
+            moved = given.recent_logp.exp() - given.behaviour_logp.exp()
+            below, above = moved < -row.clip_low, moved > row.clip_high
+        case "second moment":
+            log_ratio = given.logp.detach() - given.behaviour_logp
+            largest = given.largest_square
+            if largest is None:
+                squares = wanted_squares(log_ratio, given.advantage, given.mask)
+                largest = second_moment_bound(squares, row.truncation)
+            is_far = log_ratio.square() > largest
+            below, above = is_far & (log_ratio < 0), is_far & (log_ratio > 0)
+        case _:
+            below = above = torch.zeros_like(given.mask, dtype=torch.bool)
+    # Only a token that has moved the way its advantage wants is stopped: another one may come back.
+    return below & (advantage < 0), above & (advantage > 0)
+
+
+def weight_of(row: Loss, given: LossInputs) -> tuple[Tensor, Tensor]:
+    """Return w = π₀/μ [B, T] within its bound, a constant, and where the bound has changed it."""
+    weight = (given.recent_logp - given.behaviour_logp).exp()
+    bounded = weight.clamp(row.low, row.high) if row.bound == "weight" else weight.clamp(max=row.truncation)
+    return bounded, bounded != weight
+
+
+def objective_of(row: Loss, given: LossInputs, ratio: Tensor, weight: Tensor) -> Tensor:
+    """Return what training makes larger, for each token [B, T]."""
+    advantage = given.token_advantage
+    if row.weighted in ("w log π", "w r"):
+        advantage = weight * advantage
+    if row.weighted in ("log π", "w log π"):
+        return given.logp * advantage
+    objective = ratio * advantage
     if row.bound == "clip":
-        objective = torch.minimum(objective, weighted.clamp(low, high) * advantage)
-    loss = token_mean(-objective * ~is_masked, mask, tokens)
-    return loss, {name: token_mean(where.float(), mask, tokens).item() for name, where in shares.items()}
+        objective = torch.minimum(objective, ratio.clamp(row.low, row.high) * advantage)
+    return objective
 
 
-def onward(log_ratio: Tensor, advantage: Tensor, mask: Tensor) -> Tensor:
+def wanted_squares(log_ratio: Tensor, advantage: Tensor, mask: Tensor) -> Tensor:
     """Return (log r)² [n] of the sampled tokens that have moved the way their advantage wants."""
     log_ratio = log_ratio.detach()
-    return log_ratio[(log_ratio * to_tokens(advantage) > 0) & mask.bool()].square()
+    is_wanted = (log_ratio * to_tokens(advantage) > 0) & mask.bool()
+    return log_ratio[is_wanted].square()
 
 
 def second_moment_bound(squares: Tensor, second_moment: float) -> float:
     """Return the bound up to which ``squares`` [n] have a mean of at most ``second_moment``: with
     as many of the smallest as possible, halfway between the last that stays and the first that goes.
+    Equal ones stay or go together.
 
     >>> second_moment_bound(torch.tensor([0.25, 4.0, 0.75]), second_moment=0.5)
     2.375
@@ -173,12 +231,19 @@ def second_moment_bound(squares: Tensor, second_moment: float) -> float:
     kept = int((means <= second_moment).sum())
     if kept == len(ordered):
         return math.inf
+    first_that_goes = ordered[kept]
+    stays = ordered[ordered < first_that_goes]
     # Halfway: rounding moves no token across.
-    return ((ordered[kept - 1] if kept else 0.0) + ordered[kept]).item() / 2
+    return ((stays[-1] if len(stays) else 0.0) + first_that_goes).item() / 2
 
 
 def kl_penalty(logp: Tensor, reference_logp: Tensor, mask: Tensor, tokens: float | None = None) -> Tensor:
     """Return the k3 estimate of KL(π ‖ reference): e^{−δ} − 1 + δ, δ = log π − log reference
-    (Schulman 2020, "Approximating KL divergence")."""
+    (Schulman 2020, "Approximating KL divergence"). On fresh data its gradient is that of this KL.
+
+    ``drawn`` is 1; its gradient says how much more often the token is drawn. Without it the gradient
+    would be that of KL(reference ‖ π) (Shah et al. 2025, arXiv:2512.21852).
+    """
     delta = logp - reference_logp
-    return token_mean((-delta).exp() - 1 + delta, mask, tokens)
+    drawn = (logp - logp.detach()).exp()
+    return token_mean(drawn * ((-delta).exp() - 1 + delta), mask, tokens)

@@ -1,4 +1,7 @@
-"""The replay buffer: whole groups of episodes, with a bound on their age.
+"""The replay buffer: which groups of episodes may start, and which are trained on next, by a bound on age.
+
+It holds the *numbers* of groups and the versions of the weights that sampled them. The episodes
+stay with whoever asks (``training/groups.py``).
 
 The two sides of an asynchronous run ask it one question each:
 
@@ -21,10 +24,10 @@ training alternate: that is synchronous training.
 >>> buffer = ReplayBuffer(groups_per_step=2, max_lag=0, total_groups=4)
 >>> buffer.admit(version=0, count=8)        # two groups can be trained on at version 0, not more
 [0, 1]
->>> buffer.add(1, version=0, group="b"), buffer.take()
+>>> buffer.add(1, version=0), buffer.take()
 (True, None)
->>> buffer.add(0, version=0, group="a"), buffer.take()
-(True, [(0, 'a'), (1, 'b')])
+>>> buffer.add(0, version=0), buffer.take()
+(True, [0, 1])
 >>> buffer.admit(version=0, count=8)        # the next step trains version 1: pull first
 []
 >>> buffer.admit(version=1, count=8)
@@ -34,9 +37,7 @@ training alternate: that is synchronous training.
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import Any, Generic, TypeVar
-
-Group = TypeVar("Group")
+from typing import Any
 
 
 @dataclass(slots=True)
@@ -44,7 +45,9 @@ class Counters:
     """Counts of groups. ``started`` = ``trained`` + ``abandoned`` + ``stale`` + those in flight."""
 
     started: int = 0
+    """Admitted to a generator, again or for the first time."""
     trained: int = 0
+    """Taken for a training step."""
     abandoned: int = 0
     """Lost with their generator, and queued to be generated again."""
     stale: int = 0
@@ -53,7 +56,7 @@ class Counters:
     """Not expected when they arrived: a second copy, or a group that had been abandoned."""
 
 
-class ReplayBuffer(Generic[Group]):
+class ReplayBuffer:
     """The groups between generators and trainer. It has no clock, no threads and never waits; an
     actor adds those."""
 
@@ -62,12 +65,13 @@ class ReplayBuffer(Generic[Group]):
         self.max_lag = max_lag
         self.total_groups = total_groups
         self.version = 0
+        """The version that the next step trains."""
         self.counters = Counters()
         self._next_group = 0
         self._again: deque[int] = deque()
-        self._generating: dict[int, int] = {}
-        self._ready: dict[int, tuple[int, Group]] = {}
-        self._taken: deque[tuple[int, list[int]]] = deque()
+        self._generating: dict[int, int] = {}  # group → version of the weights that it was started with
+        self._ready: dict[int, int] = {}  # group → version of its oldest token
+        self._taken: deque[tuple[int, list[int]]] = deque()  # (version, groups) of steps that may not be done yet
 
     @property
     def finished(self) -> bool:
@@ -84,27 +88,30 @@ class ReplayBuffer(Generic[Group]):
         """Return up to ``count`` group numbers that a generator with weights ``version`` may start
         now. Groups to be generated again come first."""
         admitted: list[int] = []
-        in_flight = [*self._generating.values(), *(started for started, _ in self._ready.values())]
+        in_flight = [*self._generating.values(), *self._ready.values()]
         while len(admitted) < count and (self._again or self._next_group < self.total_groups):
             in_flight.append(version)
             if not self._feasible(in_flight, self.version):
                 break
-            if self._again:
-                group = self._again.popleft()
-            else:
-                group, self._next_group = self._next_group, self._next_group + 1
+            group = self._next_to_start()
             self._generating[group] = version
             self.counters.started += 1
             admitted.append(group)
         return admitted
 
-    def add(self, number: int, version: int, group: Group) -> bool:
+    def _next_to_start(self) -> int:
+        if self._again:
+            return self._again.popleft()
+        self._next_group += 1
+        return self._next_group - 1
+
+    def add(self, number: int, version: int) -> bool:
         """Accept group ``number``, whose oldest token was sampled at ``version``. Returns False if
         that number is not expected."""
         if self._generating.pop(number, None) is None:
             self.counters.refused += 1
             return False
-        self._ready[number] = (version, group)
+        self._ready[number] = version
         return True
 
     def abandon(self, numbers: Iterable[int]) -> None:
@@ -114,21 +121,24 @@ class ReplayBuffer(Generic[Group]):
                 self._again.append(number)
                 self.counters.abandoned += 1
 
-    def take(self) -> list[tuple[int, Group]] | None:
-        """Return the groups of the next training step, ordered by number, and advance ``version``;
-        or return None if the step must wait."""
+    def take(self) -> list[int] | None:
+        """Return the sorted groups of the next training step, and advance ``version``; or return None
+        if the step must wait."""
         self._drop_stale()
-        by_age = sorted(self._ready, key=lambda number: (self._ready[number][0], number))
-        if len(by_age) < self.groups_per_step:
+        by_age = sorted(self._ready, key=lambda number: (self._ready[number], number))
+        chosen = by_age[: self.groups_per_step]
+        if len(chosen) < self.groups_per_step:
             return None
-        chosen, waiting = by_age[: self.groups_per_step], by_age[self.groups_per_step :]
-        left = [*self._generating.values(), *(self._ready[number][0] for number in waiting)]
+        waiting = [self._ready[number] for number in by_age[self.groups_per_step :]]
+        left = [*self._generating.values(), *waiting]
         if self._generating and not self._feasible(left, self.version + 1):
             return None
+        for number in chosen:
+            del self._ready[number]
         self._taken.append((self.version, chosen))
         self.version += 1
         self.counters.trained += len(chosen)
-        return [(number, self._ready.pop(number)[1]) for number in sorted(chosen)]
+        return sorted(chosen)
 
     def forget_taken(self, version: int) -> None:
         """Forget the groups taken for steps below ``version``: these steps are done."""
@@ -151,7 +161,8 @@ class ReplayBuffer(Generic[Group]):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue a new buffer from ``state``. Groups in flight then count as abandoned."""
-        self.version, self._next_group = state["version"], state["next_group"]
+        self.version = state["version"]
+        self._next_group = state["next_group"]
         self.counters = Counters(**state["counters"])
         self._again = deque(state["again"])
 
@@ -162,7 +173,7 @@ class ReplayBuffer(Generic[Group]):
         return all(oldest + self.max_lag >= version + step for step, oldest in enumerate(oldest_of_steps))
 
     def _drop_stale(self) -> None:
-        for number, (version, _) in list(self._ready.items()):
+        for number, version in list(self._ready.items()):
             if self.version - version > self.max_lag:
                 del self._ready[number]
                 self._again.append(number)

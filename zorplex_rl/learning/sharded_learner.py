@@ -43,8 +43,9 @@ class ShardedLearner:
         self.mesh = mesh
         self.config = config
         self.version = 0
-        self.decay_steps, self.temperature = decay_steps, temperature
-        self._whole_layers = shard(policy.model, mesh)
+        self.decay_steps = decay_steps
+        self.temperature = temperature
+        self._gathering = shard(policy.model, mesh)
         self.optimizer = AdamW([p for p in policy.model.parameters() if p.requires_grad])
 
     def step(
@@ -54,19 +55,22 @@ class ShardedLearner:
         reference_logprobs: Sequence[Sequence[float]] | None = None,
     ) -> Diagnostics:
         """Train on this rank's part of ``episodes``. Returns the diagnostics of all of them."""
-        part = (self.mesh.get_rank(), self.mesh.size())
-        return take_step(self, episodes, advantages, reference_logprobs, part, self._whole_layers, self._of_all_ranks)
+        return take_step(self, episodes, advantages, reference_logprobs)
 
-    def _of_all_ranks(self, totals: Diagnostics, tensors: list[Tensor]) -> tuple[Diagnostics, list[Tensor]]:
-        """Return the sums of all ranks' ``totals``, and all their ``tensors`` in a row."""
+    @property
+    def part(self) -> tuple[int, int]:
+        return self.mesh.get_rank(), self.mesh.size()
+
+    def run(self, function: Callable[..., Any], *args: Any) -> Any:
+        return self._gathering(function, *args)
+
+    def of_all_ranks(self, totals: Diagnostics, tensors: list[Tensor]) -> tuple[Diagnostics, list[Tensor]]:
         gathered: list[Any] = [None] * self.mesh.size()
         # A batch has some thousand tokens.
         dist.all_gather_object(gathered, (totals, [tensor.cpu() for tensor in tensors]), self.mesh.get_group())
-        parts = [of_rank for of_rank, _ in gathered]
-        return (
-            {name: sum(part[name] for part in parts) for name in totals},
-            [torch.cat(of_ranks) for of_ranks in zip(*(found for _, found in gathered), strict=True)],
-        )
+        sums = {name: sum(part[name] for part, _ in gathered) for name in totals}
+        joined = [torch.cat(of_ranks) for of_ranks in zip(*(parts for _, parts in gathered), strict=True)]
+        return sums, joined
 
     def state_dict(self) -> dict[str, Tensor] | None:
         """Return the unsharded state on rank 0, in main memory, else None. Gathers by tensor."""
@@ -78,30 +82,32 @@ class ShardedLearner:
 
     def _gather(self, state: dict[str, Any]) -> dict[str, Tensor] | None:
         is_first = self.mesh.get_rank() == 0
-        found = {}
+        gathered = {}
         for name, value in state.items():
+            # All ranks take part in gathering a tensor.
             whole = value.full_tensor() if isinstance(value, DTensor) else value
             if is_first:
-                found[name] = whole.detach().cpu()
-        return found if is_first else None
+                gathered[name] = whole.detach().cpu()
+        return gathered if is_first else None
 
     def restore(self, read: Callable[[str], Tensor]) -> None:
         """Continue from a ``state_dict``, whose tensor of a name ``read`` returns unsharded."""
         state = self.optimizer.state_dict()
 
         def own_part(name: str) -> Tensor:
-            whole, own = read(name), state[name]
-            if not isinstance(own, DTensor):
+            whole = read(name)
+            part = state[name]
+            if not isinstance(part, DTensor):
                 return whole
             # Every rank has read ``whole`` itself, so none sends anything.
-            return distribute_tensor(whole, own.device_mesh, own.placements, src_data_rank=None)
+            return distribute_tensor(whole, part.device_mesh, part.placements, src_data_rank=None)
 
         self.version = int(read("version"))
         self.optimizer.restore(own_part)
 
 
-class _Together(nn.Module):
-    """Calls functions of a model while the weights that are in none of its layers are gathered."""
+class _Gathering(nn.Module):
+    """Call functions of a model while the weights that are in none of its layers are gathered."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -114,15 +120,15 @@ class _Together(nn.Module):
 def shard(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
     """Shard ``model`` over ``mesh`` by layer. Returns the module through which to call it.
     Gradients are added up over the ranks in float32, not averaged."""
-    together = _Together(model)
+    gathering = _Gathering(model)
     kinds = set(getattr(model, "_no_split_modules", None) or ())
     layers = [module for module in model.modules() if type(module).__name__ in kinds]
-    for part in (*layers, together):
+    for part in (*layers, gathering):
         # The root, too: after an evaluation, gathered weights would be old after the next step.
         precision = MixedPrecisionPolicy(reduce_dtype=torch.float32)
         fully_shard(part, mesh=mesh, reshard_after_forward=True, mp_policy=precision)
-    for module in together.modules():
+    for module in gathering.modules():
         if isinstance(module, FSDPModule):
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)
-    return together
+    return gathering

@@ -22,7 +22,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from zorplex_rl.config import LearnerConfig
 from zorplex_rl.policy.load import Policy, load_policy
-from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
+from zorplex_rl.policy.requests import RolloutRequest, Sampling
+from zorplex_rl.policy.rollout import rollout
 from zorplex_rl.task.environment import Environment, Zorplex, kinds_of
 from zorplex_rl.task.episode import Episode, Task
 from zorplex_rl.task.rewards import accuracy, score

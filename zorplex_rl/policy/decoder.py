@@ -3,9 +3,9 @@ cache, for texts that are being written.
 
 **A tree**, for prompts and for training. Texts that begin alike share these tokens:
 
-    LOOKUP[ ─┬─ blip ] ─┬─ ␣-> 17 ⏎ [ANSWER] 17        ids        packed into one row, in this order
-             │          └─ ␣-> 17 ⏎ So 17              positions  depth: how many tokens come before
-             └─ mip ] ──── ␣-> 4 ⏎ [ANSWER] 4          ends       where the texts end that have this beginning
+    LOOKUP[ ─┬─ blip ] ─┬─ ␣-> 17 ⏎ [ANSWER] 17        ids          packed into one row, in this order
+             │          └─ ␣-> 17 ⏎ So 17              positions    depth: how many tokens come before
+             └─ mip ] ──── ␣-> 4 ⏎ [ANSWER] 4          subtree_end  the last token that has this one before it
 
 Each distinct beginning runs once, and its gradients add up. Tokens attend in blocks of neighbours.
 
@@ -30,13 +30,13 @@ import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from zorplex_rl.policy.model import Masked, Model, ancestors, attention, linear
+from zorplex_rl.policy.model import Model, TreeAttention, ancestors, attention, linear
 
 # Transformers takes seconds to load: it is imported where one of its models is already there.
 if TYPE_CHECKING:
@@ -51,35 +51,44 @@ Snapshot = Tensor
 
 @dataclass(frozen=True, slots=True)
 class TokenTree:
-    """Texts as N tokens, each distinct beginning once. ``ids`` and ``positions`` [N]; ``ends`` [N]: the
-    last token that sees this one (``model.Masked``). ``places[i]`` [T]: where text i's tokens are."""
+    """Texts as N tokens, each distinct beginning once."""
 
     ids: Tensor
+    """The tokens [N], in depth-first order."""
     positions: Tensor
-    ends: Tensor
-    places: list[Tensor]
+    """How many tokens come before each one in its text [N]."""
+    subtree_end: Tensor
+    """The last token that attends to each one [N] (``model.TreeAttention``)."""
+    token_index: list[Tensor]
+    """For each text, where its tokens are in ``ids`` [T]."""
 
 
-def plant(texts: Sequence[Sequence[int]], device: torch.device | str = "cpu") -> TokenTree:
-    """Return the tree of ``texts``, which are sorted."""
+def build_tree(texts: Sequence[Sequence[int]], device: torch.device | str = "cpu") -> TokenTree:
+    """Return the tree of ``texts``, which are sorted.
+
+    >>> tree = build_tree([[7, 1, 4], [7, 1, 5], [7, 2]])
+    >>> tree.ids.tolist(), tree.subtree_end.tolist(), [index.tolist() for index in tree.token_index]
+    ([7, 1, 4, 5, 2], [4, 3, 2, 3, 4], [[0, 1, 2], [0, 1, 3], [0, 4]])
+    """
     ids: list[int] = []
-    depths: list[int] = []
-    ends: list[int] = []
-    places = []
+    positions: list[int] = []
+    subtree_end: list[int] = []
+    token_index = []
     path: list[int] = []
-    before: Sequence[int] = ()
+    previous: Sequence[int] = ()
     for text in texts:
-        shared = common_length(before, text)
-        path = [*path[:shared], *range(len(ids), len(ids) + len(text) - shared)]
+        shared = common_length(previous, text)
+        first, last = len(ids), len(ids) + len(text) - shared - 1
+        path = [*path[:shared], *range(first, last + 1)]
         ids += text[shared:]
-        depths += range(shared, len(text))
-        ends += path[shared:]
-        for place in path:
-            ends[place] = path[-1]
-        places.append(torch.tensor(path, device=device))
-        before = text
-    tokens, positions, last = torch.tensor([ids, depths, ends], device=device)
-    return TokenTree(tokens, positions, last, places)
+        positions += range(shared, len(text))
+        subtree_end += path[shared:]
+        for token in path:
+            subtree_end[token] = path[-1]
+        token_index.append(torch.tensor(path, device=device))
+        previous = text
+    tokens, depths, ends = torch.tensor([ids, positions, subtree_end], device=device)
+    return TokenTree(tokens, depths, ends, token_index)
 
 
 def common_length(one: Sequence[int], other: Sequence[int]) -> int:
@@ -88,11 +97,11 @@ def common_length(one: Sequence[int], other: Sequence[int]) -> int:
     return next(differing, min(len(one), len(other)))
 
 
-def divide(texts: Sequence[list[int]], most: int) -> list[list[int]]:
-    """Divide ``texts`` into trees. Returns the indices of each one's texts, sorted; it has at most
+def split_by_budget(texts: Sequence[list[int]], most: int) -> list[list[int]]:
+    """Split ``texts`` into trees. Returns the indices of each one's texts, sorted; it has at most
     ``most`` distinct tokens if it has more than one text.
 
-    >>> divide([[7, 1, 4], [7, 2], [7, 1, 5], [8, 1]], most=5)
+    >>> split_by_budget([[7, 1, 4], [7, 2], [7, 1, 5], [8, 1]], most=5)
     [[0, 2, 1], [3]]
     """
     trees: list[list[int]] = []
@@ -111,11 +120,14 @@ def divide(texts: Sequence[list[int]], most: int) -> list[list[int]]:
 
 def states_of(model: PreTrainedModel | Model, tree: TokenTree) -> Tensor:
     """Return the last hidden states [N, hidden_size] of the tokens of ``tree``."""
-    ids, positions, ends = tree.ids[None], tree.positions[None], tree.ends[None]
+    ids = tree.ids[None]
+    positions = tree.positions[None]
+    subtree_end = tree.subtree_end[None]
     if isinstance(model, Model):
-        return model.base_model(ids, positions, Masked(ends)).last_hidden_state[0]
-    places = {"attention_mask": ancestors(ends), "position_ids": positions}
-    return model.base_model(input_ids=ids, **places, use_cache=False).last_hidden_state[0]
+        return model.base_model(ids, positions, TreeAttention(subtree_end)).last_hidden_state[0]
+    mask = ancestors(subtree_end)
+    states = model.base_model(input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False)
+    return states.last_hidden_state[0]
 
 
 def project(model: PreTrainedModel | Model, states: Tensor) -> Tensor:
@@ -132,37 +144,59 @@ def project(model: PreTrainedModel | Model, states: Tensor) -> Tensor:
     return logits
 
 
+def borders(model: PreTrainedModel | Model) -> tuple[int, int]:
+    """Return after how many tokens ``model`` attends to a window only, and after how many it turns all
+    keys otherwise, those of the cache not (Phi-3's long rope). 0: it does not."""
+    rope = getattr(model.config, "rope_parameters", None) or {}
+    is_long = rope.get("rope_type") == "longrope"
+    turn = rope["original_max_position_embeddings"] if is_long else 0
+    return getattr(model.config, "sliding_window", None) or 0, turn
+
+
 def prefill(model: PreTrainedModel | Model, prompts: Sequence[list[int]]) -> list[tuple[Snapshot, Tensor]]:
     """Run ``prompts``. Returns for each its snapshot and the next token's logits [V]."""
     if not isinstance(model, Model):
         return [_prefill_by_forward(model, prompt) for prompt in prompts]
-    found: dict[int, tuple[Snapshot, Tensor]] = {}
-    for chosen in divide(prompts, TOGETHER):
-        tree = plant([prompts[i] for i in chosen], model.device)
-        attend = Masked(tree.ends[None], keep=True)
+    results: dict[int, tuple[Snapshot, Tensor]] = {}
+    for chosen in split_by_budget(prompts, TOGETHER):
+        tree = build_tree([prompts[i] for i in chosen], model.device)
+        attend = TreeAttention(tree.subtree_end[None], keep=True)
         (states,) = model.base_model(tree.ids[None], tree.positions[None], attend).last_hidden_state
-        for index, place in zip(chosen, tree.places, strict=True):
-            kv = torch.stack([torch.stack((k[0, place], v[0, place])) for k, v in attend.kept or ()])
-            found[index] = kv.transpose(2, 3), project(model, states[place[-1]])
-    return [found[i] for i in range(len(prompts))]
+        for prompt, tokens in zip(chosen, tree.token_index, strict=True):
+            layers = [torch.stack((keys[0, tokens], values[0, tokens])) for keys, values in attend.kept or ()]
+            snapshot = torch.stack(layers).transpose(2, 3)
+            results[prompt] = snapshot, project(model, states[tokens[-1]])
+    return [results[prompt] for prompt in range(len(prompts))]
+
+
+class Fed(NamedTuple):
+    """A token that a step feeds to the model."""
+
+    slot: int
+    """The row whose next token it is."""
+    token: int
+    position: int
+    """How many tokens come before it in its row."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecodeStep:
-    """One decode step for B rows: N tokens ``ids``, their ``positions``, and the ``cells``
-    [N · kv_heads] of their keys in one layer of the cache, slot after slot, head after head.
-
-    The first token of each row comes first; ``mask`` [B, 1, 1, width] is their additive mask.
-    ``results`` has the others, those of equal length Q together: which tokens of the step they are,
-    row after row, their rows [n], and mask [n, 1, Q · heads / kv_heads, width]. ``last`` is each row's last token.
-    """
+    """One decode step for B rows, which feeds N tokens: first the first one of each row, then the
+    results of tools, those of equal length together."""
 
     ids: Tensor
+    """The tokens [N]."""
     positions: Tensor
+    """Their positions in their rows [N]."""
     cells: Tensor
+    """Where their keys go in one layer of the cache [N · kv_heads]: slot after slot, head after head."""
     last: Tensor
+    """Which of the tokens is the last of each row [B]."""
     mask: Tensor
+    """The additive mask of the rows' first tokens [B, 1, 1, width]."""
     results: list[tuple[slice, Tensor, Tensor]]
+    """For each length Q: which tokens these are, row after row; their rows [n]; and their mask
+    [n, 1, Q · heads / kv_heads, width]."""
 
 
 class SlotCache:
@@ -172,8 +206,9 @@ class SlotCache:
         config = model.config
         heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        layers, self._shared = config.num_hidden_layers, config.num_attention_heads // heads
-        self.kv = torch.empty(layers, 2, slots, heads, 0, head_dim, dtype=model.dtype, device=model.device)
+        self._queries_per_key = config.num_attention_heads // heads
+        shape = (config.num_hidden_layers, 2, slots, heads, 0, head_dim)
+        self.kv = torch.empty(shape, dtype=model.dtype, device=model.device)
         self.rows = self.positions = torch.arange(slots, device=model.device)
         self.width = 0
         self.reserve(length)
@@ -181,7 +216,8 @@ class SlotCache:
     def reserve(self, length: int) -> None:
         """Make room for ``length`` tokens in each row. All rows are copied if there was less."""
         if length > self.kv.shape[-2]:
-            old, shape = self.kv, (*self.kv.shape[:-2], length, self.kv.shape[-1])
+            old = self.kv
+            shape = (*old.shape[:-2], length, old.shape[-1])
             self.kv = torch.zeros(shape, dtype=old.dtype, device=old.device)
             self.kv[..., : old.shape[-2], :] = old
 
@@ -199,31 +235,47 @@ class SlotCache:
 
     def begin_step(self, lengths: Sequence[int], tokens: Sequence[Sequence[int]]) -> DecodeStep:
         """Prepare to feed ``tokens``, at least one each, to the first rows, of ``lengths``."""
-        batch, device = len(lengths), self.kv.device
-        ids, last = [row[0] for row in tokens], [*range(batch)]
-        slots, places = [*range(batch)], [*lengths]
-        parts = []
-        for length in sorted({*map(len, tokens)} - {1}):
-            start = len(ids)
-            for slot in (slot for slot, row in enumerate(tokens) if len(row) == length):
-                ids += tokens[slot][1:]
-                slots += [slot] * (length - 1)
-                places += range(lengths[slot] + 1, lengths[slot] + length)
-                last[slot] = len(ids) - 1
-            parts.append((slice(start, len(ids)), length - 1))
-        fed, rows, positions = torch.tensor([ids, slots, places], device=device).unbind(0)
-        self.rows, self.positions = rows[:batch], positions[:batch]
-        self.width = max(places) + 1
-        hidden = torch.arange(self.width, device=device) > positions[:, None]
-        mask = torch.zeros(hidden.shape, dtype=self.kv.dtype, device=device).masked_fill_(hidden, float("-inf"))
-        shared = mask[:, None].expand(-1, self._shared, -1)
-        results = [
-            (part, rows[part][::n], shared[part].reshape(-1, 1, n * self._shared, self.width)) for part, n in parts
-        ]
-        ends = torch.tensor(last, device=device) if results else rows
-        _, _, _, heads, length, _ = self.kv.shape
-        cells = (rows[:, None] * heads + torch.arange(heads, device=device)) * length + positions[:, None]
-        return DecodeStep(fed, positions, cells.flatten(), ends, mask[:batch, None, None], results)
+        batch = len(lengths)
+        fed = [Fed(slot, row[0], lengths[slot]) for slot, row in enumerate(tokens)]
+        last = list(range(batch))
+        results: list[tuple[slice, int]] = []
+        for length in sorted({len(row) for row in tokens} - {1}):
+            start = len(fed)
+            for slot, row in enumerate(tokens):
+                if len(row) == length:
+                    fed += [Fed(slot, token, lengths[slot] + i) for i, token in enumerate(row[1:], start=1)]
+                    last[slot] = len(fed) - 1
+            results.append((slice(start, len(fed)), length - 1))
+        rows, ids, positions = torch.tensor(fed, device=self.kv.device).T.contiguous()
+        self.rows = rows[:batch]
+        self.positions = positions[:batch]
+        self.width = max(position for _, _, position in fed) + 1
+        mask = self._mask(positions)
+        return DecodeStep(
+            ids=ids,
+            positions=positions,
+            cells=self._cells(rows, positions),
+            last=torch.tensor(last, device=rows.device) if results else rows,
+            mask=mask[:batch, None, None],
+            results=[self._result(part, length, rows, mask) for part, length in results],
+        )
+
+    def _mask(self, positions: Tensor) -> Tensor:
+        """Return the additive mask [N, width] that hides what lies behind ``positions`` [N]."""
+        is_hidden = torch.arange(self.width, device=positions.device) > positions[:, None]
+        mask = torch.zeros(is_hidden.shape, dtype=self.kv.dtype, device=positions.device)
+        return mask.masked_fill_(is_hidden, float("-inf"))
+
+    def _cells(self, rows: Tensor, positions: Tensor) -> Tensor:
+        """Return the cells [N · kv_heads] of one layer's keys for tokens of ``rows`` at ``positions`` [N]."""
+        heads, length = self.kv.shape[3:5]
+        head_of_row = rows[:, None] * heads + torch.arange(heads, device=rows.device)  # [N, kv_heads]
+        return (head_of_row * length + positions[:, None]).flatten()
+
+    def _result(self, part: slice, length: int, rows: Tensor, mask: Tensor) -> tuple[slice, Tensor, Tensor]:
+        """Return ``part``, results of ``length`` tokens, with its rows and mask; see ``DecodeStep``."""
+        of_heads = mask[part, None].expand(-1, self._queries_per_key, -1)
+        return part, rows[part][::length], of_heads.reshape(-1, 1, length * self._queries_per_key, self.width)
 
 
 class Decoder:
@@ -236,40 +288,52 @@ class Decoder:
 
     def __call__(self, step: DecodeStep, cache: SlotCache) -> Tensor:
         """Return the logits [B, V] after every row's last token. Writes to ``cache``."""
-        if isinstance(self._model, Model):
+        if not isinstance(self._model, Model):
+            return self._by_forward(self._model, step, cache)
 
-            def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-                kv = cache.kv[layer]
-                for cells, new in zip(kv.flatten(1, 3), (k, v), strict=True):
-                    cells.index_copy_(0, step.cells, new.flatten(0, 1))
-                return _attend(q, kv, step)
+        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            kv = cache.kv[layer]
+            keys, values = kv.flatten(1, 3)
+            keys.index_copy_(0, step.cells, k.flatten(0, 1))
+            values.index_copy_(0, step.cells, v.flatten(0, 1))
+            return attend_to_slots(q, kv, step)
 
-            states = self._model.base_model(step.ids, step.positions, attend).last_hidden_state
-            return project(self._model, states[step.last] if step.results else states)
+        states = self._model.base_model(step.ids, step.positions, attend).last_hidden_state
+        return project(self._model, states[step.last] if step.results else states)
+
+    def _by_forward(self, model: PreTrainedModel, step: DecodeStep, cache: SlotCache) -> Tensor:
         if self._slots is not cache:
             from transformers.cache_utils import Cache
 
             layers = [_slot_layer()(cache, layer) for layer in range(len(cache.kv))]
-            self._slots, self._view = cache, Cache(layers=layers)
-        ids, positions = step.ids[:, None], step.positions[:, None]
-        places = {"attention_mask": step.mask, "position_ids": positions} | _fills(self._model, self._view)
-        return self._model(input_ids=ids, **places).logits[:, -1]
+            self._slots = cache
+            self._view = Cache(layers=layers)
+        logits = model(
+            input_ids=step.ids[:, None],
+            attention_mask=step.mask,
+            position_ids=step.positions[:, None],
+            **_cache_arguments(model, self._view),
+        ).logits
+        return logits[:, -1]
 
 
-def _attend(q: Tensor, kv: Tensor, step: DecodeStep) -> Tensor:
-    """Return [N, heads, dim] for q [N, heads, dim] over kv [2, slots, kv_heads, length, dim]."""
-    batch, width = len(step.mask), step.mask.shape[-1]
-    keys, values = kv[:, :batch, :, :width].unbind(0)
-    # As ``attention`` does, for one query of each row.
-    own = q[:batch].view(batch, keys.shape[1], -1, q.shape[-1])
-    mixed = [F.scaled_dot_product_attention(own, keys, values, attn_mask=step.mask).view(q[:batch].shape)]
+def attend_to_slots(q: Tensor, kv: Tensor, step: DecodeStep) -> Tensor:
+    """Return attention [N, heads, dim] of q, of the same shape, over kv [2, slots, kv_heads, length, dim]."""
+    batch, _, _, width = step.mask.shape
+    keys, values = kv[:, :batch, :, :width]
+    # The first token of each row. As in ``attention``, the heads that share keys are queries.
+    first = q[:batch].view(batch, keys.shape[1], -1, q.shape[-1])
+    of_first = F.scaled_dot_product_attention(first, keys, values, attn_mask=step.mask).view(q[:batch].shape)
+    if not step.results:
+        return of_first
+    mixed = [of_first]
     for part, rows, mask in step.results:
-        results = q[part].unflatten(0, (len(rows), -1))
+        results = q[part].unflatten(0, (len(rows), -1))  # [n, Q, heads, dim]
         mixed.append(attention(results, keys[rows], values[rows], mask).flatten(0, 1))
-    return torch.cat(mixed) if step.results else mixed[0]
+    return torch.cat(mixed)
 
 
-def _fills(model: PreTrainedModel, cache: Cache) -> dict[str, Any]:
+def _cache_arguments(model: PreTrainedModel, cache: Cache) -> dict[str, Any]:
     """Return the arguments that make ``model`` use ``cache``; transformers 5.24 has renamed one."""
     name = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
     return {name: cache, "use_cache": True}
@@ -279,16 +343,17 @@ def _prefill_by_forward(model: PreTrainedModel, prompt: Sequence[int]) -> tuple[
     from transformers.cache_utils import DynamicCache
 
     cache = DynamicCache(config=model.config)
-    found = model(input_ids=torch.tensor([[*prompt]], device=model.device), **_fills(model, cache))
-    kv = torch.stack([torch.stack((layer.keys[0], layer.values[0])) for layer in cache.layers])
-    return kv, found.logits[0, -1].float()
+    ids = torch.tensor([[*prompt]], device=model.device)
+    logits = model(input_ids=ids, **_cache_arguments(model, cache)).logits
+    snapshot = torch.stack([torch.stack((layer.keys[0], layer.values[0])) for layer in cache.layers])
+    return snapshot, logits[0, -1].float()
 
 
 @cache
 def _slot_layer() -> type[CacheLayerMixin]:
     """Return the class of a layer of transformers' view of the slots: each row's new key and value go
-    to its own position. It is made once: its base is transformers', and a class is in a cycle, which
-    would keep ``slots`` until Python's collector came by."""
+    to its own position. It is made once: a class object is part of a reference cycle, and would keep
+    ``slots`` alive until the next garbage collection."""
     from transformers.cache_utils import CacheLayerMixin
 
     class SlotLayer(CacheLayerMixin):

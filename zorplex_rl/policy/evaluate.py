@@ -15,7 +15,9 @@ from statistics import fmean, median
 import numpy as np
 
 from zorplex_rl.policy.load import Policy
-from zorplex_rl.policy.rollout import Execute, RolloutRequest, Sampling, rollout
+from zorplex_rl.policy.requests import RolloutRequest, Sampling
+from zorplex_rl.policy.rollout import rollout
+from zorplex_rl.policy.tool_loop import Execute
 from zorplex_rl.task.environment import ZORPLEX, Environment
 from zorplex_rl.task.episode import Episode, Task
 from zorplex_rl.task.rewards import outcome_shares

@@ -6,7 +6,7 @@
                x += down(silu(gate(n)) · up(n))                                with n = norm(x)
 
 Sampler and trainer run these layers. What differs is how a token finds what it attends to, which is
-the argument ``attend``: its ancestors in a tree of texts (``Masked``; a plain text is one without
+the argument ``attend``: its ancestors in a tree of texts (``TreeAttention``; a plain text is one without
 branches), or its row's slot of a cache (``decoder.py``).
 
 Names of parameters and files are transformers', and so are the logits (``tests/policy/test_model.py``).
@@ -26,8 +26,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-FAMILY = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
-ROPE_TYPES = ("default", "linear", "llama3")
+from zorplex_rl.policy.model_folder import FAMILY, filled, rope_of
+
+ROTATIONS = {
+    "default": set(),
+    "linear": {"factor"},
+    "llama3": {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"},
+}
+"""What ``frequencies`` reads besides ``rope_theta``."""
 LARGE = 100_000
 """Weights of a layer for which it matters who computes a product."""
 ONEDNN = torch.backends.mkldnn.is_available()
@@ -39,53 +45,66 @@ Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 fewer heads, it returns what each query finds, [B, T, heads, head_dim]."""
 
 
-class Masked:
+class TreeAttention:
     """Each token attends to its ancestors in a tree whose tokens stand in depth-first order: token k is
-    an ancestor of those from k to ``ends[k]``, [B, T]. ``keep`` keeps keys and values [B, T, kv_heads,
-    head_dim] of each layer."""
+    an ancestor of those from k to ``subtree_end[k]``, [B, T]."""
 
-    def __init__(self, ends: Tensor, keep: bool = False) -> None:
-        self.ends = ends
+    def __init__(self, subtree_end: Tensor, keep: bool = False) -> None:
+        self.subtree_end = subtree_end
         self.kept: list[tuple[Tensor, Tensor]] | None = [] if keep else None
-        # For each block of queries whom they see, and their mask. Made with the first layer, for all.
-        self.seen: list[tuple[Tensor | slice, Tensor]] = []
+        """Keys and values [B, T, kv_heads, head_dim] of each layer, if they are to be kept."""
+        self.blocks: list[tuple[Tensor | slice, Tensor]] = []
+        """For each block of queries: the columns it attends to, and its mask. Built in the first layer
+        and reused by the others."""
 
     def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         if self.kept is not None:
             self.kept.append((k, v))
-        if not self.seen:
-            starts, shared = range(0, q.shape[1], BLOCK), q.shape[2] // k.shape[2]
-            self.seen = [_seen(ancestors(self.ends, slice(at, at + BLOCK)), shared, q) for at in starts]
-        # Copies: a part of what the queries lie in, too, would keep all of it for the backward pass.
-        k, v = (x.transpose(1, 2).contiguous() for x in (k, v))
-        blocks = zip(q.split(BLOCK, 1), self.seen, strict=True)
-        return torch.cat([attention(each, k[:, :, keys], v[:, :, keys], mask) for each, (keys, mask) in blocks], 1)
+        if not self.blocks:
+            self._build_blocks(q, k)
+        # Copies: they lie in what the queries lie in, too, and would keep all of it for the backward pass.
+        k = k.transpose(1, 2).contiguous()  # [B, kv_heads, T, head_dim]
+        v = v.transpose(1, 2).contiguous()
+        mixed = []
+        for queries, (columns, mask) in zip(q.split(BLOCK, 1), self.blocks, strict=True):
+            mixed.append(attention(queries, k[:, :, columns], v[:, :, columns], mask))
+        return torch.cat(mixed, 1)
+
+    def _build_blocks(self, q: Tensor, k: Tensor) -> None:
+        queries_per_key = q.shape[2] // k.shape[2]
+        for start in range(0, q.shape[1], BLOCK):
+            visible = ancestors(self.subtree_end, slice(start, start + BLOCK))  # [B, 1, n, T]
+            columns = visible_columns(visible)
+            mask = q.new_zeros(1).where(visible[..., columns], float("-inf"))  # [B, 1, n, S]
+            self.blocks.append((columns, mask.repeat_interleave(queries_per_key, 2)))
 
 
-def _seen(visible: Tensor, shared: int, q: Tensor) -> tuple[Tensor | slice, Tensor]:
-    """Return which columns some query of ``visible`` [B, 1, n, T] sees, and ``attention``'s mask on
-    them. Those of a plain text are all up to its end, which costs no copy."""
+def ancestors(subtree_end: Tensor, queries: slice = slice(None)) -> Tensor:
+    """Return a bool mask [B, 1, n, T]: which tokens each of n ``queries`` attends to, itself included."""
+    key = torch.arange(subtree_end.shape[1], device=subtree_end.device)  # [T]
+    query = key[queries, None]  # [n, 1]
+    is_ancestor = (key <= query) & (query <= subtree_end[:, None])  # [B, n, T]
+    return is_ancestor[:, None]
+
+
+def visible_columns(visible: Tensor) -> Tensor | slice:
+    """Return the columns of ``visible`` [B, 1, n, T] in which anything is True: a slice where they are the
+    first ones, as in a plain text, since it costs no copy."""
     columns = visible.any(2).any(0)[0].nonzero()[:, 0]
-    seen = slice(len(columns)) if columns[-1] < len(columns) else columns
-    mask = q.new_zeros(1).where(visible[..., seen], float("-inf"))
-    return seen, mask.repeat_interleave(shared, 2)
+    is_beginning = columns[-1] < len(columns)
+    return slice(len(columns)) if is_beginning else columns
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-    """Return what q [B, T, heads, head_dim] finds in k and v [B, kv_heads, S, head_dim], shaped as q.
-    Heads that share keys become queries, so no key is copied for them: ``mask``, which is added, has
-    each row so often, [B, 1, T · heads / kv_heads, S]."""
-    own = q.unflatten(2, (k.shape[1], -1)).transpose(1, 2).contiguous()
-    found = F.scaled_dot_product_attention(own.flatten(2, 3), k, v, attn_mask=mask)
-    return found.view(own.shape).transpose(1, 2).flatten(2, 3)
+    """Return attention [B, T, heads, head_dim] of q, of the same shape, over k and v [B, kv_heads, S, head_dim].
 
-
-def ancestors(ends: Tensor, queries: slice = slice(None)) -> Tensor:
-    """Return for each of n tokens, ``queries``, whom it sees [B, 1, n, T], itself among them; ``ends`` as
-    in ``Masked``."""
-    key = torch.arange(ends.shape[1], device=ends.device)
-    query = key[queries, None]
-    return ((key <= query) & (query <= ends[:, None]))[:, None]
+    The heads that share keys become queries, so that no key is copied for them. ``mask`` is additive
+    and repeats each row heads / kv_heads times: [B, 1, T · heads / kv_heads, S].
+    """
+    grouped = q.unflatten(2, (k.shape[1], -1))  # [B, T, kv_heads, heads / kv_heads, head_dim]
+    grouped = grouped.transpose(1, 2).contiguous()
+    mixed = F.scaled_dot_product_attention(grouped.flatten(2, 3), k, v, attn_mask=mask)
+    return mixed.view(grouped.shape).transpose(1, 2).flatten(2, 3)
 
 
 class States(NamedTuple):
@@ -113,8 +132,10 @@ class Attention(nn.Module):
 
     def __init__(self, config: SimpleNamespace) -> None:
         super().__init__()
-        size, self.head_dim = config.hidden_size, config.head_dim
-        heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
+        size = config.hidden_size
+        self.head_dim = config.head_dim
+        heads = config.num_attention_heads
+        kv_heads = config.num_key_value_heads
         biased = config.model_type == "qwen2" or config.attention_bias
         self.q_proj = nn.Linear(size, heads * self.head_dim, biased)
         self.k_proj = nn.Linear(size, kv_heads * self.head_dim, biased)
@@ -122,18 +143,29 @@ class Attention(nn.Module):
         self.o_proj = nn.Linear(heads * self.head_dim, size, biased and config.model_type != "qwen2")
         self.normed = config.model_type == "qwen3"
         if self.normed:
-            self.q_norm, self.k_norm = (nn.RMSNorm(self.head_dim, config.rms_norm_eps) for _ in range(2))
+            self.q_norm = nn.RMSNorm(self.head_dim, config.rms_norm_eps)
+            self.k_norm = nn.RMSNorm(self.head_dim, config.rms_norm_eps)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, attend: Attend, layer: int) -> Tensor:
         heads = (*x.shape[:-1], -1, self.head_dim)
-        q, k, v = (linear(x, part).view(heads) for part in (self.q_proj, self.k_proj, self.v_proj))
+        q = linear(x, self.q_proj).view(heads)  # [B, T, heads, head_dim]
+        k = linear(x, self.k_proj).view(heads)  # [B, T, kv_heads, head_dim]
+        v = linear(x, self.v_proj).view(heads)
         if self.normed:
-            q, k = self.q_norm(q), self.k_norm(k)
-        # (x₁, x₂) → (x₁ cos − x₂ sin, x₂ cos + x₁ sin): rolling swaps, the sine has the sign.
-        qk = torch.cat((q, k), -2)
-        qk = torch.addcmul(qk * cos, qk.roll(self.head_dim // 2, -1), sin)
-        q, k = qk.split((q.shape[-2], k.shape[-2]), -2)
-        return linear(attend(layer, q, k, v).flatten(-2), self.o_proj)
+            q = self.q_norm(q)
+            k = self.k_norm(k)
+        # One rotation for both: fewer operations on small tensors.
+        both = rotate(torch.cat((q, k), -2), cos, sin)
+        q, k = both.split((q.shape[-2], k.shape[-2]), -2)
+        mixed = attend(layer, q, k, v)
+        return linear(mixed.flatten(-2), self.o_proj)
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Return x [B, T, heads, head_dim] with its halves (x₁, x₂) turned: (x₁ cos − x₂ sin, x₂ cos + x₁ sin).
+    The first half of ``sin`` is negated, so that rolling x by a half does both."""
+    swapped = x.roll(x.shape[-1] // 2, -1)
+    return torch.addcmul(x * cos, swapped, sin)
 
 
 class FeedForward(nn.Module):
@@ -141,12 +173,15 @@ class FeedForward(nn.Module):
 
     def __init__(self, config: SimpleNamespace) -> None:
         super().__init__()
-        size, inner, biased = config.hidden_size, config.intermediate_size, config.mlp_bias
-        self.gate_proj, self.up_proj = (nn.Linear(size, inner, biased) for _ in range(2))
-        self.down_proj = nn.Linear(inner, size, biased)
+        size = config.hidden_size
+        inner = config.intermediate_size
+        self.gate_proj = nn.Linear(size, inner, config.mlp_bias)
+        self.up_proj = nn.Linear(size, inner, config.mlp_bias)
+        self.down_proj = nn.Linear(inner, size, config.mlp_bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        return linear(F.silu(linear(x, self.gate_proj)) * linear(x, self.up_proj), self.down_proj)
+        gate = F.silu(linear(x, self.gate_proj))  # [B, T, intermediate_size]
+        return linear(gate * linear(x, self.up_proj), self.down_proj)
 
 
 class Layer(nn.Module):
@@ -154,15 +189,17 @@ class Layer(nn.Module):
 
     def __init__(self, config: SimpleNamespace) -> None:
         super().__init__()
-        self.self_attn, self.mlp = Attention(config), FeedForward(config)
-        self.input_layernorm, self.post_attention_layernorm = (
-            nn.RMSNorm(config.hidden_size, config.rms_norm_eps) for _ in range(2)
-        )
+        self.self_attn = Attention(config)
+        self.mlp = FeedForward(config)
+        self.input_layernorm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
 
-    def forward(self, x: Tensor, *places: Any) -> Tensor:
-        # Not called as modules: small models notice what that costs.
-        x = x + self.self_attn.forward(self.input_layernorm.forward(x), *places)
-        return x + self.mlp.forward(self.post_attention_layernorm.forward(x))
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, attend: Attend, layer: int) -> Tensor:
+        # The parts are not called as modules: a small model notices what that costs.
+        normed = self.input_layernorm.forward(x)
+        x = x + self.self_attn.forward(normed, cos, sin, attend, layer)
+        normed = self.post_attention_layernorm.forward(x)
+        return x + self.mlp.forward(normed)
 
 
 def frequencies(config: SimpleNamespace) -> Tensor:
@@ -180,19 +217,19 @@ def frequencies(config: SimpleNamespace) -> Tensor:
     return angles
 
 
-class Body(nn.Module):
+class Backbone(nn.Module):
     """All but the output layer."""
 
     def __init__(self, config: SimpleNamespace) -> None:
         super().__init__()
-        # Its own initialisation, of no use here, takes half a second of imports where there is no memory.
+        # nn.Embedding's own initialisation is overwritten by the file, and costs half a second of imports.
         table = torch.empty(config.vocab_size, config.hidden_size)
         self.embed_tokens = nn.Embedding.from_pretrained(table, freeze=False)
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
         self.norm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.inv_freq = nn.Buffer(frequencies(config), persistent=False)
         self._cos = self._sin = torch.empty(0)
-        self.tied = bool(getattr(config, "tie_word_embeddings", False))
+        self.tied = config.tie_word_embeddings
 
     def forward(self, input_ids: Tensor, positions: Tensor | None = None, attend: Attend | None = None) -> States:
         """Run ``input_ids`` [B, T] at ``positions`` [B, T]: by default rows of text from their
@@ -202,7 +239,7 @@ class Body(nn.Module):
             positions = torch.arange(input_ids.shape[1], device=input_ids.device)[None]
         cos, sin = self._rotation(positions)
         x = embed(self.embed_tokens.weight, input_ids, self.tied)
-        attend = attend or Masked(torch.full_like(input_ids, input_ids.shape[-1] - 1))
+        attend = attend or TreeAttention(torch.full_like(input_ids, input_ids.shape[-1] - 1))
         for index, layer in enumerate(self.layers):
             x = layer(x, cos, sin, attend, index)
         return States(self.norm(x))
@@ -213,8 +250,9 @@ class Body(nn.Module):
         if len(self._cos) < needed or self._cos.dtype != weight.dtype or self._cos.device != weight.device:
             # Sampling makes tensors that training cannot use.
             with torch.inference_mode(False), torch.no_grad():
-                places = torch.arange(-(-needed // 256) * 256, device=weight.device, dtype=torch.float)
-                angles = places[:, None, None] * self.inv_freq.to(weight.device)
+                rounded = -(-needed // 256) * 256
+                places = torch.arange(rounded, device=weight.device, dtype=torch.float)
+                angles = places[:, None, None] * self.inv_freq.to(weight.device)  # [positions, 1, head_dim / 2]
                 self._cos = torch.cat((angles, angles), -1).cos().to(weight.dtype)
                 self._sin = torch.cat((-angles, angles), -1).sin().to(weight.dtype)
         return self._cos[positions], self._sin[positions]
@@ -236,22 +274,23 @@ class Model(nn.Module):
 
     def __init__(self, config: SimpleNamespace, generation_config: SimpleNamespace) -> None:
         super().__init__()
-        self.config, self.generation_config = config, generation_config
-        self.model = Body(filled(config))
+        self.config = SimpleNamespace(**filled(vars(config)))
+        self.generation_config = generation_config
+        self.model = Backbone(self.config)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.tie()
 
     def tie(self) -> None:
         """Make the output layer's weights those of the embeddings, if the settings say so."""
-        if getattr(self.config, "tie_word_embeddings", False):
+        if self.config.tie_word_embeddings:
             self.lm_head.weight = self.model.embed_tokens.weight
 
     def forward(self, input_ids: Tensor, positions: Tensor | None = None, attend: Attend | None = None) -> Logits:
-        """Return the logits after each token; arguments as those of ``Body``."""
+        """Return the logits after each token; arguments as those of ``Backbone``."""
         return Logits(linear(self.model(input_ids, positions, attend).last_hidden_state, self.lm_head))
 
     @property
-    def base_model(self) -> Body:
+    def base_model(self) -> Backbone:
         """All but the output layer."""
         return self.model
 
@@ -288,34 +327,12 @@ class Model(nn.Module):
 def is_of_the_family(config: dict[str, Any]) -> bool:
     """Whether ``Model`` computes what ``config`` says: layers of full attention in one of the known
     shapes, with rotations that it knows."""
-    kinds = set(config.get("layer_types") or ["full_attention"])
+    others = ("use_sliding_window", "quantization_config", "per_layer_config")
+    rope = rope_of(config)
     return (
         config.get("model_type") in FAMILY
         and config.get("hidden_act", "silu") == "silu"
-        and kinds == {"full_attention"}
-        and not config.get("use_sliding_window")
-        and "quantization_config" not in config
-        and rope_of(config)["rope_type"] in ROPE_TYPES
+        and {*(config.get("layer_types") or ())} <= {"full_attention"}
+        and not any(map(config.get, others))
+        and rope.keys() - {"rope_type", "rope_theta"} == ROTATIONS.get(rope["rope_type"])
     )
-
-
-def rope_of(config: dict[str, Any]) -> dict[str, Any]:
-    """Return the parameters of ``config``'s rotation. Earlier files spread them over two settings."""
-    if found := config.get("rope_parameters"):
-        return {"rope_type": "default", **found}
-    scaling = dict(config.get("rope_scaling") or {})
-    kind = scaling.pop("rope_type", scaling.pop("type", "default"))
-    return {"rope_type": kind, "rope_theta": config.get("rope_theta", 10000.0), **scaling}
-
-
-def filled(config: SimpleNamespace) -> SimpleNamespace:
-    """Return ``config`` with the settings that a file may leave out."""
-    heads = config.num_attention_heads
-    defaults = {
-        "head_dim": 128 if config.model_type == "qwen3" else config.hidden_size // heads,
-        "num_key_value_heads": heads,
-        "attention_bias": False,
-        "mlp_bias": False,
-    }
-    known = {name: value for name, value in vars(config).items() if value is not None}
-    return SimpleNamespace(**defaults | known | {"rope_parameters": rope_of(vars(config))})

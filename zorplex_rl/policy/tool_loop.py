@@ -10,22 +10,19 @@ The text is read only when a token closes a bracket or a line, and then only fro
 """
 
 import random
-import re
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from itertools import cycle
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
-from zorplex_rl.config import Config
+from zorplex_rl.policy.requests import Sampling
+from zorplex_rl.policy.tokenizer import decode_text, encode_text
 from zorplex_rl.task.environment import ZORPLEX, Environment
 from zorplex_rl.task.episode import Episode, Finish, Task, Turn
 from zorplex_rl.task.parser import ToolCall, answer_is_complete, find_call, format_result
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
     from zorplex_rl.policy.decoder import Snapshot
     from zorplex_rl.policy.load import Policy
 
@@ -33,55 +30,6 @@ Tool = Callable[[Task, ToolCall], str]
 """Runs a tool. Returns the result."""
 Execute = Callable[[Task, ToolCall], "str | Future[str]"]
 """Runs a tool. Returns the result, or a future of it if the tool is slow."""
-EVALUATION_SEED = 1_000_003
-HIDING = "\ufdd0"
-"""No character: behind the first of a control token it hides that from template and tokenizer."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sampling:
-    """How episodes are sampled. ``temperature`` 0 is greedy; ``max_tokens`` counts results too."""
-
-    temperature: float = Config.temperature
-    max_tokens: int = Config.max_tokens
-    max_turns: int = Config.max_turns
-    slots: int = Config.slots
-    """How many episodes are decoded together."""
-    in_rounds: bool = False
-    """Rows that wait for slow tools go on together, once no other row can and all their results are
-    there. So the speed of tools does not change which rows are decoded together."""
-
-    @classmethod
-    def of(cls, config: Config, temperature: float | None = None) -> Self:
-        """Return how a run of ``config`` samples: at its temperature, or at another one. At lag 0 a
-        run repeats bit for bit, however fast its tools are."""
-        at = config.temperature if temperature is None else temperature
-        in_rounds = config.max_lag == 0
-        return cls(at, config.max_tokens, config.max_turns, config.slots, in_rounds)
-
-
-@dataclass(frozen=True, slots=True)
-class RolloutRequest:
-    """One episode to sample: the task, the seed of its random draws, and its group."""
-
-    task: Task
-    seed: int = 0
-    group: int = 0
-
-
-def group_requests(tasks: Iterable[tuple[int, Task]], group_size: int, run_seed: int) -> list[RolloutRequest]:
-    """Return the requests for ``group_size`` episodes of each (group number, task). An episode's
-    draws are the same whenever its group is generated again."""
-    return [
-        RolloutRequest(task, (run_seed * 1_000_003 + number) * 1_009 + sample, number)
-        for number, task in tasks
-        for sample in range(group_size)
-    ]
-
-
-def held_out_requests(tasks: Sequence[Task]) -> list[RolloutRequest]:
-    """Return the requests of an evaluation: the same random draws every time."""
-    return [RolloutRequest(task, EVALUATION_SEED + index) for index, task in enumerate(tasks)]
 
 
 @dataclass(slots=True, eq=False)
@@ -112,35 +60,6 @@ class PartialEpisode:
     def cached(self) -> int:
         """Number of its tokens, prompt included, that are in the cache."""
         return len(self.episode.prompt_ids) + len(self.episode.token_ids) - self.unfed
-
-
-def encode_prompt(tokenizer: "PreTrainedTokenizerBase", task: Task) -> list[int]:
-    """Return the ids of ``task``'s system prompt, examples and question in the chat template. What
-    looks like a control token in the question is text."""
-    special = {token.content: i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
-    control = "|".join(map(re.escape, sorted(special, key=len, reverse=True))) or "(?!)"
-    question = re.sub(f"(?={control})(.)", rf"\1{HIDING}", task.question, flags=re.DOTALL)
-    turns = [*(text for example in task.examples for text in example), question]
-    messages = [{"role": "system", "content": task.system}]
-    messages += [{"role": role, "content": text} for role, text in zip(cycle(("user", "assistant")), turns)]
-    prompt = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    if question == task.question:
-        return tokenizer(prompt, add_special_tokens=False)["input_ids"]
-    ids: list[int] = []
-    for piece in re.split(f"({control})", prompt):
-        ids += [special[piece]] if piece in special else encode_text(tokenizer, piece.replace(HIDING, ""))
-    return ids
-
-
-def encode_text(tokenizer: "PreTrainedTokenizerBase", text: str) -> list[int]:
-    """Return the token ids of ``text`` and nothing else: what looks like a control token is text."""
-    return tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
-
-
-def decode_text(policy: "Policy", ids: Sequence[int]) -> str:
-    """Return the text of ``ids`` but those that end it. Control tokens are text that was written: an
-    answer's tag may be one."""
-    return policy.tokenizer.decode([i for i in ids if i not in policy.eos_ids])
 
 
 class ToolLoop:
@@ -192,7 +111,7 @@ class ToolLoop:
         """Read the line or the call that ``token`` closes. Returns what ends the episode."""
         if token in self._policy.eos_ids:
             return "eos"
-        line = decode_text(self._policy, row.episode.token_ids[row.line_start :])
+        line = self._text(row.episode.token_ids[row.line_start :])
         if call := find_call(line, self._tools):
             self._end_turn(row, call)
             if len(row.episode.turns) >= self._sampling.max_turns:
@@ -208,9 +127,12 @@ class ToolLoop:
             row.line_start = len(row.episode.token_ids)
         return None
 
+    def _text(self, ids: Sequence[int]) -> str:
+        return decode_text(self._policy.tokenizer, ids, self._policy.eos_ids)
+
     def _end_turn(self, row: PartialEpisode, call: ToolCall | None) -> None:
         ids, end = row.episode.token_ids, len(row.episode.token_ids)
-        text = decode_text(self._policy, ids[row.turn_start : end])
+        text = self._text(ids[row.turn_start : end])
         row.episode.turns.append(Turn(text, row.turn_start, end, str(call) if call else None, None, row.version))
         row.turn_start = end
 
@@ -220,7 +142,7 @@ class ToolLoop:
         ids = encode_text(self._policy.tokenizer, text)
         if (room := self._sampling.max_tokens - len(episode.token_ids)) < len(ids):
             ids = ids[:room]
-            text = decode_text(self._policy, ids)
+            text = self._text(ids)
         episode.turns[-1] = replace(episode.turns[-1], result=text or None)
         episode.token_ids += ids
         episode.sampled += [False] * len(ids)

@@ -3,11 +3,12 @@
     config.json        every setting
     metrics.jsonl      one row a line: {"event": "step" | "eval" | "restart" | "resume" | "warning", …}
     episodes.jsonl     a few episodes of every step and evaluation, readable
-    journal.jsonl      what ``zorplex-rl replay`` needs (``learning/journal.py``)
+    journal.jsonl      what ``zorplex-rl replay`` needs (``run/journal.py``)
     timeline.json      what every actor did when; opens in Perfetto or chrome://tracing
     curve.svg          the learning curve
     checkpoints/       step_000020/: trainer/learner.safetensors, controller.json, and a manifest with their checksums
     policy/            the trained policy; ``--policy RUN/policy`` loads it
+    task.py            a task of the user's, and task_data.txt, what it reads: as they were when the run last began
     log.txt            what is too long for the terminal: warnings, Monarch's reports, the traceback of what ended the run
     .lock              held by the process that writes here
 
@@ -30,6 +31,7 @@ from zorplex_rl.config import Config
 from zorplex_rl.errors import CheckpointError, ConfigError, StorageError
 from zorplex_rl.run.timeline import Timeline
 from zorplex_rl.task.episode import Episode
+from zorplex_rl.task.own_task import EnvironmentSource
 
 MetricsRow = dict[str, Any]
 """A line of ``metrics.jsonl``: ``event``, ``step``, ``seconds`` of training, and more."""
@@ -86,6 +88,9 @@ class RunFolder:
             raise ConfigError(
                 f"the run in {str(self.path)!r} is under way in another process; stop it first"
             ) from error
+        except (OSError, NotImplementedError) as error:
+            advice = "take a folder on a disk of this machine"
+            raise ConfigError(f"the run folder {str(self.path)!r} cannot be locked ({error}); {advice}") from error
         try:
             yield
         finally:
@@ -107,9 +112,14 @@ class RunFolder:
         return f"continue from the checkpoint of step {step_of(found[-1])} with: {shlex.join(words)}"
 
     def save_config(self, config: Config) -> None:
-        """Write the settings with which the run goes on."""
+        """Write the settings with which the run goes on. A user's task and its data are kept beside them
+        for people; nothing runs from here."""
+        source = EnvironmentSource.of(config)
+        texts = {"config.json": config.to_json(), "task.py": source.code, "task_data.txt": source.data}
         with self._writing():
-            write_whole(self.path / "config.json", config.to_json())
+            for name, text in texts.items():
+                if text:
+                    write_whole(self.path / name, text)
 
     def append_metrics(self, row: MetricsRow) -> None:
         self._append(self._metrics, row)
@@ -234,11 +244,17 @@ def read_config(path: Path) -> Config:
 
 
 def read_rows(file: Path) -> list[dict[str, Any]]:
-    """Return the rows of a JSON-lines file; a last line that a crash has cut off is left out."""
+    """Return the rows of a JSON-lines file; a last line that a crash has cut off is left out. Raises
+    ConfigError if another one is broken: what came of a run without it, nobody could say."""
+    lines = file.read_bytes().splitlines() if file.is_file() else []
     rows = []
-    for line in file.read_text().splitlines() if file.is_file() else []:
-        with contextlib.suppress(ValueError):
+    for number, line in enumerate(lines, 1):
+        try:
             rows.append(json.loads(line))
+        except ValueError as error:
+            if number < len(lines):
+                advice = "bring the file back from a copy, or remove the line"
+                raise ConfigError(f"line {number} of {str(file)!r} is no longer what was written; {advice}") from error
     return rows
 
 
@@ -275,7 +291,7 @@ def _checksum(path: Path) -> str:
 def write_whole(path: Path, text: str) -> None:
     """Write ``text`` to ``path``: readers, also after a crash, see the old file or the new."""
     unfinished = path.with_name(f".{path.name}.tmp")
-    unfinished.write_text(text)
+    unfinished.write_text(text, encoding="utf-8")
     sync(unfinished)
     unfinished.replace(path)
     sync(path.parent)

@@ -10,7 +10,8 @@ from dataclasses import replace
 from itertools import count
 from typing import Any
 
-from zorplex_rl.services.replica import ServiceError, State
+from zorplex_rl.services.options import ServiceError
+from zorplex_rl.services.replica import State
 from zorplex_rl.services.runtime import Actor, concurrent_endpoint, get_or_spawn_controller
 from zorplex_rl.services.service import Entry, Service, ServiceClient
 

@@ -3,8 +3,8 @@
     place 0 ──► tools_0   ✗ failed ──► killed for good
        └──────► tools_3   a spare, or started after a back-off: set up, then ready
 
-Every place has a task (``_keep``): it starts a replica, probes it until it has failed, kills what is
-left of it, and replaces it. Other code that notices a failure tells the replica (``move_to``).
+Every ``Place`` has a task (``_keep``): it starts a replica, probes it until it has failed, kills what
+is left of it, and replaces it. Other code that notices a failure tells the replica (``move_to``).
 
 A start that fails and a replica that dies before it has finished anything are *failures in a row*
 of their place. After too many the place is given up, with one error for everyone who waits.
@@ -18,11 +18,13 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from typing import Any
 
 from zorplex_rl.errors import CheckpointError, ConfigError, HostError, TrainingDiverged
-from zorplex_rl.services.replica import GivenUp, Replica, ReplicaStart, ServiceError, ServiceOptions, State
+from zorplex_rl.services.options import GivenUp, ServiceError, ServiceOptions
+from zorplex_rl.services.replica import Replica, ReplicaStart, State
 from zorplex_rl.services.runtime import EndpointError, reason_of
 
 log = logging.getLogger(__name__)
@@ -32,13 +34,33 @@ BACK_OFF_SECONDS, MOST_BACK_OFF_SECONDS = 0.25, 4.0
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """Describe a replacement, with the seconds from noticing the failure to being ready."""
+    """Describe a replacement."""
 
     died: str
+    """The name of the replica that failed."""
     took_over: str
+    """The name of the one that replaces it."""
     seconds: float
+    """From noticing the failure to being ready."""
     reason: str
     pid: int
+
+
+@dataclass(slots=True)
+class Place:
+    """A number that a replica has, and that its replacement inherits."""
+
+    number: int
+    is_up: asyncio.Future[None]
+    """Done when there is the first replica, or none can be started."""
+    failures: int = 0
+    """How often in a row it has failed before its replica finished anything."""
+    dead: Replica | None = None
+    """The last replica that failed here."""
+    noticed: float = 0.0
+    """When that was noticed."""
+    error: Exception | None = None
+    """Why it gets no replica any more."""
 
 
 class ReplicaSet:
@@ -65,7 +87,8 @@ class ReplicaSet:
         self.given_up: dict[int, Exception] = {}  # places that get no replica any more, and why
         self.closed = False
         self.change = asyncio.Event()  # set, and replaced, whenever a replica changes its state
-        self._names, self._places = (f"{name}_{number}" for number in count()), count()
+        self._names = (f"{name}_{number}" for number in count())
+        self._places = count()
         self._spares: list[asyncio.Task[Replica]] = []
         self._keeping: dict[int, asyncio.Task[None]] = {}
         self._beside: set[asyncio.Task[Any]] = set()
@@ -93,8 +116,8 @@ class ReplicaSet:
         tasks = (*self._keeping.values(), *self._spares)
         for task in tasks:
             task.cancel()
-        found = await asyncio.gather(*tasks, return_exceptions=True)
-        spares = [replica for replica in found if isinstance(replica, Replica)]
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        spares = [result for result in results if isinstance(result, Replica)]
         running = {*self.replicas.values(), *self.draining, *spares}
         self.replicas.clear()
         for replica in running:
@@ -128,17 +151,20 @@ class ReplicaSet:
             await self._grow(number - len(self.replicas))
             return
         by_load = sorted(self.replicas.values(), key=lambda r: (r.state is State.READY, r.load, -r.place))
+        leaving = by_load[: max(len(by_load) - number, 0)]
         # They leave even if the caller that waits here is cancelled.
-        if leaving := [self.spawn(self._take_out(r)) for r in by_load[: max(len(by_load) - number, 0)]]:
-            await asyncio.wait(leaving)
+        tasks = [self.spawn(self._take_out(replica)) for replica in leaving]
+        if tasks:
+            await asyncio.wait(tasks)
 
     async def _grow(self, number: int) -> None:
         loop = asyncio.get_running_loop()
         starting = {next(self._places): loop.create_future() for _ in range(number)}
         for place, is_up in starting.items():
-            keeping = self._keeping[place] = asyncio.create_task(self._keep(place, is_up))
+            keeping = asyncio.create_task(self._keep(Place(place, is_up)))
+            self._keeping[place] = keeping
             # Another call may take the place out meanwhile: then there is nothing to wait for.
-            keeping.add_done_callback(lambda _, up=is_up: up.done() or up.set_result(None))  # type: ignore[misc]
+            keeping.add_done_callback(partial(_wait_no_more, is_up))
         try:
             await asyncio.gather(*starting.values())
         except BaseException:
@@ -160,56 +186,83 @@ class ReplicaSet:
             await replica.stop()
         self._changed()
 
-    async def _keep(self, place: int, is_up: asyncio.Future[None]) -> None:
-        """Keep a replica at ``place``. ``is_up`` is done when there is the first one, or none can be
-        started; what the set-up of the first one raises is not tried again."""
-        failures, noticed = 0, 0.0
-        dead: Replica | None = None
-        error: Exception | None = None
-        while error is None:
-            starting = self.replicas[place] = Replica("—")
-            starting.place, starting.reason = place, dead.reason if dead else ""
-            try:
-                replica = await self._spare_or_new()
-            except Exception as why:
-                last, worked = f"its start failed: {reason_of(why)}", False
-                if isinstance(why, FINAL) or (dead is None and isinstance(why, EndpointError)):
-                    error = why
-            else:
-                replica.place = place
-                self.replicas[place] = replica
-                replica.on_change.append(self._changed)
-                replica.move_to(State.READY)
-                self._on_ready(replica)
-                if dead:
-                    seconds = time.monotonic() - noticed
-                    self._on_restart(Restart(dead.name, replica.name, seconds, dead.reason, replica.pid))
-                elif not is_up.done():
-                    is_up.set_result(None)
-                await self._until_failed(replica)
-                self.spawn(replica.kill())
-                if replica in self.draining:
-                    return
-                dead, noticed = replica, time.monotonic()
-                worked = bool(dead.answered.intersection(self.options.progress or dead.answered))
-                last = f"{dead.name} failed{f' while it ran {dead.was_doing}' if dead.was_doing else ''}: {dead.reason}"
-                if self.options.irreplaceable and worked:
-                    error = GivenUp(f"{self.name} is lost, and with it what it alone knew: {dead.reason}")
-            log.warning("%s: %s", self.name, last)
-            failures = 0 if worked else failures + 1
-            if failures > self.options.max_failures:
-                times = f"has failed {failures} times in a row without finishing anything"
-                error = error or GivenUp(f"{self.name} {times}; the last time, {last}")
-            if error is None and failures > 1:
-                # By chance, so that replicas that failed together do not all start together.
-                most = min(BACK_OFF_SECONDS * 2 ** (failures - 2), MOST_BACK_OFF_SECONDS)
-                await asyncio.sleep(most * random.uniform(0.5, 1.0))
-        if not is_up.done():
-            is_up.set_exception(error)
+    async def _keep(self, place: Place) -> None:
+        """Keep a replica at ``place`` until it is taken out, or given up."""
+        while place.error is None:
+            await self._back_off(place)
+            replica = await self._start_at(place)
+            if replica is None:
+                continue
+            self._put(replica, place)
+            await self._until_failed(replica)
+            self.spawn(replica.kill())
+            if replica in self.draining:
+                return
+            self._count_death(replica, place)
+        if not place.is_up.done():
+            place.is_up.set_exception(place.error)
             return
-        self.given_up[place] = error
+        self.given_up[place.number] = place.error
         self._changed()
-        self._on_give_up(error)
+        self._on_give_up(place.error)
+
+    async def _back_off(self, place: Place) -> None:
+        """Wait longer after each failure in a row."""
+        if place.failures > 1:
+            most = min(BACK_OFF_SECONDS * 2 ** (place.failures - 2), MOST_BACK_OFF_SECONDS)
+            # By chance, so that replicas that failed together do not all start together.
+            await asyncio.sleep(most * random.uniform(0.5, 1.0))
+
+    async def _start_at(self, place: Place) -> Replica | None:
+        """Return a replica for ``place``, ready; None if its start has failed, which is counted."""
+        starting = Replica("—")
+        starting.place = place.number
+        starting.reason = place.dead.reason if place.dead else ""
+        self.replicas[place.number] = starting
+        try:
+            return await self._spare_or_new()
+        except Exception as error:
+            # What the set-up of the first replica raises would be raised again.
+            if isinstance(error, FINAL) or (place.dead is None and isinstance(error, EndpointError)):
+                place.error = error
+            self._count_failure(place, f"its start failed: {reason_of(error)}")
+            return None
+
+    def _put(self, replica: Replica, place: Place) -> None:
+        """Let ``replica`` answer requests at ``place``."""
+        replica.place = place.number
+        self.replicas[place.number] = replica
+        replica.on_change.append(self._changed)
+        replica.move_to(State.READY)
+        self._on_ready(replica)
+        if place.dead:
+            seconds = time.monotonic() - place.noticed
+            self._on_restart(Restart(place.dead.name, replica.name, seconds, place.dead.reason, replica.pid))
+        elif not place.is_up.done():
+            place.is_up.set_result(None)
+
+    def _count_death(self, replica: Replica, place: Place) -> None:
+        """Note that ``replica`` has failed at ``place``; a failure in a row if it had not done its work."""
+        place.dead = replica
+        place.noticed = time.monotonic()
+        while_doing = f" while it ran {replica.was_doing}" if replica.was_doing else ""
+        message = f"{replica.name} failed{while_doing}: {replica.reason}"
+        did_its_work = bool(replica.answered.intersection(self.options.progress or replica.answered))
+        if not did_its_work:
+            self._count_failure(place, message)
+            return
+        log.warning("%s: %s", self.name, message)
+        place.failures = 0
+        if self.options.irreplaceable:
+            place.error = GivenUp(f"{self.name} is lost, and with it what it alone knew: {replica.reason}")
+
+    def _count_failure(self, place: Place, message: str) -> None:
+        """Note a failure in a row of ``place``. After too many it is given up."""
+        log.warning("%s: %s", self.name, message)
+        place.failures += 1
+        if place.failures > self.options.max_failures and place.error is None:
+            times = f"has failed {place.failures} times in a row without finishing anything"
+            place.error = GivenUp(f"{self.name} {times}; the last time, {message}")
 
     async def _until_failed(self, replica: Replica) -> None:
         """Probe ``replica``. Returns when it has failed, or was stopped."""
@@ -247,3 +300,8 @@ class ReplicaSet:
             self.lost.append((replica.id, replica.reason))
         change, self.change = self.change, asyncio.Event()
         change.set()
+
+
+def _wait_no_more(is_up: asyncio.Future[None], keeping: asyncio.Task[None]) -> None:
+    if not is_up.done():
+        is_up.set_result(None)

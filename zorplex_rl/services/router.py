@@ -18,7 +18,8 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-from zorplex_rl.services.replica import Overloaded, Replica, ReplicaFailed, ServiceError, ServiceOptions, State
+from zorplex_rl.services.options import Overloaded, ReplicaFailed, ServiceError, ServiceOptions
+from zorplex_rl.services.replica import Replica, State
 from zorplex_rl.services.runtime import EndpointError, ReplicaDied, reason_of
 
 POLICIES: dict[str, Callable[[Replica], Any]] = {"round_robin": lambda _: 0, "least_loaded": lambda r: r.load}
@@ -39,8 +40,8 @@ class Method:
 
     async def fanout(self, *args: Any, **kwargs: Any) -> list[Any]:
         """Return the answers of all ready replicas; the exception of each that gave none."""
-        asked = (replica.call(self.name, *args, **kwargs) for replica in self.router.ready)
-        return list(await asyncio.gather(*asked, return_exceptions=True))
+        calls = [replica.call(self.name, *args, **kwargs) for replica in self.router.ready]
+        return await asyncio.gather(*calls, return_exceptions=True)
 
 
 class Session:
@@ -66,17 +67,20 @@ class Session:
 
 @dataclass(eq=False, slots=True)
 class Request:
-    """Hold one call. ``number`` is its position in the queue; ``answer`` is cancelled when its caller
-    has given up."""
+    """Hold one call."""
 
     number: int
+    """Its position in the queue."""
     method: str
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     session: Session | None
     answer: asyncio.Future[Any]
+    """Cancelled when its caller has given up."""
     was_sent: bool = False
-    timer: asyncio.TimerHandle | None = None  # ends its wait; set while it is in the queue
+    """Whether a replica has got it at least once."""
+    timer: asyncio.TimerHandle | None = None
+    """Ends its wait; set while it is in the queue."""
 
     def fail(self, error: BaseException) -> None:
         if not self.answer.done():
@@ -87,11 +91,14 @@ class Router:
     """Hold the replicas, in the order of their turns, and the queue, by number; match them."""
 
     def __init__(self, name: str, options: ServiceOptions) -> None:
-        self.name, self.options = name, options
-        self.counts: Counter[str] = Counter()  # of requests, answered, raised (an exception), failed, retries
+        self.name = name
+        self.options = options
+        self.counts: Counter[str] = Counter()
+        """Of requests, answered, raised (an exception), failed, retries."""
         self.replicas: list[Replica] = []
         self.queue: list[Request] = []
-        self.closed: Exception | None = None  # why it takes no more requests
+        self.closed: Exception | None = None
+        """Why it takes no more requests."""
         self._policy = options.router if callable(options.router) else POLICIES[options.router]
         self._numbers = count()
 
@@ -109,7 +116,7 @@ class Router:
                 self._send(request, replica)
             else:
                 self._enqueue(request)
-            found = await answer
+            result = await answer
         except asyncio.CancelledError:
             # If it was sent, it keeps its slot until the replica has answered.
             if request.timer:
@@ -122,12 +129,14 @@ class Router:
             self.counts["failed"] += 1
             raise
         self.counts["answered"] += 1
-        return found
+        return result
 
     def choose(self, session: Session | None = None) -> Replica | None:
         """Return the policy's choice of replicas with a free slot that ``session`` may use."""
-        free = (replica for replica in self.replicas if self._is_free(replica))
-        return min((r for r in free if not session or session.may_use(r)), key=self._policy, default=None)
+        free = [replica for replica in self.replicas if self._is_free(replica)]
+        if session:
+            free = [replica for replica in free if session.may_use(replica)]
+        return min(free, key=self._policy, default=None)
 
     def _is_free(self, replica: Replica) -> bool:
         return replica.state is State.READY and len(replica.in_flight) < self.options.max_in_flight
@@ -150,13 +159,14 @@ class Router:
         future.add_done_callback(partial(self._arrived, request, replica))
 
     def _arrived(self, request: Request, replica: Replica, future: asyncio.Future[Any]) -> None:
-        """See to the answer of ``replica``."""
+        """Handle the answer of ``replica`` to ``request``."""
         # Asked first: asyncio complains of a future whose exception is never looked at.
         error = ReplicaDied("its call was cancelled") if future.cancelled() else future.exception()
         if request not in replica.in_flight:
-            return  # It was seen to when the replica failed.
+            return  # It was handled when the replica failed.
         if isinstance(error, ReplicaDied):
-            replica.move_to(State.FAILED, reason_of(error))  # That sees to all its requests.
+            # This also requeues or fails all its requests.
+            replica.move_to(State.FAILED, reason_of(error))
             return
         self._free_slot(request, replica)
         replica.answered.add(request.method)
@@ -167,19 +177,25 @@ class Router:
         self._go_on(replica)
 
     def _changed(self, replica: Replica) -> None:
-        """See to the requests of a replica that has ended. A draining one still answers its own."""
-        for request in list(replica.in_flight) if replica.ended.is_set() else ():
-            self._free_slot(request, replica)
-            # An irreplaceable service is closed next, which gives its requests the error.
-            if request.method not in self.options.idempotent and not self.options.irreplaceable:
-                why = "it may or may not have finished, and is not repeated, since it is not marked idempotent"
-                what = (
-                    f"{replica.name} of service {self.name!r} failed while it ran {request.method!r} ({replica.reason})"
-                )
-                request.fail(ReplicaFailed(f"{what}: {why}"))
-            self.counts["retries"] += not request.answer.done()
-            self._enqueue(request)
+        """Requeue or fail the requests of a replica that has ended. A draining one still answers its own."""
+        if replica.ended.is_set():
+            for request in list(replica.in_flight):
+                self._free_slot(request, replica)
+                self._requeue_or_fail(request, replica)
         self._go_on(replica)
+
+    def _requeue_or_fail(self, request: Request, replica: Replica) -> None:
+        # An irreplaceable service is closed next, which gives its requests the error.
+        if request.method not in self.options.idempotent and not self.options.irreplaceable:
+            request.fail(
+                ReplicaFailed(
+                    f"{replica.name} of service {self.name!r} failed while it ran {request.method!r} ({replica.reason}): "
+                    "it may or may not have finished, and is not repeated, since it is not marked idempotent"
+                )
+            )
+        if not request.answer.done():
+            self.counts["retries"] += 1
+        self._enqueue(request)
 
     def _free_slot(self, request: Request, replica: Replica) -> None:
         del replica.in_flight[request]
@@ -205,8 +221,12 @@ class Router:
         if self.closed:
             request.fail(self.closed)
         if not request.was_sent and len(self.queue) >= self.options.max_queue:
-            full = f"its queue is full: {len(self.queue)} requests wait for a slot already"
-            request.fail(Overloaded(f"service {self.name!r} refused the request, since {full}"))
+            request.fail(
+                Overloaded(
+                    f"service {self.name!r} refused the request, since its queue is full: "
+                    f"{len(self.queue)} requests wait for a slot already"
+                )
+            )
         if not request.answer.done():
             insort(self.queue, request, key=lambda waiting: waiting.number)
             seconds = self.options.wait_timeout if self.ready else self.options.start_timeout
@@ -219,7 +239,9 @@ class Router:
         request.timer = None
 
     def _expire(self, request: Request, waited: float) -> None:
-        why = f"all slots of its {len(self.ready)} replicas are taken" if self.ready else "it has no healthy replica"
+        why = "it has no healthy replica"
+        if self.ready:
+            why = f"all slots of its {len(self.ready)} replicas are taken"
         self._leave_queue(request)
         request.fail(Overloaded(f"service {self.name!r} could not take the request for {waited:g} s: {why}"))
 

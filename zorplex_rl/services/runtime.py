@@ -20,32 +20,41 @@ import traceback
 import warnings
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any, TypeVar
-from unittest import mock
 
-# Read by Monarch while it is imported: what it logs, and how soon it says that a process is gone.
 SETTINGS = {"MONARCH_FILE_LOG": "error", "HYPERACTOR_MESH_SUPERVISION_POLL_FREQUENCY": "1s"}
-with mock.patch.dict(os.environ, SETTINGS):
-    import monarch
-    import monarch.actor
-    import monarch.config
+"""Read by Monarch while it is imported: what it logs, and how soon it says that a process is gone."""
+_ENVIRONMENT = dict(os.environ)
+os.environ |= SETTINGS
+import monarch
+import monarch.actor
+import monarch.config
+
+for _name in SETTINGS.keys() - _ENVIRONMENT.keys():
+    del os.environ[_name]
+os.environ |= {_name: _ENVIRONMENT[_name] for _name in SETTINGS.keys() & _ENVIRONMENT.keys()}
 from monarch._rust_bindings.monarch_hyperactor.channel import BindSpec, ChannelTransport
 from monarch._rust_bindings.monarch_hyperactor.supervision import SupervisionError
+from monarch._src.actor import host_mesh
 from monarch.actor import Actor as Actor
 from monarch.actor import ActorError as ActorError
 from monarch.actor import endpoint as endpoint
 
 from zorplex_rl import TORCH_SETTINGS, errors
 
-current_rank, this_host = monarch.actor.current_rank, monarch.actor.this_host
+LONGEST_FOLDER = 60
+"""A socket's name has at most 103 characters (macOS, unix(4)); a worker's adds 39 to the temporary folder's."""
+SAFE_PATH = {"PYTHONSAFEPATH": "1"}
+"""For the processes that Monarch starts: a random.py in the current folder is not Python's own."""
+current_rank = monarch.actor.current_rank
+this_host = monarch.actor.this_host
 get_or_spawn_controller = monarch.actor.get_or_spawn_controller
-uncounted_endpoint = monarch.actor.concurrent_endpoint  # marks an async endpoint that is no load
-ReplicaDied = SupervisionError  # what a call raises if its process is gone; an endpoint raises ActorError
+uncounted_endpoint = monarch.actor.concurrent_endpoint
+"""Marks an async endpoint that is no load."""
+ReplicaDied = SupervisionError
+"""What a call raises if its process is gone; an endpoint raises ActorError."""
 Result = TypeVar("Result")
-# The C library gives freed blocks of some MB back, and the next message pays for every page anew.
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
-if (_mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:
-    _mallopt(_M_MMAP_THRESHOLD, 32 << 20)
-    _mallopt(_M_TRIM_THRESHOLD, 64 << 20)
+M_TRIM_THRESHOLD = -1  # malloc.h
+M_MMAP_THRESHOLD = -3
 
 
 @functools.cache
@@ -60,16 +69,37 @@ def start_monarch() -> None:
     if here:
         # Processes are started through a socket. By default any user of the machine can connect to it,
         # and Monarch runs what it is sent: this one is in a folder of this user.
-        folder = tempfile.TemporaryDirectory(prefix="zorplex-")
+        folder = socket_folder()
         atexit.register(folder.cleanup)
         monarch.configure(default_transport=f"ipc://{folder.name}/host")
+    keep_freed_memory()
+    command = host_mesh.default_bootstrap_cmd().with_env(SAFE_PATH)
+    own, host_mesh.default_bootstrap_cmd = host_mesh.default_bootstrap_cmd, lambda: command
     with quiet_stderr():
         monarch.actor.context()
+    host_mesh.default_bootstrap_cmd = own
     if here:
         # One address serves one socket; RDMABuffer opens more.
         monarch.configure(default_transport=ChannelTransport.Unix)
     # Registered after Monarch's own handler, so it runs before it. It waits longer than that one.
     atexit.register(lambda: monarch.actor.shutdown_context(host_timeout=0.3).get(timeout=10.0))
+
+
+def keep_freed_memory() -> None:
+    """Have the C library keep what is freed. It returns freed multi-megabyte blocks to the kernel, so the
+    next message faults every page in again."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(M_MMAP_THRESHOLD, 32 << 20)
+        mallopt(M_TRIM_THRESHOLD, 64 << 20)
+
+
+def socket_folder() -> tempfile.TemporaryDirectory[str]:
+    """Make a folder of this user for sockets, and take /tmp for all temporary files if the name of theirs
+    is too long for that."""
+    if len(tempfile.gettempdir()) > LONGEST_FOLDER:
+        os.environ["TMPDIR"] = tempfile.tempdir = "/tmp"
+    return tempfile.TemporaryDirectory(prefix="zorplex-")
 
 
 def configure(streams: int) -> None:

@@ -14,18 +14,24 @@ A caller in another process has a ServiceClient: a router over the same replicas
 """
 
 import asyncio
+import logging
+import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Self
 
-from zorplex_rl.services.replica import Replica, ReplicaStart, ServiceError, ServiceOptions, State
-from zorplex_rl.services.replica_set import ReplicaSet, Restart
+from zorplex_rl.services.options import ServiceError, ServiceOptions
+from zorplex_rl.services.replica import Replica, ReplicaStart, State
+from zorplex_rl.services.replica_set import MOST_BACK_OFF_SECONDS, ReplicaSet, Restart
 from zorplex_rl.services.router import Method, Router, Session
-from zorplex_rl.services.scaler import follow_the_load
+from zorplex_rl.services.runtime import reason_of
+from zorplex_rl.services.scaler import CALM_SECONDS, CHECK_SECONDS, wanted
 
-FOLLOW_SECONDS = 0.5  # how often a client asks for changes: less than QUIET_SECONDS
+log = logging.getLogger(__name__)
+FOLLOW_SECONDS = 0.5
+"""How often a client asks for changes: less than QUIET_SECONDS."""
 
 
 class ServiceEndpoints:
@@ -38,8 +44,9 @@ class ServiceEndpoints:
     def __getattr__(self, method: str) -> Method:
         if method.startswith("_"):
             raise AttributeError(method)
-        found = self.__dict__[method] = Method(self.router, method)
-        return found
+        # Kept: the next time Python finds it without this call.
+        self.__dict__[method] = Method(self.router, method)
+        return self.__dict__[method]
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[Session]:
@@ -79,7 +86,7 @@ class Service(ServiceEndpoints):
         """Start all replicas; returns when all are ready. If one cannot, stops all and raises."""
         await self.replica_set.open()
         if self.options.max_replicas:
-            self._scaling = asyncio.create_task(follow_the_load(self.replica_set, self.router))
+            self._scaling = asyncio.create_task(self._follow_the_load())
 
     async def close(self) -> None:
         """Stop every process. Requests that wait or are in flight fail."""
@@ -87,6 +94,31 @@ class Service(ServiceEndpoints):
             self._scaling.cancel()
         self.router.close(ServiceError(f"service {self.name!r} was closed; the request was not carried out"))
         await self.replica_set.close()
+
+    async def _follow_the_load(self) -> None:
+        """Scale between the bounds of the options until cancelled."""
+        calm_since = time.monotonic()
+        while True:
+            await asyncio.sleep(CHECK_SECONDS)
+            present = len(self.replica_set.replicas)
+            served = sum(replica.load for replica in self.replica_set.replicas.values())
+            number = wanted(present, len(self.router.queue), served, self.options.max_in_flight)
+            number = min(max(number, self.options.min_replicas), self.options.max_replicas)
+            if number >= present:
+                calm_since = time.monotonic()
+            if number > present:
+                await self._grow_to(number)
+            elif time.monotonic() - calm_since > CALM_SECONDS:
+                calm_since = time.monotonic()
+                # The one that leaves drains beside this loop: a new load need not wait for it.
+                self.replica_set.spawn(self.scale_to(number))
+
+    async def _grow_to(self, number: int) -> None:
+        try:
+            await self.scale_to(number)
+        except Exception as error:
+            log.warning("%r could not be scaled to %d replicas: %s", self.name, number, reason_of(error))
+            await asyncio.sleep(MOST_BACK_OFF_SECONDS)
 
     def _gave_up(self, error: Exception) -> None:
         if self.replica_set.given_up.keys() >= self.replica_set.replicas.keys():
@@ -101,15 +133,18 @@ class Service(ServiceEndpoints):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Hold what the registry knows of a service: (id, name, actor, width) of each ready replica, and
-    why those that failed last are lost, by id."""
+    """Hold what the registry knows of a service."""
 
     name: str
     options: ServiceOptions
     replicas: tuple[tuple[str, str, Any, int], ...]
+    """(id, name, actor, width) of each ready replica."""
     lost: tuple[tuple[str, str], ...]
-    owner: str  # the id of the service
+    """(id, reason) of those that failed last."""
+    owner: str
+    """The id of the service."""
     change: int = 0
+    """Larger than that of any earlier entry."""
 
 
 class ServiceClient(ServiceEndpoints):
@@ -127,13 +162,17 @@ class ServiceClient(ServiceEndpoints):
         if entry.change <= self.change:
             return
         self.change = entry.change
-        named, lost = {identity: rest for identity, *rest in entry.replicas}, dict(entry.lost)
-        for identity in named.keys() - self.replicas.keys():
-            replica = self.replicas[identity] = Replica(*named[identity])
-            replica.id, replica.state = identity, State.READY
-            self.router.join(replica)
-        for identity in self.replicas.keys() - named.keys():
+        for identity, name, actor, width in entry.replicas:
+            if identity not in self.replicas:
+                replica = Replica(name, actor, width)
+                replica.id = identity
+                replica.state = State.READY
+                self.replicas[identity] = replica
+                self.router.join(replica)
+        present = {identity for identity, *_ in entry.replicas}
+        for identity in self.replicas.keys() - present:
             self.replicas.pop(identity).move_to(State.DRAINING)
+        lost = dict(entry.lost)
         for replica in list(self.router.replicas):
             if replica.id in lost:
                 replica.move_to(State.FAILED, lost[replica.id])

@@ -28,10 +28,10 @@ from zorplex_rl.config import Config
 from zorplex_rl.learning.advantages import ADVANTAGES
 from zorplex_rl.learning.learner import Learner, response_logprobs
 from zorplex_rl.policy.load import Policy, load_policy
+from zorplex_rl.policy.requests import EngineEvent, Sampling, group_requests, held_out_requests
 from zorplex_rl.policy.rollout import RolloutEngine
-from zorplex_rl.policy.tool_loop import Sampling, group_requests, held_out_requests
 from zorplex_rl.task.environment import Environment
-from zorplex_rl.task.episode import Episode, Event, Task
+from zorplex_rl.task.episode import Episode, Task
 from zorplex_rl.task.own_task import EnvironmentSource
 from zorplex_rl.task.parser import ToolCall
 from zorplex_rl.task.rewards import accuracy
@@ -44,7 +44,7 @@ class Part:
     (group, generator) of each step, and how many steps the run was to have."""
 
     decay_steps: int
-    histories: dict[str, list[Event]]
+    histories: dict[str, list[EngineEvent]]
     batches: dict[int, list[tuple[int, str]]]
 
 
@@ -84,7 +84,7 @@ class Generator:
     """One generator of the run: an engine with its own weights, which is told what ``events``
     say. A slow tool answers at once, so that rows are decoded beside others than in the run."""
 
-    def __init__(self, policy: Policy, config: Config, environment: Environment, events: list[Event]) -> None:
+    def __init__(self, policy: Policy, config: Config, environment: Environment, events: list[EngineEvent]) -> None:
         self.policy = policy
         self._config = config
         self._environment = environment

@@ -99,7 +99,7 @@ class _Async:
     def __init__(self, setting: Setting, latencies: Latencies) -> None:
         self.setting, self.latencies = setting, latencies
         groups = setting.groups_per_step
-        self.buffer = ReplayBuffer[int](groups, setting.max_lag, groups * setting.steps)
+        self.buffer = ReplayBuffer(groups, setting.max_lag, groups * setting.steps)
         self.generators = [_Generator(number) for number in range(setting.generators)]
         self.newest = -1
         self.refused = (-1, -1)
@@ -108,6 +108,7 @@ class _Async:
         self.finished = 0.0
         self.spans = _Spans()
         self.staleness = Counter[int]()
+        self.sampled_with: dict[int, int] = {}
         self.events: list[tuple[float, int, Callable[[float], None]]] = []
         self.numbers = count()
 
@@ -132,9 +133,8 @@ class _Async:
         if self.training or (batch := self.buffer.take()) is None:
             return
         self.training = True
-        self.staleness.update(version - sampled_with for _, sampled_with in batch)
-        taken = [group for group, _ in batch]
-        end = self.spans.add("trainer", "train", now, self.latencies.train[version], step=version, groups=taken)
+        self.staleness.update(version - self.sampled_with[group] for group in batch)
+        end = self.spans.add("trainer", "train", now, self.latencies.train[version], step=version, groups=batch)
         self.at(end, lambda now: self.publish(version + 1, now))
 
     def publish(self, version: int, now: float) -> None:
@@ -181,7 +181,8 @@ class _Async:
         generator.is_idle = True
         if not generator.to_come:
             for group in generator.begun:
-                self.buffer.add(group, generator.version, generator.version)
+                self.sampled_with[group] = generator.version
+                self.buffer.add(group, generator.version)
             generator.begun = []
 
 

@@ -23,14 +23,15 @@ from safetensors.torch import load_file
 from zorplex_rl.config import Config
 from zorplex_rl.errors import ConfigError
 from zorplex_rl.learning.checkpoint import FILE
-from zorplex_rl.learning.journal import Sitting, Written, WrittenBatch, machine, read_journal
 from zorplex_rl.policy.load import Policy, load_policy
+from zorplex_rl.policy.requests import EngineEvent
 from zorplex_rl.run.folder import MetricsRow, RunFolder, read_config, step_of
+from zorplex_rl.run.journal import Sitting, Written, WrittenBatch, machine, read_journal
 from zorplex_rl.run.timeline import Timeline
 from zorplex_rl.simulation.execute import Evaluated, Execution, Part, Schedule, Trained
 from zorplex_rl.simulation.recorded import setting_of
 from zorplex_rl.simulation.simulate import SimulatedRun, simulate_async
-from zorplex_rl.task.episode import Episode, Event
+from zorplex_rl.task.episode import Episode
 from zorplex_rl.task.own_task import EnvironmentSource
 from zorplex_rl.weights.layout import named_weights
 
@@ -275,7 +276,7 @@ def _trace(recording: RecordedRun, config: Config, schedule: Schedule, on_step: 
 def simulated(run: SimulatedRun, config: Config, evaluations: list[int]) -> Schedule:
     """Return the schedule of a simulated run of ``config``. A generator samples each of its shares
     to the end before it is told anything else."""
-    histories: dict[str, list[Event]] = {}
+    histories: dict[str, list[EngineEvent]] = {}
     batches: dict[int, list[int]] = {}
     sampled_by: dict[int, str] = {}
     versions: dict[str, int] = {}

@@ -50,14 +50,16 @@ def measure(cases: Sequence[tuple[str, Workload]], folder: str | Path, device: s
     # One thread, as for an actor: processor time is then the time on a quiet machine.
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     asked = json.dumps([(role, asdict(work), str(folder), device) for role, work in cases])
-    done = subprocess.run([sys.executable, "-m", __name__, asked], stdout=subprocess.PIPE, env=environment, check=True)
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", __name__, asked], stdout=subprocess.PIPE, env=environment, check=True
+    )
     return [Measured(Workload(**work), *numbers) for work, *numbers in json.loads(done.stdout)]
 
 
 def _prompts(policy: Policy, work: Workload, count: int) -> tuple[Workload, list[tuple[Task, list[int]]]]:
     """Return ``count`` tasks with their prompts, of about as many tokens as ``work`` says, and
     ``work`` with these prompts' lengths."""
-    from zorplex_rl.policy.tool_loop import encode_prompt, encode_text
+    from zorplex_rl.policy.tokenizer import encode_prompt, encode_text
     from zorplex_rl.task.environment import Zorplex
 
     tasks = Zorplex(0).tasks(("compositional:easy",), count, "train")
@@ -100,8 +102,8 @@ def _train(policy: Policy, work: Workload, clock: Callable[[], float]) -> tuple[
 
 
 def _sample(policy: Policy, work: Workload, clock: Callable[[], float]) -> tuple[Workload, float, int]:
+    from zorplex_rl.policy.requests import Sampling
     from zorplex_rl.policy.rollout import RolloutEngine, RolloutRequest
-    from zorplex_rl.policy.tool_loop import Sampling
     from zorplex_rl.task.specs import run_tool
 
     work, prompts = _prompts(policy, work, work.tasks)

@@ -4,15 +4,12 @@ a folder    sizes as its config.json says, parameters counted in its files: exac
 a size      ModelShape(layers=24, …): parameters by Qwen2's formula
 """
 
-import json
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Any
 
-from safetensors import safe_open
-
-KNOWN = ("llama", "qwen2", "qwen3")  # ``memory.py`` knows their activations and cache.
+from zorplex_rl.policy.model_folder import FAMILY, filled, read_config, weight_shapes
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +32,8 @@ class ModelShape:
     """Parameters that were counted; 0 is as the formula says."""
     unknown: str = ""
     """How a model of another family differs from what is computed."""
+    reads: int = 0
+    """Most tokens of a text; 0 is not known."""
 
     @property
     def attention(self) -> int:
@@ -70,13 +69,11 @@ class ModelShape:
 
 def shape_of(folder: Path) -> ModelShape:
     """Return the shape of the model in ``folder``."""
-    config = json.loads((folder / "config.json").read_text())
+    config = read_config(folder)
     kind = config["model_type"]
-    config = config.get("text_config", config)  # Of a model that also sees.
-    counted: dict[str, int] = {}
-    for file in folder.glob("*.safetensors"):
-        with safe_open(file, framework="numpy") as tensors:
-            counted |= {name: prod(tensors.get_slice(name).get_shape()) for name in tensors.keys()}  # noqa: SIM118
+    is_known = kind in FAMILY  # ``memory.py`` knows their activations and cache.
+    config = filled(config) if is_known else config.get("text_config") or config  # Of a model that also sees.
+    shapes = weight_shapes(folder)
     hidden = _size(config, "hidden_size", "n_embd")
     heads = _size(config, "num_attention_heads", "n_head", otherwise=1)
     return ModelShape(
@@ -86,10 +83,11 @@ def shape_of(folder: Path) -> ModelShape:
         kv_heads=_size(config, "num_key_value_heads", otherwise=heads),
         intermediate=_size(config, "intermediate_size", "ffn_dim", otherwise=4 * hidden),
         vocabulary=_size(config, "vocab_size"),
-        tied=not any(name.endswith(("lm_head.weight", "embed_out.weight")) for name in counted),
+        tied=not any(name.endswith(("lm_head.weight", "embed_out.weight")) for name in shapes),
         head_size=_size(config, "head_dim"),
-        counted=sum(counted.values()),
-        unknown="" if kind in KNOWN else f"activations and cache are those of a Llama of its sizes, not of a {kind}",
+        counted=sum(map(prod, shapes.values())),
+        unknown="" if is_known else f"activations and cache are those of a Llama of its sizes, not of a {kind}",
+        reads=_size(config, "max_position_embeddings", "n_positions"),
     )
 
 

@@ -20,16 +20,6 @@ from zorplex_rl.task.parser import Answer
 Finish = Literal["eos", "answer", "turns", "tokens"]
 Outcome = Literal["success", "wrong_answer", "wrong_format", "tool_spam", "truncated"]
 OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
-Event = tuple[int | None, str, Any]
-"""What an engine was told: (steps since the event before; what; value).
-
-    submit    group numbers, all samples of each
-    version   of the weights that the model has from now on
-    answers   tickets of the rows whose slow tool has answered
-
-Steps None stands for: until the engine is idle. With these another engine does the same, bit for bit:
-the last bit of a log-probability depends on which rows were in the batch.
-"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,13 +6,16 @@ The hosts of a run do not have the file: the controller reads it, and sends its 
 
     a tool raises, or is late       it has answered ``ERROR: …``: the policy reads that, the episode goes on
     anything else raises            TaskError, which ends the run: the call, the exception, the line
+
+Whatever it raises: ``exit()`` in a user's code ends no process.
 """
 
+import math
 import sys
 import threading
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -47,8 +50,8 @@ class EnvironmentSource:
         """Read what ``config`` names. Raises TaskError if a file is not there."""
         if not config.is_own_task:
             return cls(kinds_of(config.task, config.difficulty), config.seed, config.shots)
-        code = _read("--task", split_name(config.task)[0])
-        data = _read("--task-data", config.task_data) if config.task_data else ""
+        code = _read(split_name(config.task)[0])
+        data = _read(config.task_data) if config.task_data else ""
         return cls((config.task,), config.seed, config.shots, code, data, config.tool_timeout)
 
     def make(self) -> Environment:
@@ -67,12 +70,21 @@ class OwnTask(Environment):
         with _told(f"{found.__name__}({source.seed}, data)", self._file):
             self._own = found(source.seed, source.data)
             self.tools, self.answer_tag = tuple(self._own.tools), self._own.answer_tag
-            self._examples = tuple(self._own.examples(source.shots))
+        with _told(f"examples({source.shots})", self._file):
+            self._examples = tuple(self._own.examples(source.shots))[: source.shots]
+        if (count := len(self._examples)) < source.shots:
+            raise TaskError(
+                f"--shots is {source.shots}, but examples({source.shots}) of {self._file!r} returns {count}; "
+                "give the class more of them (docs/OWN_TASK.md), or lower --shots"
+            )
 
     def task(self, index: int, split: Split) -> Task:
         found = self._call("task", index, split)
-        if not isinstance(found, Task):
-            raise TaskError(f"task({index}, {split!r}) of {self._file!r} returned {found!r:.60}; expected a Task")
+        if not (isinstance(found, Task) and isinstance(found.answer, int | str)):
+            raise TaskError(
+                f"task({index}, {split!r}) of {self._file!r} returned {found!r:.100}; "
+                "expected a Task whose answer is an int or a str"
+            )
         return replace(found, examples=self._examples)
 
     def execute(self, task: Task, call: ToolCall) -> str:
@@ -82,7 +94,7 @@ class OwnTask(Environment):
         def answer() -> None:
             try:
                 answers.append(self._own.execute(task, call))
-            except Exception as error:
+            except BaseException as error:
                 answers.append(f"ERROR: {type(error).__name__}: {' '.join(str(error).split()):.200}")
 
         thread = threading.Thread(target=answer, daemon=True)
@@ -98,7 +110,16 @@ class OwnTask(Environment):
         return self._call("reference", task)
 
     def score(self, task: Task, turns: list[str], tool_calls: int, finish: Finish) -> Score:
-        return self._call("score", task, turns, tool_calls, finish)
+        """Return the score, with parts that are plain numbers: a user's may be NumPy's, or tensors."""
+        found = self._call("score", task, turns, tool_calls, finish)
+        with suppress(Exception):
+            parts = {name: float(part) for name, part in found.parts.items()}
+            if math.isfinite(sum(parts.values())):
+                return replace(found, **parts)
+        raise TaskError(
+            f"score of {self._file!r} returned {found!r:.120} for {task.question!r:.40}; "
+            "expected a Score of finite numbers"
+        )
 
     def _call(self, method: str, *arguments: Any) -> Any:
         shown = ", ".join(f"{getattr(argument, 'question', argument)!r:.40}" for argument in arguments)
@@ -110,7 +131,8 @@ def split_name(task: str) -> tuple[str, str]:
     """Return FILE.py and CLASS, which may be "", of ``--task task``. Raises TaskError."""
     file, _, name = task.partition(":")
     if not file.endswith(".py"):
-        raise TaskError(f"--task is {task!r:.60}; expected one of {', '.join(get_args(TaskName))}, or FILE.py:CLASS")
+        kinds = ", ".join(get_args(TaskName))
+        raise TaskError(f"the task is {task!r:.60}; expected one of {kinds}, or FILE.py:CLASS")
     return file, name
 
 
@@ -128,7 +150,7 @@ def class_of(task: str, code: str) -> type[Environment]:
     chosen = [found for found in own if name in ("", found.__name__)]
     if len(chosen) != 1:
         raise TaskError(
-            f"--task is {task!r}; expected one class that inherits from Environment and has a method task; {file} has "
+            f"the task is {task!r}; expected one class that inherits from Environment and has a method task; {file} has "
             f"{', '.join(found.__name__ for found in own) or 'none'} (choose with FILE.py:CLASS)"
         )
     return chosen[0]
@@ -139,14 +161,17 @@ def _told(what: str, file: str) -> Iterator[None]:
     """Turn what the user's code raises into a TaskError: ``what``, the exception, the line."""
     try:
         yield
-    except Exception as error:
+    except KeyboardInterrupt:
+        # Somebody has pressed Ctrl-C.
+        raise
+    except BaseException as error:
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
         where = f", in line {lines[-1]} of {file}" if lines else ""
         raise TaskError(f"{what}: {type(error).__name__}: {error}{where}") from error
 
 
-def _read(flag: str, file: str) -> str:
+def _read(file: str) -> str:
     try:
         return Path(file).expanduser().read_text(encoding="utf-8-sig")
     except (OSError, ValueError) as error:
-        raise TaskError(f"{flag} cannot be read: {error}") from error
+        raise TaskError(f"the task's file {file!r} cannot be read: {error}") from error

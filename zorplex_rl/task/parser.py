@@ -3,13 +3,14 @@
 Sampler, environment and score must read a text alike: all three use this file. Neither a call nor an
 answer spans a line break, so a sampler looks only at the line that is being written.
 
-The answer is the last tag's integer, if that is the only number up to the end of the line: a policy
-cannot give two at once. Words after it are ignored. Digits and signs are ASCII.
+A line's answer is its last tag's integer, if that is the only number up to the end of the line: a
+policy cannot give two at once. Words after it are ignored. Digits and signs are ASCII.
 
     [ANSWER] 12.           12              [ANSWER] 12 or 13     no answer: two numbers
     [ANSWER] 12 apples     12              [ANSWER] 12 %         no answer: a share is not an integer
     [ANSWER] -12           -12             [ANSWER] −12      no answer: the Unicode minus is not a sign
     [ANSWER] 12 no, [ANSWER] 13   13       [ANSWER] 12 − 3      no answer: two numbers
+                                           [ANSWER] 12 [ANSWER] 13 or 14   no answer: the last tag has two
 """
 
 import re
@@ -46,9 +47,9 @@ def _call(tools: tuple[str, ...]) -> re.Pattern[str]:
 
 @cache
 def _answer(tag: str) -> re.Pattern[str]:
-    """Return the pattern of a tag, its integer, and the rest of the line up to the next tag."""
+    """Return the pattern of a line's last tag, its integer, and the rest of the line."""
     tag = re.escape(tag)
-    return re.compile(rf"{tag}[ \t]*([+-]?[0-9]+)(?!\w)((?:(?!{tag})[^\n])*)")
+    return re.compile(rf"{tag}[ \t]*([+-]?[0-9]+)(?!\w)((?:(?!{tag})[^\n])*)$", re.MULTILINE)
 
 
 def find_call(text: str, tools: tuple[str, ...] = TOOL_NAMES) -> ToolCall | None:
@@ -58,7 +59,7 @@ def find_call(text: str, tools: tuple[str, ...] = TOOL_NAMES) -> ToolCall | None
 
 
 def find_answer(text: str, tag: str = ANSWER_TAG) -> int | None:
-    """Return the integer of the last ``[ANSWER] <integer>`` (or ``tag``) in ``text``, or None."""
+    """Return the answer of the last line of ``text`` that has one behind ``tag``, or None."""
     # An answer has no other number on its line nor, before the first letter, a percent sign.
     answers = [
         digits

@@ -3,8 +3,7 @@
     DatasetActor        Environment       which task has which number
     ToolActor           Environment       what a tool answers, after its latency
     RewardActor         Environment       what an episode is worth
-    ReplayBufferActor   ReplayBuffer      whole groups, bounded in age
-    AdvantageActor      ADVANTAGES        how much better than expected
+    ReplayBufferActor   ReplayBuffer      which groups may start, and which are trained on, bounded in age
     ReferenceActor      Policy            log-probs of the starting policy, for the KL penalty
 
 An actor holds one object from the folders below and exposes it. All endpoints are concurrent, so
@@ -22,9 +21,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from zorplex_rl.config import Config
-from zorplex_rl.hosts.devices import prepare, settled
-from zorplex_rl.learning.advantages import ADVANTAGES
+from zorplex_rl.devices import prepare
 from zorplex_rl.learning.replay_buffer import ReplayBuffer
+from zorplex_rl.policy.auto import resolved
 from zorplex_rl.run.timeline import Span, SpanRecorder
 from zorplex_rl.services.runtime import Actor, concurrent_endpoint
 from zorplex_rl.simulation.setting import lognormal
@@ -71,7 +70,7 @@ class ModelActor(TimedActor):
 
     def __init__(self, name: str, config: Config, device: str) -> None:
         super().__init__(name)
-        self.config, self.device = settled(config), device
+        self.config, self.device = resolved(config), device
         self.dtype: str = self.config.dtype
         self._one_at_a_time = asyncio.Lock()
 
@@ -152,7 +151,7 @@ class ReplayBufferActor(Actor):
 
     def __init__(self, config: Config) -> None:
         total = config.steps * config.prompts_per_step
-        self._buffer: ReplayBuffer[Group] = ReplayBuffer(config.prompts_per_step, config.max_lag, total)
+        self._buffer = ReplayBuffer(config.prompts_per_step, config.max_lag, total)
         self._published = 0
         self._closed = False
         self._changed = asyncio.Condition()
@@ -177,11 +176,11 @@ class ReplayBufferActor(Actor):
             return self._buffer.admit(version, count)
 
     @concurrent_endpoint
-    async def add(self, groups: list[tuple[int, Group]]) -> list[bool]:
-        """Add generated groups. Returns for each whether it was accepted."""
+    async def add(self, groups: list[tuple[int, int]]) -> list[bool]:
+        """Add generated groups: (number, version of the oldest token). Returns for each whether it was
+        accepted."""
         async with self._changed:
-            versions = [min(episode.first_version for episode in group) for _, group in groups]
-            added = [self._buffer.add(n, v, group) for (n, group), v in zip(groups, versions, strict=True)]
+            added = [self._buffer.add(number, version) for number, version in groups]
             self._changed.notify_all()
             return added
 
@@ -193,8 +192,8 @@ class ReplayBufferActor(Actor):
             self._changed.notify_all()
 
     @concurrent_endpoint
-    async def take(self) -> list[tuple[int, Group]] | None:
-        """Return the next training batch once it is complete, or None after training."""
+    async def take(self) -> list[int] | None:
+        """Return the groups of the next training batch once it is complete, or None after training."""
         async with self._changed:
             while not (self._closed or self._buffer.finished):
                 if (batch := self._buffer.take()) is not None:
@@ -228,18 +227,6 @@ class ReplayBufferActor(Actor):
         """Continue from what ``state`` returned."""
         self._buffer.load_state_dict(state)
         self._published = state["version"]
-
-
-class AdvantageActor(Actor):
-    """Turns the rewards of a batch into advantages: the smallest role."""
-
-    def __init__(self, config: Config) -> None:
-        self._estimate = ADVANTAGES[config.learner.loss]
-
-    @concurrent_endpoint
-    async def compute(self, rewards: list[list[float]]) -> list[list[float]]:
-        """Return one list of advantages for each group's rewards."""
-        return self._estimate(rewards)
 
 
 class ReferenceActor(ModelActor):

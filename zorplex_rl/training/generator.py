@@ -9,19 +9,22 @@ no weights yet.
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from zorplex_rl.config import Config
 from zorplex_rl.errors import WeightPullError
-from zorplex_rl.policy.tool_loop import Execute, RolloutRequest, Sampling, group_requests, held_out_requests
+from zorplex_rl.policy.requests import EngineEvent, RolloutRequest, Sampling, group_requests, held_out_requests
+from zorplex_rl.policy.tool_loop import Execute
+from zorplex_rl.services.options import ReplicaFailed
 from zorplex_rl.services.registry import get_service
-from zorplex_rl.services.replica import Replica, ReplicaFailed, State
+from zorplex_rl.services.replica import Replica, State
 from zorplex_rl.services.runtime import concurrent_endpoint
 from zorplex_rl.services.service import Service, ServiceClient
-from zorplex_rl.task.episode import Episode, Event, Task
+from zorplex_rl.task.episode import Episode, Task
 from zorplex_rl.task.own_task import EnvironmentSource
 from zorplex_rl.task.parser import ToolCall
 from zorplex_rl.training.actors import Group, ModelActor
@@ -34,7 +37,18 @@ if TYPE_CHECKING:
 NO_WEIGHTS = -1
 UNREADABLE_SECONDS = 30.0  # so long a generator tries to read the weights of one trainer
 PAUSE_SECONDS = 0.5
-History = tuple[str, int, list[Event]]  # a generator's name, how many events came before, and these
+History = tuple[str, int, list[EngineEvent]]  # a generator's name, how many events came before, and these
+
+
+@dataclass(slots=True, eq=False)
+class UnderWay:
+    """A call, and how many have ended of the groups, or held-out tasks, that it asked for."""
+
+    asked: int
+    ended: int = 0
+
+    def count(self, ended: object) -> None:
+        self.ended += 1
 
 
 class GeneratorActor(ModelActor):
@@ -54,7 +68,7 @@ class GeneratorActor(ModelActor):
         self._environment = (source or EnvironmentSource.of(config)).make()
         self._client: ServiceClient | None = None
         self._version = NO_WEIGHTS
-        self._ended = self._asked = 0
+        self._calls: list[UnderWay] = []
 
     def _load(self) -> None:
         from zorplex_rl.policy.rollout import RolloutStream
@@ -104,36 +118,39 @@ class GeneratorActor(ModelActor):
             group = await self._stream.sample(group_requests([(number, task)], size, self.config.seed))
             for episode in group:
                 episode.generator = self.recorder.actor
-            self._count(ended=1)
+            call.count(group)
             return number, group
 
-        self._count(asked=len(tasks))
-        groups = await asyncio.gather(*(sample(*numbered) for numbered in tasks))
-        self._count(-len(tasks), -len(tasks))
+        with self._counted(len(tasks)) as call:
+            groups = await asyncio.gather(*(sample(*numbered) for numbered in tasks))
         return groups, (self.recorder.actor, *self._stream.take_history())
 
     @concurrent_endpoint
     async def evaluate(self, tasks: list[Task], temperature: float) -> list[Episode]:
         """Return an episode for each of ``tasks``, sampled with the same draws every time."""
-        self._count(asked=len(tasks))
-        episodes = await self.compute(self._evaluate, held_out_requests(tasks), temperature)
-        self._count(-len(tasks), -len(tasks))
-        return episodes
+        with self._counted(len(tasks)) as call:
+            return await self.compute(self._evaluate, held_out_requests(tasks), temperature, call)
 
-    def _count(self, ended: int = 0, asked: int = 0) -> None:
-        self._ended += ended
-        self._asked += asked
+    @contextmanager
+    def _counted(self, asked: int) -> Iterator[UnderWay]:
+        """Count a call as under way until it is over, however it ends."""
+        call = UnderWay(asked)
+        self._calls.append(call)
+        try:
+            yield call
+        finally:
+            self._calls.remove(call)
 
     @concurrent_endpoint
     async def how_far(self) -> str:
         """Return how many have ended of the groups, or held-out tasks, that are under way."""
-        return f"{self._ended} of {self._asked}"
+        return f"{sum(call.ended for call in self._calls)} of {sum(call.asked for call in self._calls)}"
 
-    def _evaluate(self, requests: Sequence[RolloutRequest], temperature: float) -> list[Episode]:
+    def _evaluate(self, requests: Sequence[RolloutRequest], temperature: float, call: UnderWay) -> list[Episode]:
         engine = self._engine(temperature, self._environment.execute)
         engine.version = self._version
         with self.recorder.span("evaluate", version=engine.version):
-            return engine.run(requests, lambda episode: self._count(ended=1))
+            return engine.run(requests, call.count)
 
     def _engine(self, temperature: float, execute: Execute) -> "RolloutEngine":
         from zorplex_rl.policy.rollout import RolloutEngine
@@ -193,6 +210,14 @@ class GeneratorHandle:
             # If the trainer is gone, this waits until it is back.
             await trainer.call("ping")
             await asyncio.sleep(PAUSE_SECONDS)
+
+    async def progress(self) -> str:
+        """Return how many have ended of the groups, or held-out tasks, that are under way; "" if its
+        process was lost."""
+        try:
+            return await self.call("how_far")
+        except ReplicaFailed:
+            return ""
 
     async def call(self, endpoint: str, *args: Any) -> Any:
         """Return what ``generate`` or ``evaluate`` of the process with the weights answers."""

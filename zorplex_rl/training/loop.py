@@ -1,7 +1,7 @@
 """The two training loops. Both talk to the controller (``controller.py``) only.
 
           tasks            episodes             scored groups           batch
-    dataset ──► generators ────────► reward ──────────────► replay ────────► trainer
+    dataset ──► generators ────────► reward ──────────────► groups ────────► trainer
                     ▲                                      (bounded age)        │
                     └───────────────────── weights ◄────────────────────────────┘
 
@@ -32,14 +32,15 @@ TrainingLoop = Callable[[Controller], Coroutine[Any, Any, None]]
 
 async def train_sync(controller: Controller) -> None:
     """Generate a whole batch with the newest weights, train on it, publish; again."""
-    generators = controller.generators
-    while controller.step < controller.config.steps:
+    generators = controller.roles.generators
+    groups = controller.groups
+    while controller.progress.step < controller.config.steps:
         # Once, normally. A generator that dies gives its groups back, and they are started again.
-        while shares := await controller.admit_step():
+        while shares := await groups.admit_step():
             await run_together(*(controller.pull(generator) for generator in generators))
-            sampled = (controller.sample(g, share) for g, share in zip(generators, shares, strict=False))
-            await run_together(*map(controller.score_and_store, sampled))
-        batch = await controller.next_batch()
+            sampled = (groups.sample(g, share) for g, share in zip(generators, shares, strict=False))
+            await run_together(*map(groups.score_and_store, sampled))
+        batch = await groups.next_batch()
         assert batch is not None, "there is a batch for every step"
         await controller.train_step(batch)
         await controller.evaluate_if_due()
@@ -48,43 +49,45 @@ async def train_sync(controller: Controller) -> None:
 async def train_async(controller: Controller) -> None:
     """Run generators and trainer side by side, each at its own pace within the age bound.
     Evaluations are part of ``controller.refresh``."""
-    await run_together(train(controller), *(generate(controller, generator) for generator in controller.generators))
+    generators = controller.roles.generators
+    await run_together(train(controller), *(generate(controller, generator) for generator in generators))
 
 
 async def train(controller: Controller) -> None:
     """Run the trainer: improve on one batch while the next is fetched, and publish, until all has
     been trained on."""
-    upcoming = asyncio.create_task(controller.next_batch())
+    upcoming = asyncio.create_task(controller.groups.next_batch())
     try:
         while (batch := await upcoming) is not None:
-            upcoming = asyncio.create_task(controller.next_batch())
+            upcoming = asyncio.create_task(controller.groups.next_batch())
             await controller.train_step(batch)
     finally:
         upcoming.cancel()
-        await controller.end_training()
+        await controller.groups.end()
 
 
 async def generate(controller: Controller, generator: GeneratorHandle) -> None:
     """Run one generator: pull the newest weights and start the groups that they may sample, until
     training is over. A slow group does not delay the next ones: each has a task."""
+    groups = controller.groups
     sampling: set[asyncio.Task[Any]] = set()
     async with asyncio.TaskGroup() as side:
         while True:
-            if controller.is_behind(generator):
+            if groups.is_behind(generator):
                 if controller.config.on_update == "wait":
                     # A group is of one version, so it ends before the weights change.
                     await asyncio.gather(*sampling)
                 if not await controller.refresh(generator):
                     continue
-            match await controller.admit(generator):
+            match await groups.admit(generator):
                 case Admission("start", numbers):
-                    sampled = side.create_task(controller.sample(generator, numbers))
+                    sampled = side.create_task(groups.sample(generator, numbers))
                     sampling.add(sampled)
                     sampled.add_done_callback(sampling.discard)
-                    side.create_task(controller.score_and_store(sampled))
+                    side.create_task(groups.score_and_store(sampled))
                 case Admission("pull"):
                     # The next round pulls. If there is no trainer to pull from, this waits for it.
-                    await controller.trainer.actor()
+                    await controller.roles.trainer.actor()
                 case Admission("over"):
                     break
         for task in sampling:
@@ -124,6 +127,6 @@ async def run_training(
                 await loop(controller)
                 return await controller.finish()
 
-            last_evaluation = await controller.unless_given_up(whole_run())
+            last_evaluation = await controller.roles.unless_given_up(whole_run())
         folder.save_timeline(log.timeline)
     return folder.evaluations()[0], last_evaluation

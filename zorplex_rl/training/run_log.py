@@ -6,7 +6,9 @@ add_spans                       ──► timeline   timeline.json
 say                             ──► a remark for people
 """
 
-from collections.abc import Callable
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from zorplex_rl.run.folder import MetricsRow, RunFolder
@@ -14,6 +16,8 @@ from zorplex_rl.run.timeline import Span, Timeline, now
 from zorplex_rl.services.replica_set import Restart
 from zorplex_rl.task.episode import Episode
 from zorplex_rl.task.rewards import accuracy, outcome_shares
+
+LONGEST_SILENCE = 5.0  # seconds
 
 
 class RunLog:
@@ -57,9 +61,24 @@ class RunLog:
         self._show(row)
         return row
 
-    def waits(self, what: str, seconds: float) -> None:
-        """Show, but do not write, for what the run has waited ``seconds``."""
-        self._show({"event": "wait", "text": f"{what}: {seconds:.0f} s"})
+    @contextlib.asynccontextmanager
+    async def waiting(self, what: str, progress: Callable[[], Awaitable[str]] | None = None) -> AsyncIterator[None]:
+        """Show every few seconds, but do not write, for what the run waits, and its ``progress()``."""
+        began = now()
+
+        async def show() -> None:
+            while True:
+                await asyncio.sleep(LONGEST_SILENCE)
+                text = what
+                if progress and (done := await progress()):
+                    text += f", {done}"
+                self._show({"event": "wait", "text": f"{text}: {now() - began:.0f} s"})
+
+        showing = asyncio.create_task(show())
+        try:
+            yield
+        finally:
+            showing.cancel()
 
     def step(self, step: int, metrics: MetricsRow, episodes: int, example: Episode) -> None:
         """Write a step's ``metrics``, the run's number of ``episodes``, and one of the step's."""

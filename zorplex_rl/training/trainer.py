@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 from zorplex_rl.errors import CheckpointError, HostError
 from zorplex_rl.run.folder import storing, verify
 from zorplex_rl.run.timeline import group_latencies
-from zorplex_rl.services.replica import Replica, ReplicaFailed, ReplicaStart, ServiceOptions, State
+from zorplex_rl.services.options import ReplicaFailed, ServiceOptions
+from zorplex_rl.services.replica import Replica, ReplicaStart, State
 from zorplex_rl.services.runtime import EndpointError, concurrent_endpoint
 from zorplex_rl.services.service import Service
 from zorplex_rl.task.episode import Episode
@@ -196,12 +197,14 @@ class TrainerHandle:
             # These steps are part of its start, and do not show that it does its work.
             await replica.unless_lost(replica.probe.begin.call().as_asyncio())
             replica.answered.clear()
-        except CheckpointError as error:
+        except BaseException as error:
             await replica.stop()
-            raise CheckpointError(
-                "the trainer died, and the checkpoint that it comes back from is not whole any more"
-            ) from error
-        except BaseException:
-            await replica.stop()
+            if isinstance(error, CheckpointError):
+                raise CheckpointError(
+                    "the trainer died, and the checkpoint that it comes back from is not whole any more"
+                ) from error
+            if isinstance(error, HostError):
+                # Another host may be left.
+                raise ReplicaFailed(f"{name}: {error}") from error
             raise
         return replica

@@ -19,10 +19,12 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from zorplex_rl.config import Config
-from zorplex_rl.hosts.devices import prepare
+from zorplex_rl.devices import prepare
 from zorplex_rl.hosts.hosts import Hosts
-from zorplex_rl.services.replica import Machine, ReplicaStart, replicas_of
+from zorplex_rl.services.machine import Machine
+from zorplex_rl.services.replica import ReplicaStart
 from zorplex_rl.services.runtime import Result, current_rank
+from zorplex_rl.services.spawn import replicas_of
 from zorplex_rl.training.trainer import TrainerActor
 
 if TYPE_CHECKING:

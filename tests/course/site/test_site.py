@@ -404,10 +404,16 @@ def test_a_build_replaces_what_the_last_one_wrote_and_nothing_else(tmp_path):
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
-    [(["--serve", "--port", "99999"], "--port 99999"), (["--notebooks", "nowhere"], "has no notebook")],
+    [
+        (["--serve", "--port", "99999"], "--port 99999"),
+        (["--notebooks", "nowhere"], "has no notebook"),
+        (["a file/site"], "a file"),
+        (["--record", "a file/seconds.json"], "a file/seconds.json"),
+    ],
 )
 def test_a_mistaken_argument_is_said_in_one_sentence(tmp_path, monkeypatch, capsys, arguments, said):
     write(tmp_path / "notebooks", **{"01_first": ENDLESS})
+    (tmp_path / "a file").touch()
     monkeypatch.chdir(tmp_path)
     assert main(arguments) == 2
     error = capsys.readouterr().err

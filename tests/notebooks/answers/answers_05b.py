@@ -6,7 +6,7 @@ import torch
 from torch.nn.functional import cross_entropy
 from torch.nn.utils.rnn import pad_sequence
 
-from zorplex_rl.policy.tool_loop import encode_prompt, encode_text
+from zorplex_rl.policy.tokenizer import encode_prompt, encode_text
 from zorplex_rl.task.parser import find_answer, find_call
 
 

@@ -95,47 +95,77 @@ def multiplies_as_the_paper_does(samples, correct, k):
     return 1.0 - float(np.prod(1.0 - k / np.arange(samples - correct + 1, samples + 1)))
 
 
-def own_differences(now, before, sampled):
-    return [new - old for new, old, own in zip(now, before, sampled, strict=True) if own]
+def drawn(now):
+    return (now - now.detach()).exp()
+
+
+def estimates(now, before):
+    d = now - before
+    return (-d).exp() - 1 + d
 
 
 def counts_the_tools_tokens(now, before, sampled):
-    apart = [new - old for new, old in zip(now, before, strict=True)]
-    return fmean(math.exp(-d) - 1 + d for d in apart)
+    return (drawn(now) * estimates(now, before)).mean()
 
 
 def divides_by_all_tokens(now, before, sampled):
-    return sum(math.exp(-d) - 1 + d for d in own_differences(now, before, sampled)) / len(now)
+    return (drawn(now) * estimates(now, before) * sampled).sum() / len(now)
 
 
 def gives_the_mean_difference(now, before, sampled):
-    return fmean(own_differences(now, before, sampled))
+    return (drawn(now) * (now - before))[sampled].mean()
 
 
 def gives_half_the_mean_square(now, before, sampled):
-    return fmean(d * d / 2 for d in own_differences(now, before, sampled))
+    return (now - before)[sampled].square().mean() / 2
 
 
 def measures_the_other_direction(now, before, sampled):
-    return fmean(math.exp(d) - 1 - d for d in own_differences(now, before, sampled))
+    return (drawn(now) * estimates(before, now))[sampled].mean()
 
 
 def adds_up(now, before, sampled):
-    return sum(math.exp(-d) - 1 + d for d in own_differences(now, before, sampled))
+    return (drawn(now) * estimates(now, before))[sampled].sum()
 
 
 def forgets_the_minus_one(now, before, sampled):
-    return fmean(math.exp(-d) + d for d in own_differences(now, before, sampled))
+    return (drawn(now) * (estimates(now, before) + 1))[sampled].mean()
 
 
-def masks_with_tensors(now, before, sampled):
-    d = (torch.tensor(now, dtype=torch.float64) - torch.tensor(before, dtype=torch.float64))[torch.tensor(sampled)]
-    return ((-d).exp() - 1 + d).mean()
+def takes_the_tokens_as_given(now, before, sampled):
+    return estimates(now, before)[sampled].mean()
 
 
-def uses_expm1(now, before, sampled):
-    total = sum((math.expm1(o - n) + n - o) * own for n, o, own in zip(now, before, sampled, strict=True))
-    return total / sum(sampled)
+def has_no_gradient(now, before, sampled):
+    apart = (now - before)[sampled].tolist()
+    return fmean(math.exp(-d) - 1 + d for d in apart)
+
+
+def detaches_the_estimate(now, before, sampled):
+    return (drawn(now) * estimates(now, before).detach())[sampled].mean()
+
+
+def turns_the_factor_round(now, before, sampled):
+    return (estimates(now, before) / drawn(now))[sampled].mean()
+
+
+def weighs_by_both_policies(now, before, sampled):
+    return ((now - before).exp() * estimates(now, before))[sampled].mean()
+
+
+def masks_with_numbers(now, before, sampled):
+    own = sampled.double()
+    return (drawn(now) * estimates(now, before)) @ own / own.sum()
+
+
+def adds_nothing_with_a_gradient(now, before, sampled):
+    terms = estimates(now, before)
+    return (terms + terms.detach() * (now - now.detach()))[sampled].mean()
+
+
+def writes_the_gradient_itself(now, before, sampled):
+    d = (now - before).detach()
+    return (torch.expm1(-d) + d + d * (now - now.detach()))[sampled].mean()
 
 
 WRONG = {
@@ -164,10 +194,15 @@ WRONG = {
         measures_the_other_direction,
         adds_up,
         forgets_the_minus_one,
+        takes_the_tokens_as_given,
+        has_no_gradient,
+        detaches_the_estimate,
+        turns_the_factor_round,
+        weighs_by_both_policies,
     ],
 }
 RIGHT = {
     "change": [subtracts_tensors, computes_with_numpy],
     "pass_at_k": [gives_a_fraction, multiplies_as_the_paper_does],
-    "kl": [masks_with_tensors, uses_expm1],
+    "kl": [masks_with_numbers, adds_nothing_with_a_gradient, writes_the_gradient_itself],
 }

@@ -40,6 +40,7 @@ from zorplex_rl.course.lesson.predictions import UNFOLD
 from zorplex_rl.course.lesson.predictions import predict as predict
 from zorplex_rl.course.lesson.predictions import predicted as predicted
 from zorplex_rl.course.lesson.predictions import reveal as reveal
+from zorplex_rl.devices import cores
 
 if TYPE_CHECKING:
     from zorplex_rl.policy.load import Policy
@@ -85,11 +86,10 @@ def machine() -> str:
     import torch
 
     model = next((line for line in _lines("/proc/cpuinfo") if line.startswith("model name")), ":" + platform.machine())
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
     accelerator = ", ".join(gpus) or "no GPU"
     versions = f"Python {platform.python_version()}, torch {torch.__version__}"
-    return f"{cores} cores of {model.partition(':')[2].strip()}, {accelerator}, {versions}."
+    return f"{cores()} cores of {model.partition(':')[2].strip()}, {accelerator}, {versions}."
 
 
 def md(markdown: str) -> mo.Html:

@@ -44,9 +44,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 with contextlib.suppress(KeyboardInterrupt):
                     server.serve_forever()
                 print()
-    except (ConfigError, SiteError) as error:
+    except (ConfigError, SiteError, OSError) as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)
-        return 2 if isinstance(error, ConfigError) else 1
+        return 1 if isinstance(error, SiteError) else 2
     return 0
 
 

@@ -40,7 +40,7 @@ def build_site(
     ``record``, writes the seconds of every notebook there. Runs ``jobs`` notebooks at a time: what
     they measure is disturbed then, but all is run. Returns the facts of every lesson.
 
-    Raises ConfigError before any notebook runs if that is not possible. Raises SiteError and
+    Raises ConfigError, or OSError, before any notebook runs if that is not possible. Raises SiteError and
     publishes nothing if any cell of any notebook failed, was skipped or did not run.
     """
     course = sorted(notebooks.glob("[0-9]*.py"))
@@ -51,6 +51,7 @@ def build_site(
     if record and jobs > 1:
         raise ConfigError("--record needs --jobs 1: notebooks that run together disturb each other's seconds")
     if record:
+        record.open("a").close()
         # Calibrating imports torch, which a build needs for nothing else.
         from zorplex_rl.course import notebook_seconds
         from zorplex_rl.course.lesson.lesson import machine
@@ -147,6 +148,8 @@ def check_place(site: Path) -> None:
     """Check that ``site`` is free, or made by an earlier build, which left ``MARKER`` in it: then it
     and ``site``.zip are replaced, and its other files stay. Raises ConfigError."""
     archive = site.with_name(f"{site.name}.zip")
+    site.parent.mkdir(parents=True, exist_ok=True)
+    tempfile.TemporaryFile(dir=site.parent).close()
     if (site / MARKER).is_file():
         return
     if site.is_file() or (site.is_dir() and any(site.iterdir())) or archive.exists():

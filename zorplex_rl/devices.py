@@ -1,16 +1,16 @@
-"""Choose what a run computes with on this machine: devices, number type, threads, spares."""
+"""What this machine computes with: devices, cores, number types."""
 
 import os
 import timeit
-from collections.abc import Mapping, Sequence
-from statistics import fmean
+from collections.abc import Sequence
+from contextlib import suppress
+from math import ceil
+from pathlib import Path
 
 from zorplex_rl.config import Config
 from zorplex_rl.errors import ConfigError
-from zorplex_rl.hosts.lease import count_gpus
-from zorplex_rl.policy.load import policy_folder, weight_bytes
 
-SMALL_BYTES = 100_000_000
+CONTROL_GROUP = Path("/sys/fs/cgroup")  # a container's limits
 
 
 def assign_devices(requested: str, actors: Sequence[str], gpus: int | None = None) -> dict[str, str]:
@@ -44,30 +44,25 @@ def devices_of(config: Config) -> dict[str, str]:
     return devices
 
 
-def settled(config: Config) -> Config:
-    """Return ``config`` with a value for each ``auto``. A run writes them down: it is resumed, and
-    replayed, with the same. Raises PolicyError if there is no such policy.
-
-                   weights up to 100 MB     more
-        dtype      float32                  bfloat16 on a GPU, or if this processor is faster with it
-        threads    1                        all cores if roles take turns, else a share for each; 1 on a GPU
-        spares     1                        0
-
-    A small model is no faster with more threads. With one, runs of it do not depend on the cores."""
-    services, found = config.services, {"dtype": "float32", "threads": 1, "spares": 1}
-    asked = [name for name in found if config.settings()[name] == "auto"]
-    if asked and weight_bytes(policy_folder(config.policy)) > SMALL_BYTES:
-        side_by_side = (max if config.max_lag == 0 else sum)((services.generators, services.trainer_processes))
-        on_gpu = assign_devices(config.device, ["trainer"])["trainer"] != "cpu"
-        found = {"threads": 1 if on_gpu else max(1, cores() // side_by_side), "spares": 0}
-        if "dtype" in asked:
-            found["dtype"] = "bfloat16" if on_gpu or is_faster_in_bfloat16() else "float32"
-    return config.changed(**{name: found[name] for name in asked})
-
-
 def cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Return the number of cores that this process may use: in a container, as many as its quota."""
+    found = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    for names in (["cpu.max"], ["cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"]):  # of version 2, and 1
+        # There is no such group, or no limit: "max", or a quota of -1.
+        with suppress(OSError, ValueError):
+            quota, period = map(int, " ".join((CONTROL_GROUP / name).read_text() for name in names).split())
+            found = min(found, ceil(quota / period)) if quota > 0 else found
+    return found
+
+
+def count_gpus() -> int:
+    """Return this machine's number of GPUs; torch is imported only where there is a driver of CUDA
+    or ROCm."""
+    if not (Path("/dev/nvidiactl").exists() or Path("/dev/kfd").exists()):
+        return 0
+    import torch
+
+    return torch.cuda.device_count()
 
 
 def is_faster_in_bfloat16() -> bool:
@@ -85,20 +80,6 @@ def is_faster_in_bfloat16() -> bool:
     is_faster = seconds(torch.bfloat16) < seconds(torch.float32)
     torch.set_num_threads(threads)
     return is_faster
-
-
-def advice(config: Config, busy: Mapping[str, float]) -> str | None:
-    """Return a sentence if, with these ``busy`` shares, one role idles more than half of the time and
-    would have more threads in turns; else None."""
-    shares = [[busy[actor] for actor in busy if actor.startswith(role)] for role in ("trainer", "generator")]
-    threads = int(settled(config.changed(max_lag=0, threads="auto")).threads)
-    if not all(shares) or min(map(fmean, shares)) >= 0.5 or threads <= int(config.threads):
-        return None
-    trainer, generator = map(fmean, shares)
-    return (
-        f"the trainer works {trainer:.0%} of the time, a generator {generator:.0%}: "
-        f"in turns (--max-lag 0), with {threads} threads, a step is faster on this machine"
-    )
 
 
 def prepare(device: str, threads: int | str) -> None:

@@ -22,7 +22,10 @@ from typing import Any
 
 from zorplex_rl.errors import ConfigError
 from zorplex_rl.run.folder import read_rows
-from zorplex_rl.task.episode import Episode, Event
+from zorplex_rl.task.episode import Episode
+
+EngineEvent = tuple[int | None, str, Any]
+"""What became of an engine, and when: policy/requests.py."""
 
 
 @dataclass(slots=True)
@@ -65,10 +68,10 @@ class Sitting:
     steps: int
     machine: dict[str, str]
     batches: dict[int, WrittenBatch] = field(default_factory=dict)
-    told: dict[str, dict[int, list[Event]]] = field(default_factory=dict)
+    told: dict[str, dict[int, list[EngineEvent]]] = field(default_factory=dict)
 
     @property
-    def histories(self) -> dict[str, list[Event]]:
+    def histories(self) -> dict[str, list[EngineEvent]]:
         """The events of each generator, in order: answers that bring them may overtake each other."""
         return {
             name: [event for before in sorted(parts) for event in parts[before]] for name, parts in self.told.items()
@@ -88,7 +91,7 @@ def sitting_row(step: int, steps: int) -> dict[str, Any]:
     return {"event": "sitting", "step": step, "steps": steps, **machine()}
 
 
-def history_row(generator: str, before: int, events: Sequence[Event]) -> dict[str, Any]:
+def history_row(generator: str, before: int, events: Sequence[EngineEvent]) -> dict[str, Any]:
     """Return the row of ``events`` that the engine of ``generator`` was told, after ``before``
     earlier ones."""
     return {"event": "told", "generator": generator, "before": before, "events": events}

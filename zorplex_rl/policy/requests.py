@@ -1,0 +1,75 @@
+"""What an engine is asked for: episodes, and how they are sampled. It loads no torch."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+from zorplex_rl.config import Config
+from zorplex_rl.task.episode import Task
+
+EVALUATION_SEED = 1_000_003
+EngineEvent = tuple[int | None, str, Any]
+"""An event in the life of an engine: (steps since the event before; what; value).
+
+    submit    group numbers, all samples of each
+    version   of the weights that the model has from now on
+    answers   tickets of the rows whose slow tool has answered
+
+Steps None: not before the engine is idle. With the same events another engine does the same, bit for
+bit: the last bit of a log-probability depends on which rows were in the batch.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How episodes are sampled."""
+
+    temperature: float = Config.temperature
+    """0 is greedy."""
+    max_tokens: int = Config.max_tokens
+    """Longest response in tokens, tool results included."""
+    max_turns: int = Config.max_turns
+    """Most stretches of sampled text."""
+    slots: int = Config.slots
+    """How many episodes are decoded together."""
+    in_rounds: bool = False
+    """Rows that wait for slow tools go on together, once no other row can and all their results are
+    there. So the speed of tools does not change which rows are decoded together."""
+
+    @classmethod
+    def of(cls, config: Config, temperature: float | None = None) -> Self:
+        """Return how a run of ``config`` samples: at its temperature, or at another one. At lag 0 a
+        run repeats bit for bit, however fast its tools are."""
+        return cls(
+            temperature=config.temperature if temperature is None else temperature,
+            max_tokens=config.max_tokens,
+            max_turns=config.max_turns,
+            slots=config.slots,
+            in_rounds=config.max_lag == 0,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutRequest:
+    """One episode to sample."""
+
+    task: Task
+    seed: int = 0
+    """Of its random draws."""
+    group: int = 0
+    """The number of the group that it belongs to."""
+
+
+def group_requests(tasks: Iterable[tuple[int, Task]], group_size: int, run_seed: int) -> list[RolloutRequest]:
+    """Return the requests for ``group_size`` episodes of each (group number, task). An episode's
+    draws are the same whenever its group is generated again."""
+    return [
+        RolloutRequest(task, (run_seed * 1_000_003 + number) * 1_009 + sample, number)
+        for number, task in tasks
+        for sample in range(group_size)
+    ]
+
+
+def held_out_requests(tasks: Sequence[Task]) -> list[RolloutRequest]:
+    """Return the requests of an evaluation: the same random draws every time."""
+    return [RolloutRequest(task, EVALUATION_SEED + index) for index, task in enumerate(tasks)]

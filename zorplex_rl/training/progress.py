@@ -1,0 +1,134 @@
+"""How far a run is: the steps that it has done, its evaluations, and its checkpoints.
+
+    step 19 ── step 20 ── checkpoint written ── step 21 …
+                               └── sealed (read back, hashed, renamed) beside the next steps
+
+The state in a checkpoint and the rows that are written down belong to one moment: an evaluation
+is written as a whole before a checkpoint, or after it.
+"""
+
+import asyncio
+import contextlib
+import time
+from pathlib import Path
+
+from zorplex_rl.config import Config
+from zorplex_rl.learning.signal import LearningSignal
+from zorplex_rl.run import journal
+from zorplex_rl.run.folder import MetricsRow
+from zorplex_rl.services.options import ReplicaFailed
+from zorplex_rl.training.generator import GeneratorHandle
+from zorplex_rl.training.groups import Batch
+from zorplex_rl.training.roles import Roles
+from zorplex_rl.training.run_log import RunLog
+
+SECONDS_BETWEEN_SPANS = 1.0
+
+
+class Progress:
+    """The steps done so far, as ``step``, with what is written down of them."""
+
+    def __init__(self, config: Config, roles: Roles, log: RunLog) -> None:
+        self.config = config
+        self.step = 0
+        self._episodes = 0
+        self._roles = roles
+        self._log = log
+        self._next_evaluation = 0
+        self._signal = LearningSignal()
+        self._state_lock = asyncio.Lock()
+        self._sealing: asyncio.Task[None] | None = None
+
+    @property
+    def is_checkpoint_due(self) -> bool:
+        """Whether a checkpoint follows the present step."""
+        return self.step >= self.config.steps or self.step % self.config.checkpoint_every == 0
+
+    async def note_step(self, batch: Batch, metrics: MetricsRow, is_last: bool) -> None:
+        """Count and write down a step on ``batch``; with the times of all actors if it ``is_last``, or
+        if a while has passed since the last ones."""
+        self.step += 1
+        self._episodes += int(metrics["episodes"])
+        if is_last or self.is_checkpoint_due or self._log.seconds_since_spans >= SECONDS_BETWEEN_SPANS:
+            self._log.add_spans(await self._roles.drain_spans())
+        metrics = metrics | {"zero_variance_share": batch.zero_variance_share}
+        self._log.folder.append_journal(journal.batch_row(self.step, batch.groups))
+        example = batch.episodes[0]
+        self._log.step(self.step, metrics, self._episodes, example)
+        if warning := self._signal.note(batch.episodes, batch.advantages):
+            self._log.warn(self.step, warning)
+
+    def evaluation_is_due(self, version: int) -> bool:
+        """Return whether the weights ``version`` are to be evaluated, before the last ones."""
+        return self._next_evaluation <= version < self.config.steps
+
+    async def evaluate_newest(self, final: bool = False) -> MetricsRow:
+        """Evaluate the newest weights with the first generator, in whichever process. Returns the row."""
+        generator = self._roles.generators[0]
+        while True:
+            with contextlib.suppress(ReplicaFailed):
+                await generator.pull(self._roles.trainer)
+                return await self.evaluate(generator, final)
+
+    async def evaluate(self, generator: GeneratorHandle, final: bool = False) -> MetricsRow:
+        """Measure ``generator`` on held-out tasks. Returns the row, with the seconds when it began."""
+        began = time.monotonic()
+        seconds = self._log.seconds
+        tasks = await self._roles.dataset.tasks.route(range(self.config.eval_tasks), "held_out")
+        async with self._log.waiting("evaluating", generator.progress):
+            greedy, sampled = await asyncio.gather(
+                generator.call("evaluate", tasks, 0.0),
+                generator.call("evaluate", tasks, self.config.temperature),
+            )
+        await self._roles.score(greedy + sampled)
+        version = generator.version
+        async with self._state_lock:
+            self._next_evaluation = version - version % self.config.eval_every + self.config.eval_every
+            took = time.monotonic() - began
+            row = self._log.evaluation(version, greedy, sampled, seconds=seconds, final=final, evaluation_seconds=took)
+        await asyncio.to_thread(self._log.draw)
+        return row
+
+    async def checkpoint(self) -> None:
+        """Save everything from which the run can be continued. ``sealed`` waits until it is safe."""
+        trainer = self._roles.trainer
+        folder = self._log.folder
+        steps = len(trainer.since_checkpoint)
+        unfinished = folder.begin_checkpoint(self.step)
+        async with self._log.waiting("writing a checkpoint"):
+            await trainer.transfer("save", unfinished / "trainer")
+        async with self._state_lock:
+            state = {
+                "step": self.step,
+                "episodes": self._episodes,
+                "next_evaluation": self._next_evaluation,
+                "replay_buffer": await self._roles.replay_buffer.state.route(),
+            } | self._log.state()
+        # Before the checkpoint, which says how much of it is part of the run up to here.
+        folder.save_timeline(self._log.timeline)
+
+        async def seal() -> None:
+            # It reads back and hashes all that was written.
+            finished = await asyncio.to_thread(folder.finish_checkpoint, unfinished, state)
+            trainer.checkpointed(finished / "trainer", steps)
+
+        self._sealing = asyncio.create_task(seal())
+
+    async def sealed(self) -> None:
+        """Wait until the last checkpoint is in its place. Raises StorageError."""
+        if self._sealing:
+            await asyncio.shield(self._sealing)
+
+    async def restore(self, checkpoint: Path) -> None:
+        """Set the roles, these counts and the rows on disk back to ``checkpoint``."""
+        state = self._log.folder.controller_state(checkpoint)
+        async with self._log.waiting("reading the checkpoint"):
+            await self._roles.trainer.load(checkpoint / "trainer")
+        await self._roles.replay_buffer.load_state.route(state["replay_buffer"])
+        self.step = state["step"]
+        self._episodes = state["episodes"]
+        self._next_evaluation = state["next_evaluation"]
+        self._log.resume(state)
+        self._log.folder.rewind(checkpoint, state["written"])
+        self._log.write("resume", self.step)
+        self._log.say(f"continuing after step {self.step}")
