@@ -13,11 +13,10 @@ and ``training/`` have them, and learn the same (``test_train_simple.py``).
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from statistics import fmean, pstdev
+from typing import NamedTuple
 
 import torch
-from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from zorplex_rl.config import LearnerConfig
@@ -31,15 +30,13 @@ from zorplex_rl.task.rewards import accuracy, score
 GREEDY = Sampling(temperature=0.0)
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """The result of a training step."""
 
     number: int
     reward: float
     """Mean over its episodes."""
     accuracy: float
-    loss: float
     seconds: float
 
 
@@ -57,33 +54,31 @@ def train(
     parameters = list(policy.model.parameters())
     optimizer = torch.optim.AdamW(
         parameters,
-        lr=learning_rate,
+        learning_rate,
         betas=(0.9, 0.95),
         weight_decay=0.0,
     )
     for step in range(steps):
         began = time.monotonic()
-        copies: list[Task] = []
+        copies = []
         for task in environment.tasks(kinds, prompts, start=step * prompts):
             copies.extend([task] * group_size)
         episodes = play(policy, environment, copies, seed + step * len(copies))
 
         rewards = [episode.scored.reward for episode in episodes]
-        advantages: list[float] = []
+        advantages = []
         for start in range(0, len(rewards), group_size):
-            group = rewards[start : start + group_size]
-            advantages.extend(compare(group))
+            advantages += compare(rewards[start : start + group_size])
 
         loss = policy_gradient(policy, episodes, advantages)
         optimizer.zero_grad()
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(parameters, max_norm=1.0)
+        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
         optimizer.step()
         yield Step(
             number=step + 1,
             reward=fmean(rewards),
             accuracy=accuracy(episodes),
-            loss=loss.item(),
             seconds=time.monotonic() - began,
         )
 
@@ -97,9 +92,7 @@ def play(
     version: int = 0,
 ) -> list[Episode]:
     """Sample an episode for each of ``tasks`` with weights ``version``. Returns them, scored."""
-    requests = []
-    for index, task in enumerate(tasks):
-        requests.append(RolloutRequest(task, seed + index))
+    requests = [RolloutRequest(task, seed + index) for index, task in enumerate(tasks)]
     episodes = rollout(policy, requests, environment.execute, sampling, version)
     for episode in episodes:
         episode.score = score(episode)
@@ -117,15 +110,14 @@ def policy_gradient(
     policy: Policy,
     episodes: list[Episode],
     advantages: list[float],
-) -> Tensor:
+) -> torch.Tensor:
     """Return −mean of A · log π over the sampled tokens of ``episodes`` (Williams 1992, eq. 4)."""
+    device = policy.model.device
     rows = []
     masks = []
     for episode in episodes:
-        prompt = episode.prompt_ids
-        rows.append(torch.tensor(prompt + episode.token_ids))
-        masks.append(torch.tensor([False] * len(prompt) + episode.sampled))
-    device = policy.model.device
+        rows.append(torch.tensor(episode.prompt_ids + episode.token_ids))
+        masks.append(torch.tensor([False] * len(episode.prompt_ids) + episode.sampled))
     # Both [B, T], padded on the right. Attention is causal, so no token sees the padding.
     ids = pad_sequence(rows, batch_first=True).to(device)
     mask = pad_sequence(masks, batch_first=True).to(device)
@@ -145,13 +137,16 @@ def main() -> None:
     environment = Zorplex(seed=0)
     kinds = kinds_of("compositional")
     held_out = environment.tasks(kinds, 200, "held_out")
-    before = play(policy, environment, held_out, seed=0, sampling=GREEDY)
-    print(f"held out, greedy: {accuracy(before):.1%}")
+
+    def evaluate() -> None:
+        episodes = play(policy, environment, held_out, seed=0, sampling=GREEDY)
+        print(f"held out, greedy: {accuracy(episodes):.1%}")
+
+    evaluate()
     for step in train(policy, environment, kinds):
         results = f"reward {step.reward:5.2f}   accuracy {step.accuracy:6.1%}"
         print(f"step {step.number:2}   {results}   {step.seconds:.1f} s")
-    after = play(policy, environment, held_out, seed=0, sampling=GREEDY)
-    print(f"held out, greedy: {accuracy(after):.1%}")
+    evaluate()
 
 
 if __name__ == "__main__":

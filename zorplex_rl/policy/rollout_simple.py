@@ -38,8 +38,9 @@ def rollout_simple(
     """Sample one episode of ``task``. ``execute(task, call)`` runs a tool; returns text."""
     rng = random.Random(seed)
     prompt = encode_prompt(policy.tokenizer, task)
-    # There are no tokens yet, no marks of which were sampled, no log-probs and no turns.
-    episode = Episode(task, prompt, [], [], [], [], finish="tokens", seed=seed)
+    # No token ids yet, no marks of which were sampled, no log-probs and no turns. The limit on tokens
+    # ends the episode, unless something else does.
+    episode = Episode(task, prompt, [], [], [], [], "tokens", seed)
     ids = episode.token_ids
     start = 0  # of the present turn
     while len(ids) < sampling.max_tokens:
@@ -49,6 +50,7 @@ def rollout_simple(
         append(episode, [token], sampled=True, logprob=logprob)
 
         text = decode_text(policy.tokenizer, ids[start:], policy.eos_ids)
+        finished_lines = text.rpartition("\n")[0]  # in the last line more digits may follow
         call = find_call(text)
         if token in policy.eos_ids:
             episode.finish = "eos"
@@ -56,8 +58,7 @@ def rollout_simple(
         if call:
             is_last = len(episode.turns) + 1 == sampling.max_turns
             result = "" if is_last else format_result(execute(task, call))
-            room = sampling.max_tokens - len(ids)
-            result_ids = encode_text(policy.tokenizer, result)[:room]
+            result_ids = encode_text(policy.tokenizer, result)[: sampling.max_tokens - len(ids)]
             injected = decode_text(policy.tokenizer, result_ids, policy.eos_ids) or None
             episode.turns.append(Turn(text, start, len(ids), str(call), injected))
             append(episode, result_ids, sampled=False, logprob=0.0)
@@ -65,7 +66,7 @@ def rollout_simple(
             if is_last:
                 episode.finish = "turns"
                 break
-        elif has_answer(text):
+        elif find_answer(finished_lines) is not None:
             episode.finish = "answer"
             break
 
@@ -87,25 +88,17 @@ def append(
         episode.logprobs.append(logprob)
 
 
-def has_answer(text: str) -> bool:
-    """Return whether a finished line gives an answer. In the last line more digits may follow."""
-    finished_lines = text.split("\n")[:-1]
-    return any(find_answer(line) is not None for line in finished_lines)
-
-
 def draw(
     logits: torch.Tensor,
     temperature: float,
     rng: random.Random,
 ) -> tuple[int, float]:
     """Draw a token from ``logits`` [V], the likeliest at temperature 0. Returns it, and log π."""
+    logprobs = torch.log_softmax(logits / (temperature or 1.0), -1)
     if temperature == 0:
-        logprobs = torch.log_softmax(logits, -1)
         token = int(logits.argmax())
     else:
-        logprobs = torch.log_softmax(logits / temperature, -1)
         # Inverse transform sampling: the first token with a cumulative probability above the draw.
         cumulated = logprobs.exp().cumsum(-1)
-        point = rng.random() * cumulated[-1]
-        token = int(torch.searchsorted(cumulated, point, right=True))
+        token = int(torch.searchsorted(cumulated, rng.random() * cumulated[-1], right=True))
     return token, float(logprobs[token])
