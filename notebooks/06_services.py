@@ -401,7 +401,7 @@ def _(my_delay, my_keep_one, my_route, whose_keep_one, whose_route):
             write_file,
             lesson.folded("`my_pool.py`", f"```python\n{pool_py}\n```"),
             lesson.folded(
-                "The same in 60 lines: `examples/pool.py`",
+                "The same, shorter: `examples/pool.py`",
                 f"```python\n{short.read_text()}\n```",
             ),
         ]
