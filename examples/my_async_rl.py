@@ -46,25 +46,30 @@ ANSWER = re.compile(r"\[ANSWER\] *(-?[0-9]+) *$", re.MULTILINE)
 
 @dataclass
 class Task:
+    """A question with one right answer."""
+
     messages: list[dict[str, str]]
     answer: int
     table: dict[str, int]
-    """The number of each word: only the tool reads it."""
+    """The number of each word. Only the tool reads it."""
 
 
 @dataclass
 class Sampling:
     temperature: float
     max_tokens: int
+    """The longest response, the tool's results included."""
 
 
 @dataclass
 class Episode:
+    """One attempt at a task."""
+
     prompt_ids: list[int]
     token_ids: list[int]
-    """Everything after the prompt, the tool's results too."""
+    """The response, the tool's results included."""
     sampled: list[bool]
-    """True for each of `token_ids` that the model drew, False for those of the tool."""
+    """For each of `token_ids`: True if the model drew it, False if it was injected."""
     reward: float
     right: bool
     version: int = 0
@@ -73,13 +78,16 @@ class Episode:
 
 @dataclass
 class Policy:
+    """The model that is trained."""
+
     model: torch.nn.Module
     tokenizer: PreTrainedTokenizerBase
     eos_ids: tuple[int, ...]
+    """Tokens that end a text."""
 
 
 SAMPLED = Sampling(temperature=1.0, max_tokens=96)
-GREEDY = Sampling(temperature=0.001, max_tokens=96)
+GREEDY = Sampling(temperature=0.001, max_tokens=96)  # so cold that the likeliest token is drawn
 
 
 def draw_task(words: list[str], seed: int | str) -> Task:
@@ -106,7 +114,7 @@ def find_call(text: str) -> str | None:
 
 
 def find_answer(text: str) -> int | None:
-    """Return the first answer with which a line ends."""
+    """Return the number of the first line that ends with an answer, such as `[ANSWER] 50`."""
     match = ANSWER.search(text)
     return int(match[1]) if match else None
 
@@ -127,7 +135,7 @@ def score(task: Task, text: str) -> tuple[float, bool]:
     if answer is not None:
         reward += 0.2  # right or wrong, it has the form of an answer
     calls = len(CALL.findall(text))
-    reward -= 0.1 * max(0, calls - 2)
+    reward -= 0.1 * max(0, calls - 2)  # a question has two words
     return reward, right
 
 
@@ -151,7 +159,7 @@ def sample_episode(policy, task, execute, sampling, seed):
     prompt = encode_prompt(policy.tokenizer, task)
     ids = []
     sampled = []
-    start = 0
+    start = 0  # where the text after the last result begins
     while len(ids) < sampling.max_tokens:
         # Generate: the model reads all tokens so far, and the next one is drawn.
         context = torch.tensor([prompt + ids])
@@ -163,8 +171,7 @@ def sample_episode(policy, task, execute, sampling, seed):
         if token in policy.eos_ids:
             break
 
-        # What the model has written since the last result. More digits may follow in its last
-        # line, so only the finished lines are searched for an answer.
+        # An answer counts once its line is finished: until then more digits may follow.
         text = policy.tokenizer.decode(ids[start:], skip_special_tokens=True)
         finished_lines = text.rpartition("\n")[0]
         if find_answer(finished_lines) is not None:
@@ -180,7 +187,7 @@ def sample_episode(policy, task, execute, sampling, seed):
             sampled.extend([False] * len(result_ids))
             start = len(ids)
 
-    # The last result may be too long.
+    # The last result may have passed the limit.
     most = sampling.max_tokens
     return ids[:most], sampled[:most]
 
@@ -196,6 +203,7 @@ def play(
     episodes = []
     for number, task in enumerate(tasks):
         ids, sampled = sample_episode(policy, task, execute, sampling, seed + number)
+        # The tool writes neither calls nor answers, so the whole text can be searched for both.
         text = policy.tokenizer.decode(ids, skip_special_tokens=True)
         reward, right = score(task, text)
         episode = Episode(
@@ -215,12 +223,12 @@ def policy_gradient(policy, episodes, advantages):
     drawn = 0
     for episode, advantage in zip(episodes, advantages, strict=True):
         ids = torch.tensor([episode.prompt_ids + episode.token_ids])
-        # The logits at a position are those of the next token.
-        logits = policy.model(ids[:, :-1]).logits[0]
+        # The logits at a position are those of the next token: no token follows the last.
+        logits = policy.model(ids[:, :-1]).logits[0]  # [T - 1, V]
         logprobs = logits.log_softmax(-1)
         next_ids = ids[0, 1:, None]
-        chosen = logprobs.gather(-1, next_ids)[:, 0]
-        # The first token of the response is predicted at the last position of the prompt.
+        chosen = logprobs.gather(-1, next_ids)[:, 0]  # [T - 1]
+        # The last position of the prompt predicts the first token of the response.
         response = chosen[len(episode.prompt_ids) - 1 :]
         mask = torch.tensor(episode.sampled)
         total = total + advantage * response[mask].sum()
@@ -244,9 +252,9 @@ class Weights:
     """The newest weights, in memory that both processes see."""
 
     version: Any
-    """A number of multiprocessing. Its lock is held while the weights are written or read."""
+    """A `multiprocessing.Value`. Its lock is held while the weights are written or read."""
     numbers: Any
-    """All parameters, one after the other."""
+    """A `RawArray` of floats: all parameters, one after the other."""
 
     def tensor(self) -> torch.Tensor:
         return torch.frombuffer(self.numbers, dtype=torch.float32)
@@ -339,7 +347,7 @@ class Process:
 
     def __init__(self, build: Callable, *arguments: Any) -> None:
         self.lock = Lock()
-        # Only the new process keeps its end of the pipe, so that a call fails when it has ended.
+        # On return only the new process has the other end, so a call fails once that process has ended.
         self.pipe, other_end = SPAWN.Pipe()
         process = SPAWN.Process(
             target=serve,
@@ -364,7 +372,7 @@ class Process:
 
 
 def serve(pipe: Any, build: Callable, *arguments: Any) -> None:
-    """Build an object and run its methods, until there is None in the pipe."""
+    """Build an object, and run the methods that are asked for, until there is None in the pipe."""
     served = build(*arguments)
     while True:
         message = pipe.recv()
@@ -377,10 +385,12 @@ def serve(pipe: Any, build: Callable, *arguments: Any) -> None:
 
 
 def may_start(version, started, per_step, max_lag):
+    """Return how many groups may be started now."""
     return (version + max_lag + 1) * per_step - started
 
 
 async def generate(generator, may_start, ready, newest, news, steps, per_step, max_lag):
+    """Start batches as early as the bound on lag allows, with the newest weights."""
     version = 0
     started = 0
     batch = None
@@ -393,9 +403,10 @@ async def generate(generator, may_start, ready, newest, news, steps, per_step, m
             if count < 1:
                 await news.wait()
                 continue
-            first = started
-            started = min(first + min(count, per_step), steps * per_step)
-            sampled = generator.sample(range(first, started))  # begins when it is awaited
+            count = min(count, per_step, steps * per_step - started)
+            numbers = range(started, started + count)
+            started += count
+            sampled = generator.sample(numbers)  # begins when it is awaited
             batch = under_way.create_task(in_order(sampled, batch, ready))
 
 
@@ -409,6 +420,7 @@ async def in_order(sampled, earlier, ready):
 
 
 async def train(trainer, ready, newest, news, steps, per_step, on_step):
+    """Train on groups as they come."""
     for step in range(steps):
         episodes = []
         advantages = []

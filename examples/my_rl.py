@@ -2,13 +2,13 @@
 
     python examples/my_rl.py         in the course's folder, which has a small model; takes a minute
 
-Each word has a secret number that only a tool knows. The model writes a text. As soon as a call is
-complete, the loop runs the tool and injects the result, here ` -> 32`:
+Each word has a secret number that only a tool knows. The model writes a text. As soon as it has written
+a call, the loop runs the tool and injects an arrow and the result:
 
     LOOKUP[blip] -> 32 ⏎ LOOKUP[mip] -> 18 ⏎ 32+18=50 ⏎ [ANSWER] 50 ⏎
 
-A step samples 8 texts for each of 4 questions. The tokens of a text become more likely if it is better
-than the others of its question, and less likely if it is worse.
+A training step samples 8 texts for each of 4 questions. The tokens of a text become more likely if it
+is better than the mean of its question, and less likely if it is worse.
 
 Deliberately left out: batches and a key-value cache, which only make it faster. my_rl_smollm2.py
 teaches a real language model with the same functions.
@@ -35,38 +35,46 @@ ANSWER = re.compile(r"\[ANSWER\] *(-?[0-9]+) *$", re.MULTILINE)
 
 @dataclass
 class Task:
+    """A question with one right answer."""
+
     messages: list[dict[str, str]]
     answer: int
     table: dict[str, int]
-    """The number of each word: only the tool reads it."""
+    """The number of each word. Only the tool reads it."""
 
 
 @dataclass
 class Sampling:
     temperature: float
     max_tokens: int
+    """The longest response, the tool's results included."""
 
 
 @dataclass
 class Episode:
+    """One attempt at a task."""
+
     prompt_ids: list[int]
     token_ids: list[int]
-    """Everything after the prompt, the tool's results too."""
+    """The response, the tool's results included."""
     sampled: list[bool]
-    """True for each of `token_ids` that the model drew, False for those of the tool."""
+    """For each of `token_ids`: True if the model drew it, False if it was injected."""
     reward: float
     right: bool
 
 
 @dataclass
 class Policy:
+    """The model that is trained."""
+
     model: torch.nn.Module
     tokenizer: PreTrainedTokenizerBase
     eos_ids: tuple[int, ...]
+    """Tokens that end a text."""
 
 
 SAMPLED = Sampling(temperature=1.0, max_tokens=96)
-GREEDY = Sampling(temperature=0.001, max_tokens=96)
+GREEDY = Sampling(temperature=0.001, max_tokens=96)  # so cold that the likeliest token is drawn
 
 
 def draw_task(words: list[str], seed: int | str) -> Task:
@@ -93,7 +101,7 @@ def find_call(text: str) -> str | None:
 
 
 def find_answer(text: str) -> int | None:
-    """Return the first answer with which a line ends."""
+    """Return the number of the first line that ends with an answer, such as `[ANSWER] 50`."""
     match = ANSWER.search(text)
     return int(match[1]) if match else None
 
@@ -114,7 +122,7 @@ def score(task: Task, text: str) -> tuple[float, bool]:
     if answer is not None:
         reward += 0.2  # right or wrong, it has the form of an answer
     calls = len(CALL.findall(text))
-    reward -= 0.1 * max(0, calls - 2)
+    reward -= 0.1 * max(0, calls - 2)  # a question has two words
     return reward, right
 
 
@@ -138,7 +146,7 @@ def sample_episode(policy, task, execute, sampling, seed):
     prompt = encode_prompt(policy.tokenizer, task)
     ids = []
     sampled = []
-    start = 0
+    start = 0  # where the text after the last result begins
     while len(ids) < sampling.max_tokens:
         # Generate: the model reads all tokens so far, and the next one is drawn.
         context = torch.tensor([prompt + ids])
@@ -150,8 +158,7 @@ def sample_episode(policy, task, execute, sampling, seed):
         if token in policy.eos_ids:
             break
 
-        # What the model has written since the last result. More digits may follow in its last
-        # line, so only the finished lines are searched for an answer.
+        # An answer counts once its line is finished: until then more digits may follow.
         text = policy.tokenizer.decode(ids[start:], skip_special_tokens=True)
         finished_lines = text.rpartition("\n")[0]
         if find_answer(finished_lines) is not None:
@@ -167,7 +174,7 @@ def sample_episode(policy, task, execute, sampling, seed):
             sampled.extend([False] * len(result_ids))
             start = len(ids)
 
-    # The last result may be too long.
+    # The last result may have passed the limit.
     most = sampling.max_tokens
     return ids[:most], sampled[:most]
 
@@ -183,6 +190,7 @@ def play(
     episodes = []
     for number, task in enumerate(tasks):
         ids, sampled = sample_episode(policy, task, execute, sampling, seed + number)
+        # The tool writes neither calls nor answers, so the whole text can be searched for both.
         text = policy.tokenizer.decode(ids, skip_special_tokens=True)
         reward, right = score(task, text)
         episode = Episode(
@@ -202,12 +210,12 @@ def policy_gradient(policy, episodes, advantages):
     drawn = 0
     for episode, advantage in zip(episodes, advantages, strict=True):
         ids = torch.tensor([episode.prompt_ids + episode.token_ids])
-        # The logits at a position are those of the next token.
-        logits = policy.model(ids[:, :-1]).logits[0]
+        # The logits at a position are those of the next token: no token follows the last.
+        logits = policy.model(ids[:, :-1]).logits[0]  # [T - 1, V]
         logprobs = logits.log_softmax(-1)
         next_ids = ids[0, 1:, None]
-        chosen = logprobs.gather(-1, next_ids)[:, 0]
-        # The first token of the response is predicted at the last position of the prompt.
+        chosen = logprobs.gather(-1, next_ids)[:, 0]  # [T - 1]
+        # The last position of the prompt predicts the first token of the response.
         response = chosen[len(episode.prompt_ids) - 1 :]
         mask = torch.tensor(episode.sampled)
         total = total + advantage * response[mask].sum()
@@ -237,6 +245,7 @@ def train(
             group = play(policy, [task] * group_size, sampling, next_seed)
             next_seed += group_size
             rewards = [episode.reward for episode in group]
+            # GRPO: how much better an episode is than its group, in standard deviations.
             mean = fmean(rewards)
             deviation = pstdev(rewards)
             for reward in rewards:

@@ -58,7 +58,7 @@ def draw_task(words: list[str], seed: int | str) -> Task:
 
 
 class Reader:
-    """A model that reads only what its last text did not begin with. Returns the logits of the whole text."""
+    """The model with a key-value cache: it reads only the tokens with which the text before did not begin."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         self.model = model
@@ -67,13 +67,14 @@ class Reader:
         self.forget()
 
     def forget(self) -> None:
+        """Begin with an empty text."""
         self.cache = DynamicCache()
         self.ids = torch.zeros(1, 0, dtype=torch.long)
         self.logits = torch.zeros(1, 0, self.model.config.vocab_size)
 
     def __call__(self, ids: torch.Tensor) -> SimpleNamespace:
-        # Sampling, without gradients, and training take turns. At each turn the cache is of no use
-        # any more: the weights have changed, or there is no gradient through what was sampled.
+        # Sampling runs without gradients, training with them. Between the two the cache is of no use: the
+        # weights have changed, or what was read without gradients is needed with them.
         has_gradients = torch.is_grad_enabled()
         if has_gradients != self.has_gradients:
             self.forget()
@@ -81,8 +82,8 @@ class Reader:
 
         same = self.count_same(ids)
         known = self.ids.shape[1]
-        self.cache.crop(same - known)  # removes the other tokens; it wants a negative number
-        # By position: without mask and positions, and releases of transformers name the cache differently.
+        self.cache.crop(same - known)  # a negative number: so many tokens are removed
+        # No mask, no positions. The cache has another name in older releases of transformers.
         output = self.model(ids[:, same:], None, None, self.cache)
         logits = [self.logits[:, :same], output.logits]
         self.logits = torch.cat(logits, dim=1)
@@ -90,7 +91,7 @@ class Reader:
         return SimpleNamespace(logits=self.logits)
 
     def count_same(self, ids: torch.Tensor) -> int:
-        """Return with how many tokens both texts begin, but leave one to be read."""
+        """Return how many tokens need not be read: those with which both texts begin, but never all."""
         length = min(self.ids.shape[1], ids.shape[1] - 1)
         equal = ids[0, :length] == self.ids[0, :length]
         return int(equal.cumprod(0).sum())

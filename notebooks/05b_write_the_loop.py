@@ -864,7 +864,7 @@ def sample_episode_solution(policy, task, execute, sampling, seed):
     prompt = encode_prompt(policy.tokenizer, task)
     ids = []
     sampled = []
-    start = 0
+    start = 0  # where the text after the last result begins
     while len(ids) < sampling.max_tokens:
         # Generate: the model reads all tokens so far, and the next one is drawn.
         context = torch.tensor([prompt + ids])
@@ -876,8 +876,7 @@ def sample_episode_solution(policy, task, execute, sampling, seed):
         if token in policy.eos_ids:
             break
 
-        # What the model has written since the last result. More digits may follow in its last
-        # line, so only the finished lines are searched for an answer.
+        # An answer counts once its line is finished: until then more digits may follow.
         text = policy.tokenizer.decode(ids[start:], skip_special_tokens=True)
         finished_lines = text.rpartition("\n")[0]
         if find_answer(finished_lines) is not None:
@@ -893,7 +892,7 @@ def sample_episode_solution(policy, task, execute, sampling, seed):
             sampled.extend([False] * len(result_ids))
             start = len(ids)
 
-    # The last result may be too long.
+    # The last result may have passed the limit.
     most = sampling.max_tokens
     return ids[:most], sampled[:most]
 
@@ -920,12 +919,12 @@ def policy_gradient_solution(policy, episodes, advantages):
     drawn = 0
     for episode, advantage in zip(episodes, advantages, strict=True):
         ids = torch.tensor([episode.prompt_ids + episode.token_ids])
-        # The logits at a position are those of the next token.
-        logits = policy.model(ids[:, :-1]).logits[0]
+        # The logits at a position are those of the next token: no token follows the last.
+        logits = policy.model(ids[:, :-1]).logits[0]  # [T - 1, V]
         logprobs = logits.log_softmax(-1)
         next_ids = ids[0, 1:, None]
-        chosen = logprobs.gather(-1, next_ids)[:, 0]
-        # The first token of the response is predicted at the last position of the prompt.
+        chosen = logprobs.gather(-1, next_ids)[:, 0]  # [T - 1]
+        # The last position of the prompt predicts the first token of the response.
         response = chosen[len(episode.prompt_ids) - 1 :]
         mask = torch.tensor(episode.sampled)
         total = total + advantage * response[mask].sum()

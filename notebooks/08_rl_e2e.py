@@ -206,6 +206,7 @@ def _():
 
 @app.function
 async def generate(generator, may_start, ready, newest, news, steps, per_step, max_lag):
+    """Start batches as early as the bound on lag allows, with the newest weights."""
     version = 0
     started = 0
     batch = None
@@ -218,9 +219,10 @@ async def generate(generator, may_start, ready, newest, news, steps, per_step, m
             if count < 1:
                 await news.wait()
                 continue
-            first = started
-            started = min(first + min(count, per_step), steps * per_step)
-            sampled = generator.sample(range(first, started))  # begins when it is awaited
+            count = min(count, per_step, steps * per_step - started)
+            numbers = range(started, started + count)
+            started += count
+            sampled = generator.sample(numbers)  # begins when it is awaited
             batch = under_way.create_task(in_order(sampled, batch, ready))
 
 
@@ -669,6 +671,7 @@ def check_may_start(may_start):
 
 @app.function(hide_code=True)
 def may_start_solution(version, started, per_step, max_lag):
+    """Return how many groups may be started now."""
     return (version + max_lag + 1) * per_step - started
 
 
@@ -679,6 +682,7 @@ def check_train(train):
 
 @app.function(hide_code=True)
 async def train_solution(trainer, ready, newest, news, steps, per_step, on_step):
+    """Train on groups as they come."""
     for step in range(steps):
         episodes = []
         advantages = []
