@@ -1,5 +1,5 @@
-"""An environment with a tool of its own: a register says which locker holds a word, and only
-opening the locker shows the value.
+"""An environment with a tool of its own: a register says which locker holds a word, and only opening
+the locker shows the value.
 
     zorplex-rl env check examples/lockers.py
     zorplex-rl train --task examples/lockers.py --steps 40
@@ -9,7 +9,7 @@ opening the locker shows the value.
     FETCH[K38] -> 17            the locker
     [ANSWER] 17
 
-In the demonstrations that the embedded policy comes from, LOOKUP always told the value itself.
+In the demonstrations that the embedded policy comes from, LOOKUP always gave the value itself.
 Before training it often answers with the locker's number, and mostly without the tag. If the prompt
 does not mention FETCH, it still may find it by sampling, but not with every seed
 (benchmarks/LOG.md).
@@ -25,26 +25,33 @@ from zorplex_rl.task.episode import Task
 from zorplex_rl.task.parser import ToolCall
 from zorplex_rl.task.specs import WORDS_OF, Split
 
-SYSTEM = "Words have hidden values. LOOKUP[word] tells a key, FETCH[key] the value. End with [ANSWER] and the integer."
+SYSTEM = (
+    "Words have hidden values. LOOKUP[word] tells a key, FETCH[key] the value. "
+    # The end is that of the prompts that the embedded policy knows.
+    "End with [ANSWER] and the integer."
+)
 PHRASINGS = ("What is {}?", "Tell the value of {}.", "{} = ?")
 
 
 class Lockers(Environment):
-    """Find the locker of a word, open it, and say what is in it. Every task has its own register
-    and its own lockers."""
+    """Find the locker of a word, open it, and say what is in it. Every task has its own register and
+    its own lockers."""
 
     tools = ("LOOKUP", "FETCH")
 
     def task(self, index: int, split: Split) -> Task:
         rng = random.Random(f"lockers:{self.seed}:{split}:{index}")
         words = WORDS_OF[split]
-        lockers = [f"K{number}" for number in rng.sample(range(10, 100), len(words))]
+        numbers = rng.sample(range(10, 100), len(words))
+        lockers = [f"K{number}" for number in numbers]
+        values = rng.sample(range(10, 50), len(words))
         register = dict(zip(words, lockers, strict=True))
-        contents = dict(zip(lockers, rng.sample(range(10, 50), len(words)), strict=True))
+        contents = dict(zip(lockers, values, strict=True))
         word = rng.choice(words)
+        phrasing = rng.choice(PHRASINGS)
         return Task(
             kind="lockers",
-            question=rng.choice(PHRASINGS).format(word),
+            question=phrasing.format(word),
             answer=contents[register[word]],
             min_tool_calls=2,
             system=SYSTEM,
@@ -53,4 +60,7 @@ class Lockers(Environment):
         )
 
     def execute(self, task: Task, call: ToolCall) -> str:
-        return str(task.table[call.name].get(call.argument, f"ERROR: unknown {call.argument}"))
+        table = task.table[call.name]
+        if call.argument not in table:
+            return f"ERROR: unknown {call.argument}"
+        return str(table[call.argument])

@@ -1,147 +1,290 @@
-"""Teach a language model to use a tool, by reinforcement learning: one process, one file, no
-framework.
+"""Teach a language model to use a tool, by reinforcement learning: one process, one file, no framework.
 
-Run it in the course's folder, which has a small model: half a minute. Or teach a real one, on two
-cores and in two minutes: `zorplex-rl policy get smollm2`, and then `my_rl.py --policy smollm2`.
+    python examples/my_rl.py         in the course's folder, which has a small model; takes a minute
 
-Each word has a secret number, and only a tool knows it. What stands behind an arrow is fed by the
-loop; the model draws the rest:
+Each word has a secret number that only a tool knows. The model writes a text. As soon as it has written
+a call, the loop runs the tool and injects an arrow and the result:
+
     LOOKUP[blip] -> 32 ⏎ LOOKUP[mip] -> 18 ⏎ 32+18=50 ⏎ [ANSWER] 50 ⏎
+
+A training step samples 8 texts for each of 4 questions. The tokens of a text become more likely if it
+is better than the mean of its question, and less likely if it is worse.
+
+Deliberately left out: batches and a key-value cache, which only make it faster. my_rl_smollm2.py
+teaches a real language model with the same functions.
 """
 
-import os
 import random
 import re
-import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from statistics import fmean, pstdev
-from types import SimpleNamespace as Record
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
+FOLDER = "zorplex_rl/policy/embedded"
 TRAINING = "blip clup faz frub gorn hax klem mip norf prub rilk snib ulf wub zam zork".split()
 HELD_OUT = "bonk drim flim glop grix jint lurp nask plek quon skob trun vom yim zil zorp".split()
-SYSTEM = "Words have hidden values. LOOKUP[word] tells one. Do the arithmetic. End with [ANSWER] and the integer."
-SAMPLED, GREEDY, SHORT = (Record(temperature=t, max_tokens=m) for t, m in ((1.0, 96), (0.001, 96), (1.0, 26)))
-CALL, ANSWER = re.compile(r"LOOKUP\[([^\[\]\n]*)\]"), re.compile(r"\[ANSWER\] *(-?[0-9]+) *$", re.MULTILINE)
-find_call, find_answer = CALL.search, ANSWER.search
-SHOTS = ("What is wug?", "LOOKUP[wug] -> 35\n[ANSWER] 35", "Tell the value of gazz.", "LOOKUP[gazz] -> 30\n[ANSWER] 30")
-EXAMPLES = [{"role": role, "content": text} for role, text in zip(("user", "assistant") * 2, SHOTS, strict=True)]
+PHRASINGS = ("What is {}?", "Tell the value of {}.", "{} = ?")
+SYSTEM = "Words have hidden values. LOOKUP[word] tells one. "
+SYSTEM += "Do the arithmetic. End with [ANSWER] and the integer."
+CALL = re.compile(r"LOOKUP\[([^\[\]\n]*)\]")
+ANSWER = re.compile(r"\[ANSWER\] *(-?[0-9]+) *$", re.MULTILINE)
 
 
-# With worked examples, for a model that was not made for this, a task asks for one word.
-def draw_task(words, seed, examples=()):
+@dataclass
+class Task:
+    """A question with one right answer."""
+
+    messages: list[dict[str, str]]
+    answer: int
+    table: dict[str, int]
+    """The number of each word. Only the tool reads it."""
+
+
+@dataclass
+class Sampling:
+    temperature: float
+    max_tokens: int
+    """The longest response, the tool's results included."""
+
+
+@dataclass
+class Episode:
+    """One attempt at a task."""
+
+    prompt_ids: list[int]
+    token_ids: list[int]
+    """The response, the tool's results included."""
+    sampled: list[bool]
+    """For each of `token_ids`: True if the model drew it, False if it was injected."""
+    reward: float
+    right: bool
+
+
+@dataclass
+class Policy:
+    """The model that is trained."""
+
+    model: torch.nn.Module
+    tokenizer: PreTrainedTokenizerBase
+    eos_ids: tuple[int, ...]
+    """Tokens that end a text."""
+
+
+SAMPLED = Sampling(temperature=1.0, max_tokens=96)
+GREEDY = Sampling(temperature=0.001, max_tokens=96)  # so cold that the likeliest token is drawn
+
+
+def draw_task(words: list[str], seed: int | str) -> Task:
+    """Ask for the sum or the difference of two words. The same seed gives the same task."""
     rng = random.Random(seed)
-    table = dict(zip(words, rng.sample(range(10, 50), len(words)), strict=True))
-    (one, *others), sign = rng.sample(words, 1 if examples else 2), rng.choice("+-")
-    question = rng.choice(("What is {}?", "Tell the value of {}.", "{} = ?")).format(f" {sign} ".join([one, *others]))
-    answer = table[one] + sum(int(f"{sign}{table[other]}") for other in others)
-    return Record(question=question, answer=answer, table=table, examples=examples)
+    numbers = rng.sample(range(10, 50), len(words))
+    table = dict(zip(words, numbers, strict=True))
+    first, second = rng.sample(words, 2)
+    sign = rng.choice("+-")
+    phrasing = rng.choice(PHRASINGS)
+    question = phrasing.format(f"{first} {sign} {second}")
+    change = table[second] if sign == "+" else -table[second]
+    messages = [
+        {"role": "system", "content": SYSTEM},
+        {"role": "user", "content": question},
+    ]
+    return Task(messages, answer=table[first] + change, table=table)
 
 
-def execute(task, call):
-    return str(task.table.get(call[1], "ERROR: unknown"))
+def find_call(text: str) -> str | None:
+    """Return the first complete call, such as `LOOKUP[blip]`."""
+    match = CALL.search(text)
+    return match[0] if match else None
 
 
-def encode_prompt(tokenizer, task):
-    messages = [{"role": "system", "content": SYSTEM}, *task.examples, {"role": "user", "content": task.question}]
-    return tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+def find_answer(text: str) -> int | None:
+    """Return the number of the first line that ends with an answer, such as `[ANSWER] 50`."""
+    match = ANSWER.search(text)
+    return int(match[1]) if match else None
 
 
-def encode_text(tokenizer, text):
+def execute(task: Task, call: str) -> str:
+    """Run the tool. Returns its result."""
+    word = CALL.search(call)[1]
+    return str(task.table.get(word, "ERROR: unknown"))
+
+
+def score(task: Task, text: str) -> tuple[float, bool]:
+    """Return the reward of a text, and whether its answer is right."""
+    answer = find_answer(text)
+    right = answer == task.answer
+    reward = 0.0
+    if right:
+        reward += 1.0
+    if answer is not None:
+        reward += 0.2  # right or wrong, it has the form of an answer
+    calls = len(CALL.findall(text))
+    reward -= 0.1 * max(0, calls - 2)  # a question has two words
+    return reward, right
+
+
+def encode_prompt(tokenizer: PreTrainedTokenizerBase, task: Task) -> list[int]:
+    """Return the ids of the chat, up to where the model begins to write."""
+    return tokenizer.apply_chat_template(
+        task.messages,
+        add_generation_prompt=True,
+        return_dict=False,
+    )
+
+
+def encode_text(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+    """Return the ids of a text within the chat."""
     return tokenizer(text, add_special_tokens=False)["input_ids"]
 
 
 def sample_episode(policy, task, execute, sampling, seed):
-    rng, prompt = random.Random(seed), encode_prompt(policy.tokenizer, task)
-    ids, sampled, start = [], [], 0
+    """Sample a response. Returns its token ids, and True where the policy drew one."""
+    rng = random.Random(seed)
+    prompt = encode_prompt(policy.tokenizer, task)
+    ids = []
+    sampled = []
+    start = 0  # where the text after the last result begins
     while len(ids) < sampling.max_tokens:
         # Generate: the model reads all tokens so far, and the next one is drawn.
-        logits = policy.model(torch.tensor([prompt + ids])).logits[0, -1]
+        context = torch.tensor([prompt + ids])
+        logits = policy.model(context).logits[0, -1]
         chances = (logits / sampling.temperature).softmax(-1).tolist()
-        ids, sampled = ids + rng.choices(range(len(chances)), chances), [*sampled, True]
-        text = policy.tokenizer.decode(ids[start:], skip_special_tokens=True)
-        # More digits may follow in the last line, so it is not read yet.
-        if ids[-1] in policy.eos_ids or find_answer(text.rpartition("\n")[0]) is not None:
+        token = rng.choices(range(len(chances)), weights=chances)[0]
+        ids.append(token)
+        sampled.append(True)
+        if token in policy.eos_ids:
             break
+
+        # An answer counts once its line is finished: until then more digits may follow.
+        text = policy.tokenizer.decode(ids[start:], skip_special_tokens=True)
+        finished_lines = text.rpartition("\n")[0]
+        if find_answer(finished_lines) is not None:
+            break
+
         # Call: run the tool as soon as the call is complete.
-        if call := find_call(text):
-            result = encode_text(policy.tokenizer, f" -> {execute(task, call)}\n")
-            # Inject: the model will read these tokens, and did not draw them.
-            ids, sampled = ids + result, sampled + [False] * len(result)
+        call = find_call(text)
+        if call is not None:
+            result = execute(task, call)
+            # Inject: the model will read these tokens, but did not draw them.
+            result_ids = encode_text(policy.tokenizer, f" -> {result}\n")
+            ids.extend(result_ids)
+            sampled.extend([False] * len(result_ids))
             start = len(ids)
-    return ids[: sampling.max_tokens], sampled[: sampling.max_tokens]
+
+    # The last result may have passed the limit.
+    most = sampling.max_tokens
+    return ids[:most], sampled[:most]
 
 
 @torch.inference_mode()
-def play(policy, tasks, sampling, seed):
+def play(
+    policy: Policy,
+    tasks: list[Task],
+    sampling: Sampling,
+    seed: int,
+) -> list[Episode]:
+    """Sample and score an episode of each task."""
     episodes = []
     for number, task in enumerate(tasks):
         ids, sampled = sample_episode(policy, task, execute, sampling, seed + number)
-        # The tool writes neither calls nor answers, so both can be looked for in the whole text.
+        # The tool writes neither calls nor answers, so the whole text can be searched for both.
         text = policy.tokenizer.decode(ids, skip_special_tokens=True)
-        answer, calls = find_answer(text), len(CALL.findall(text))
-        right = answer is not None and int(answer[1]) == task.answer
-        reward = right + 0.2 * (answer is not None) - 0.1 * max(0, calls - 2)
-        prompt = encode_prompt(policy.tokenizer, task)
-        episodes.append(Record(prompt_ids=prompt, token_ids=ids, sampled=sampled, reward=reward, right=right))
+        reward, right = score(task, text)
+        episode = Episode(
+            prompt_ids=encode_prompt(policy.tokenizer, task),
+            token_ids=ids,
+            sampled=sampled,
+            reward=reward,
+            right=right,
+        )
+        episodes.append(episode)
     return episodes
 
 
 def policy_gradient(policy, episodes, advantages):
+    """Return −mean of advantage · log-probability, over all tokens that the policy drew."""
     total = 0.0
+    drawn = 0
     for episode, advantage in zip(episodes, advantages, strict=True):
         ids = torch.tensor([episode.prompt_ids + episode.token_ids])
-        # The logits at a position are those of the next token.
-        logp = policy.model(ids[:, :-1]).logits[0].log_softmax(-1)
-        chosen = logp.gather(-1, ids[0, 1:, None])[len(episode.prompt_ids) - 1 :, 0]
-        total = total + advantage * chosen[torch.tensor(episode.sampled)].sum()
-    return -total / sum(sum(episode.sampled) for episode in episodes)
+        # The logits at a position are those of the next token: no token follows the last.
+        logits = policy.model(ids[:, :-1]).logits[0]  # [T - 1, V]
+        logprobs = logits.log_softmax(-1)
+        next_ids = ids[0, 1:, None]
+        chosen = logprobs.gather(-1, next_ids)[:, 0]  # [T - 1]
+        # The last position of the prompt predicts the first token of the response.
+        response = chosen[len(episode.prompt_ids) - 1 :]
+        mask = torch.tensor(episode.sampled)
+        total = total + advantage * response[mask].sum()
+        drawn += sum(episode.sampled)
+    return -total / drawn
 
 
-class Reader:
-    """The model, which reads of each text only what its last one did not begin with."""
-
-    def __init__(self, model):
-        self.model, self.parameters, self.learns = model, model.parameters, None
-
-    def __call__(self, ids):
-        if self.learns != torch.is_grad_enabled():  # the weights have changed, or a gradient is wanted: read all anew
-            self.learns, self.cache, self.text = torch.is_grad_enabled(), DynamicCache(), ids[:, :0]
-        known, length = self.text.shape[1], min(self.text.shape[1], ids.shape[1] - 1)
-        same = int((ids[0, :length] == self.text[0, :length]).cumprod(0).sum())
-        if same < known:
-            self.cache.crop(same - known)
-        new = self.model(ids[:, same:], None, None, self.cache).logits  # reads the cache, and adds to it
-        self.text, self.logits = ids, torch.cat([self.logits[:, :same], new], 1) if same else new
-        return Record(logits=self.logits)
-
-
-def train(policy, steps=8, prompts=4, group_size=8, learning_rate=5e-4, seed=0, sampling=SAMPLED, examples=()):
-    optimizer = torch.optim.AdamW(policy.model.parameters(), learning_rate, weight_decay=0.0)
+def train(
+    policy: Policy,
+    new_task: Callable = draw_task,
+    sampling: Sampling = SAMPLED,
+    steps: int = 8,
+    prompts: int = 4,
+    group_size: int = 8,
+    learning_rate: float = 5e-4,
+    seed: int = 0,
+) -> None:
+    """Train on `prompts` new tasks a step, and a group of `group_size` episodes of each."""
+    parameters = list(policy.model.parameters())
+    optimizer = torch.optim.AdamW(parameters, lr=learning_rate, weight_decay=0.0)
+    next_seed = 1_000_000 * (seed + 1)  # no two episodes draw the same random numbers
     for step in range(steps):
-        tasks = [draw_task(TRAINING, f"{seed} {step} {n // group_size}", examples) for n in range(prompts * group_size)]
-        episodes = play(policy, tasks, sampling, seed=1_000_000 * (seed + 1) + step * len(tasks))
-        rewards = [episode.reward for episode in episodes]
-        groups = [rewards[start : start + group_size] for start in range(0, len(rewards), group_size)]
-        advantages = [(reward - fmean(group)) / (pstdev(group) + 1e-4) for group in groups for reward in group]
+        episodes = []
+        advantages = []
+        for prompt in range(prompts):
+            task = new_task(TRAINING, f"{seed} {step} {prompt}")
+            group = play(policy, [task] * group_size, sampling, next_seed)
+            next_seed += group_size
+            rewards = [episode.reward for episode in group]
+            # GRPO: how much better an episode is than its group, in standard deviations.
+            mean = fmean(rewards)
+            deviation = pstdev(rewards)
+            for reward in rewards:
+                advantages.append((reward - mean) / (deviation + 1e-4))
+            episodes.extend(group)
+
+        loss = policy_gradient(policy, episodes, advantages)
         optimizer.zero_grad()
-        policy_gradient(policy, episodes, advantages).backward()
-        torch.nn.utils.clip_grad_norm_(policy.model.parameters(), 1.0)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(parameters, max_norm=1.0)
         optimizer.step()
-        print(f"step {step + 1}   reward {fmean(rewards):5.2f}   right {fmean(e.right for e in episodes):4.0%}")
+
+        reward = fmean(episode.reward for episode in episodes)
+        right = fmean(episode.right for episode in episodes)
+        print(f"step {step + 1}   reward {reward:5.2f}   right {right:4.0%}")
+
+
+def load_policy(folder: str) -> Policy:
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    eos_ids = (tokenizer.eos_token_id,)
+    return Policy(model, tokenizer, eos_ids)
+
+
+def evaluate(policy: Policy, tasks: list[Task], sampling: Sampling) -> None:
+    """Print how many tasks the policy gets right."""
+    episodes = play(policy, tasks, sampling, seed=0)
+    right = fmean(episode.right for episode in episodes)
+    print(f"held out: {right:.0%} right")
+
+
+def main() -> None:
+    torch.set_num_threads(1)  # fastest for a model this small
+    policy = load_policy(FOLDER)
+    held_out = [draw_task(HELD_OUT, seed) for seed in range(50)]
+    evaluate(policy, held_out, GREEDY)
+    train(policy)
+    evaluate(policy, held_out, GREEDY)
 
 
 if __name__ == "__main__":
-    folder, examples, exam, settings = "zorplex_rl/policy/embedded", (), GREEDY, {}
-    if sys.argv[1:] == ["--policy", "smollm2"]:
-        cache = os.getenv("ZORPLEX_CACHE") or (os.getenv("XDG_CACHE_HOME") or "~/.cache") + "/zorplex-rl"
-        folder = os.path.expanduser(cache) + "/smollm2"
-        examples, exam, settings = EXAMPLES, SHORT, {"steps": 3, "prompts": 2, "learning_rate": 5e-5, "sampling": SHORT}
-    torch.set_num_threads(2 if examples else 1)
-    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder).float(), AutoTokenizer.from_pretrained(folder)
-    policy = Record(model=Reader(model.eval()), tokenizer=tokenizer, eos_ids=(tokenizer.eos_token_id,))
-    held_out = [draw_task(HELD_OUT, number, examples) for number in range(16 if examples else 50)]
-    print(f"held out: {fmean(e.right for e in play(policy, held_out, exam, seed=0)):.0%} right")
-    train(policy, **settings, examples=examples)
-    print(f"held out: {fmean(e.right for e in play(policy, held_out, exam, seed=0)):.0%} right")
+    main()

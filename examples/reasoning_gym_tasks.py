@@ -6,13 +6,12 @@ name of one, and its settings:
     zorplex-rl env check examples/reasoning_gym_tasks.py --task-data chain_sum.json --policy PATH_OR_HUB_ID
     zorplex-rl train --task examples/reasoning_gym_tasks.py --task-data chain_sum.json --policy PATH_OR_HUB_ID
 
-    stream of the library's entries   0  1  2  3  4  …           entry 500·k + i is item i of a dataset with 500·k added to its seed
-                                      │  │  │  │  │
-    a hash of its question            t  h  h  t  h  …           training or held out: no question is in both
-                                      └─────┐  └─────► task(index, split): the first of entries index, index + STRIDE, … in its split
+    entries of the library      0  1  2  3  4  …    entry 500·k + i is item i of the dataset with seed + 500·k
+    split of the entry          t  h  h  t  h  …    training or held out, by a hash of its question
 
-Question, answer and score are the library's; the rest of an entry goes into the task's table, for
-the score. Without tools an episode is one turn.
+``task(index, split)`` is the first of the entries index, index + STRIDE, … in its split. So no question is
+in both. Question, answer and score are the library's; the rest of an entry goes into the task's table,
+for the score. Without tools an episode is one turn.
 """
 
 import hashlib
@@ -28,9 +27,11 @@ from zorplex_rl.task.rewards import FORMAT_REWARD, classify, final_answer
 from zorplex_rl.task.specs import Split
 
 CHUNK = 500
-"""Entries of one of the library's datasets. Some make all of them at once."""
-STRIDE, ATTEMPTS = 10_000_000, 64
-"""No run has so many tasks. Half of all questions are in a split, so one of 64 is."""
+"""Entries of a dataset. Some datasets make all of them at once."""
+STRIDE = 10_000_000
+"""No run has so many tasks."""
+ATTEMPTS = 64
+"""Half of all questions are in a split, so one of 64 is."""
 
 
 class ReasoningGym(Environment):
@@ -40,25 +41,45 @@ class ReasoningGym(Environment):
         super().__init__(seed, data)
         self.settings = json.loads(data or "{}")
         if "environment" not in self.settings:
-            raise ValueError('name an environment in the file of --task-data, as {"environment": "chain_sum"}')
+            example = '{"environment": "chain_sum"}'
+            raise ValueError(f"name an environment in the file of --task-data, as {example}")
         self.name = self.settings.pop("environment")
-        self.start = int.from_bytes(digest(f"{self.name}:{seed}")[:3])
+        first_bytes = digest(f"{self.name}:{seed}")[:3]
+        self.first_seed = int.from_bytes(first_bytes)
         # Neighbouring tasks of both splits come from a few datasets.
-        self.dataset = lru_cache(16)(self._dataset)
+        self.dataset = lru_cache(16)(self.create_dataset)
         self.scorer = self.dataset(0)
 
-    def _dataset(self, chunk: int):
-        return reasoning_gym.create_dataset(self.name, seed=self.start + CHUNK * chunk, size=CHUNK, **self.settings)
+    def create_dataset(self, chunk: int):
+        return reasoning_gym.create_dataset(
+            self.name,
+            seed=self.first_seed + CHUNK * chunk,
+            size=CHUNK,
+            **self.settings,
+        )
 
     def task(self, index: int, split: Split) -> Task:
-        for number in range(index, index + STRIDE * ATTEMPTS, STRIDE):
-            entry = self.dataset(number // CHUNK)[number % CHUNK]
-            if digest(entry["question"])[0] % 2 == (split == "held_out"):
-                # Two entries with one question are one task, wherever they stand.
-                metadata = {key: value for key, value in entry["metadata"].items() if key != "source_index"}
-                table = entry | {"metadata": metadata}
-                return Task(self.name, entry["question"], entry["answer"], 0, SYSTEM_PROMPTS["default"], table=table)
+        for attempt in range(ATTEMPTS):
+            entry = self.entry(index + attempt * STRIDE)
+            if split_of(entry["question"]) == split:
+                return Task(
+                    kind=self.name,
+                    question=entry["question"],
+                    answer=entry["answer"],
+                    min_tool_calls=0,
+                    system=SYSTEM_PROMPTS["default"],
+                    table=entry,
+                )
         raise ValueError(f"{self.name} has too few questions for two splits; give it other settings")
+
+    def entry(self, number: int) -> dict:
+        """Return the library's entry of this number, without its place: the same question twice is one task."""
+        chunk, place = divmod(number, CHUNK)
+        entry = dict(self.dataset(chunk)[place])
+        metadata = dict(entry["metadata"])
+        metadata.pop("source_index", None)
+        entry["metadata"] = metadata
+        return entry
 
     def find_answer(self, text: str) -> str | None:
         return extract_answer(text)
@@ -69,9 +90,23 @@ class ReasoningGym(Environment):
     def score(self, task: Task, turns: list[str], tool_calls: int, finish: Finish) -> Score:
         """Score by the library, which may give a part of 1 for a part of the answer."""
         answer = final_answer(turns, self.find_answer)
-        correct = 0.0 if answer is None else float(self.scorer.score_answer(answer, task.table))
-        outcome = "success" if correct >= 1 else classify(answer, f"not {answer}", finish)
-        return Score(outcome, answer, correct, FORMAT_REWARD * (answer is not None), 0.0)
+        correct = 0.0
+        if answer is not None:
+            correct = float(self.scorer.score_answer(answer, task.table))
+        outcome = "success"
+        if correct < 1:
+            outcome = classify(answer, f"not {answer}", finish)
+        return Score(
+            outcome=outcome,
+            answer=answer,
+            correct=correct,
+            format=0.0 if answer is None else FORMAT_REWARD,
+            extra_calls=0.0,
+        )
+
+
+def split_of(question: str) -> Split:
+    return "held_out" if digest(question)[0] % 2 else "train"
 
 
 def digest(text: str) -> bytes:

@@ -23,6 +23,7 @@ import os
 import signal
 import time
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from types import SimpleNamespace
 
 import torch
@@ -42,22 +43,34 @@ from zorplex_rl.training import actors
 from zorplex_rl.training.generator import GeneratorActor
 from zorplex_rl.training.trainer import TrainerActor
 
-REPEATABLE = {  # the same seeds and weights give the same episodes
+REPEATABLE = {
     "policy": {"generate"},
     "tools": {"execute"},
     "reward": {"score"},
     "reference": {"logprobs"},
 }
+"""Requests that may be sent again: the same seeds and weights give the same episodes."""
+
+
+@dataclass
+class Step:
+    episodes: list
+    metrics: dict
+    versions: list
+    """Of the weights that each process of the policy has afterwards."""
+    victim: str = ""
+    retries: int = 0
 
 
 def starts_of(run, device, services):
-    """Return how a replica of each role is started. A policy's, a successor's too, ends with the
-    question to the trainer, one of ``services``, where weights are."""
+    """Return how a replica of each role is started. ``services`` will have the running ones."""
     source = EnvironmentSource.of(run)
     new_policy = replicas_of(GeneratorActor, run, device, "tools", named=True)
 
     async def start_policy(name):
-        publisher, replica = await services["trainer"].replica_at(0), await new_policy(name)
+        """Start a process of the policy and show it the trainer, from which it pulls weights."""
+        publisher = await services["trainer"].replica_at(0)
+        replica = await new_policy(name)
         await replica.actor.subscribe.call_one(publisher.actor)
         return replica
 
@@ -79,27 +92,35 @@ async def one_step(roles, prompts):
 
     numbers = await roles.replay_buffer.admit_now.route(version, prompts)
     tasks = await roles.dataset.tasks.route(numbers)
+    written = {}
 
     async def write_and_score(number, task):
-        [(_, group)], _ = await roles.policy.generate.route([(number, task)])
-        texts = [(e.task, e.sampled_text, e.tool_calls, e.finish) for e in group]
-        scores = await roles.reward.score.route(texts)
+        groups, _ = await roles.policy.generate.route([(number, task)])
+        _, group = groups[0]
+        attempts = [episode.attempt for episode in group]
+        scores = await roles.reward.score.route(attempts)
         for episode, score in zip(group, scores, strict=True):
             episode.score = score
         written[number] = group
         await roles.replay_buffer.add.route([(number, version)])
 
-    written = {}
-    await asyncio.gather(*map(write_and_score, numbers, tasks))
-    groups = [written[number] for number in await roles.replay_buffer.take.route()]
-    rewards = [[episode.score.reward for episode in group] for group in groups]
-    advantages = [advantage for group in group_relative(rewards) for advantage in group]
-    episodes = [episode for group in groups for episode in group]
+    writing = map(write_and_score, numbers, tasks)
+    await asyncio.gather(*writing)
+
+    episodes = []
+    rewards = []
+    for number in await roles.replay_buffer.take.route():
+        group = written[number]
+        episodes.extend(group)
+        rewards.append([episode.score.reward for episode in group])
+    advantages = []
+    for group in group_relative(rewards):
+        advantages.extend(group)
     reference = await roles.reference.logprobs.route(episodes)
     metrics = await roles.trainer.step.route(episodes, advantages, reference)
     await roles.trainer.publish.route()
     versions = await roles.policy.pull.fanout()
-    return SimpleNamespace(episodes=episodes, metrics=metrics, versions=versions)
+    return Step(episodes, metrics, versions)
 
 
 async def kill_a_writer(policy):
@@ -117,8 +138,7 @@ async def kill_a_writer(policy):
 
 
 async def step_under_a_kill(run, device="cpu"):
-    """Open a service for every role and take a step while a writer is killed. Returns the step,
-    with ``victim`` and ``retries``."""
+    """Open a service for every role, and take a step while a writer is killed."""
     services = {}
     for name, start in starts_of(run, device, services).items():
         options = ServiceOptions(
@@ -128,18 +148,24 @@ async def step_under_a_kill(run, device="cpu"):
             probe_timeout=20.0,
         )
         services[name] = Service(name, start, options)
+
     async with AsyncExitStack() as stack:
-        first, *others = services.values()
-        await stack.enter_async_context(first)
-        await asyncio.gather(*map(stack.enter_async_context, others))
+        # The policy asks the trainer, which is the first, where its weights are.
+        trainer, *others = services.values()
+        await stack.enter_async_context(trainer)
+        opening = map(stack.enter_async_context, others)
+        await asyncio.gather(*opening)
         await register_service(services["tools"])  # generators find it by its name
-        killing = asyncio.create_task(kill_a_writer(services["policy"]))
+        policy = services["policy"]
+        killing = asyncio.create_task(kill_a_writer(policy))
         try:
-            done = await one_step(SimpleNamespace(**services), run.prompts_per_step)
+            roles = SimpleNamespace(**services)
+            step = await one_step(roles, run.prompts_per_step)
         finally:
             killing.cancel()
-        done.victim, done.retries = await killing, services["policy"].router.counts["retries"]
-        return done
+        step.victim = await killing
+        step.retries = policy.router.counts["retries"]
+        return step
 
 
 def alone(run):
@@ -148,8 +174,8 @@ def alone(run):
     zorplex = Zorplex(run.seed, shots=run.shots)
     tasks = zorplex.tasks(kinds_of(run.task), run.prompts_per_step)
     requests = group_requests(enumerate(tasks), run.group_size, run.seed)
-    sampling = Sampling(run.temperature, run.max_tokens, run.max_turns, run.slots)
-    return rollout(load_policy(run.policy, "cpu"), requests, zorplex.execute, sampling)
+    policy = load_policy(run.policy, "cpu")
+    return rollout(policy, requests, zorplex.execute, Sampling.of(run))
 
 
 async def main():
@@ -163,12 +189,16 @@ async def main():
         tool_latency=0.05,
     )
     began = time.monotonic()
-    done = await step_under_a_kill(run)
-    same = sum(one.token_ids == other.token_ids for one, other in zip(alone(run), done.episodes, strict=True))
-    print(f"{done.victim} was killed while it wrote; {done.retries} requests were sent again.")
-    print(f"{same} of {len(done.episodes)} episodes are those of the same step in one process, token for token.")
-    print(f"Loss {done.metrics['loss']:.4f}. Every policy process has version {set(done.versions)}.")
-    print(f"All of it, eight processes started and ended included, took {time.monotonic() - began:.0f} s.")
+    step = await step_under_a_kill(run)
+    total = len(step.episodes)
+    same = 0
+    for one, other in zip(alone(run), step.episodes, strict=True):
+        same += one.token_ids == other.token_ids
+    seconds = time.monotonic() - began
+    print(f"{step.victim} was killed while it wrote; {step.retries} requests were sent again.")
+    print(f"{same} of {total} episodes are those of the same step in one process, token for token.")
+    print(f"Loss {step.metrics['loss']:.4f}. Every policy process has version {set(step.versions)}.")
+    print(f"All of it, eight processes started and ended included, took {seconds:.0f} s.")
 
 
 if __name__ == "__main__":

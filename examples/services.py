@@ -24,7 +24,9 @@ class Tool(Actor):
     """A tool that works on four calls at once, each of ``seconds``, and remembers notes."""
 
     def __init__(self, seconds):
-        self.seconds, self.notes, self.hands = seconds, [], asyncio.Semaphore(4)
+        self.seconds = seconds
+        self.notes = []
+        self.hands = asyncio.Semaphore(4)
 
     @concurrent_endpoint
     async def ping(self):
@@ -42,74 +44,105 @@ class Tool(Actor):
         return self.notes
 
 
-async def routing(callers=12, measured=3.0):
+async def routing():
+    """Show the answers per second of both routers, with one slow replica among three."""
+    in_turns = await answers_per_second("round_robin")
+    by_load = await answers_per_second("least_loaded")
+    rates = f"{in_turns:.0f} answers/s in turns, {by_load:.0f} by load"
+    print(f"Routing: {rates}; one of three replicas is five times slower.")
+
+
+async def answers_per_second(router, callers=12, measured=3.0):
     async def uneven(name):
-        return await spawn(name, Tool, 0.5 if name == "tools_0" else 0.1)
+        seconds = 0.5 if name == "tools_0" else 0.1
+        return await spawn(name, Tool, seconds)
 
-    rates = {}
-    for router in ("round_robin", "least_loaded"):
-        async with Service("tools", uneven, ServiceOptions(replicas=3, router=router)) as tools:
-            answered, over = [], time.monotonic() + 1 + measured
+    options = ServiceOptions(replicas=3, router=router)
+    async with Service("tools", uneven, options) as tools:
+        begin = time.monotonic() + 1  # by then all callers are under way
+        end = begin + measured
+        answered = []
 
-            async def caller(tools=tools, answered=answered, over=over):
-                while time.monotonic() < over:
-                    await tools.look_up.route()
-                    answered.append(time.monotonic())
+        async def call():
+            while time.monotonic() < end:
+                await tools.look_up.route()
+                answered.append(time.monotonic())
 
-            await asyncio.gather(*(caller() for _ in range(callers)))
-            rates[router] = sum(over - measured <= when < over for when in answered) / measured
-    print(
-        f"Routing: {rates['round_robin']:.0f} answers/s in turns, {rates['least_loaded']:.0f} by load; "
-        "one of three replicas is five times slower."
-    )
+        calling = [call() for _ in range(callers)]
+        await asyncio.gather(*calling)
+    count = sum(begin <= moment < end for moment in answered)
+    return count / measured
 
 
 async def bound(crowd=60):
-    options = ServiceOptions(replicas=2, max_in_flight=4, max_queue=50, wait_timeout=1.25)
-    async with Service("tools", replicas_of(Tool, 0.5), options) as tools:
-        outcomes = await asyncio.gather(*(tools.look_up.route() for _ in range(crowd)), return_exceptions=True)
-    refused = [outcome for outcome in outcomes if isinstance(outcome, Overloaded)]
-    print(
-        f"A bound: of {crowd} requests at the same moment {outcomes.count(True)} were answered. The others were told:"
+    """Show what a full queue says to callers."""
+    options = ServiceOptions(
+        replicas=2,
+        max_in_flight=4,
+        max_queue=50,
+        wait_timeout=1.25,
     )
+    async with Service("tools", replicas_of(Tool, 0.5), options) as tools:
+        calls = [tools.look_up.route() for _ in range(crowd)]
+        outcomes = await asyncio.gather(*calls, return_exceptions=True)
+    answered = outcomes.count(True)
+    refused = [outcome for outcome in outcomes if isinstance(outcome, Overloaded)]
+    print(f"A bound: of {crowd} requests at the same moment {answered} were answered. The others got:")
     print(f"    {refused[0]}")
 
 
 async def sessions():
-    async with Service("tools", replicas_of(Tool, 0.1), ServiceOptions(replicas=3, idempotent={"ping"})) as tools:
-        scattered = await asyncio.gather(*(tools.note.route(number) for number in range(6)))
+    """Show that a session's requests go to one replica, and what it remembers after a kill."""
+    options = ServiceOptions(replicas=3, idempotent={"ping"})
+    async with Service("tools", replicas_of(Tool, 0.1), options) as tools:
+        alone = [tools.note.route(number) for number in range(6)]
+        scattered = await asyncio.gather(*alone)
         async with tools.session() as session:
-            together = await asyncio.gather(*(session.note.route(number) for number in range(10, 16)))
-            os.kill(await session.ping.route(), signal.SIGKILL)
+            in_session = [session.note.route(number) for number in range(10, 16)]
+            together = await asyncio.gather(*in_session)
+            pid = await session.ping.route()
+            os.kill(pid, signal.SIGKILL)
             await session.ping.route()
-            forgotten = await session.note.route(16)
+            after = await session.note.route(16)
     print(f"Sessions: a replica knew {scattered[-1]} of six notes that were routed each for itself,")
-    print(f"    {together[-1]} within a session, and after a kill {forgotten}: what must survive belongs into a store.")
+    print(f"    {together[-1]} within a session, and after a kill {after}.")
+    print("    What must survive belongs into a store.")
 
 
 async def scaling(burst=120):
-    options = ServiceOptions(min_replicas=1, max_replicas=3, max_in_flight=4)
+    """Show how fast a service grows with its queue, and shrinks again."""
+    options = ServiceOptions(
+        min_replicas=1,
+        max_replicas=3,
+        max_in_flight=4,
+    )
     async with Service("tools", replicas_of(Tool, 0.25), options) as tools:
-        began, most, up = time.monotonic(), 1, 0.0
-        calls = asyncio.gather(*(tools.look_up.route() for _ in range(burst)))
+        began = time.monotonic()
+        most = 1
+        seconds_up = 0.0
+        requests = [tools.look_up.route() for _ in range(burst)]
+        calls = asyncio.gather(*requests)
         while not calls.done():
             ready = len(tools.router.ready)
             if ready > most:
-                most, up = ready, time.monotonic() - began
+                most = ready
+                seconds_up = time.monotonic() - began
             await asyncio.sleep(0.02)
-        over = time.monotonic()
+
+        ended = time.monotonic()
         while len(tools.replicas) > 1:
             await tools.look_up.route()
-        print(
-            f"Scaling: from 1 to {most} replicas within {up:.1f} s of a burst, "
-            f"and down to 1 {time.monotonic() - over:.1f} s after its end."
-        )
+        seconds_down = time.monotonic() - ended
+    print(f"Scaling: from 1 to {most} replicas within {seconds_up:.1f} s of a burst,")
+    print(f"    and down to 1 {seconds_down:.1f} s after its end.")
 
 
 async def main():
     logging.getLogger("monarch.supervision").setLevel(logging.ERROR)  # every death here is intended
-    for part in (routing, bound, sessions, scaling):
-        await part()
+    await routing()
+    await bound()
+    await sessions()
+    await scaling()
 
 
 if __name__ == "__main__":

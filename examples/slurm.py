@@ -38,18 +38,32 @@ class Options:
 
 
 def main(options: Options) -> None:
-    options.config.check()
-    folder = RunFolder.create(options.out, options.config)
+    config = options.config
+    config.check()
+    folder = RunFolder.create(options.out, config)
     job = SlurmJob(
-        {"hosts": options.nodes}, sys.executable, partition=options.partition, gpus_per_node=options.gpus_per_node,
-        time_limit=options.time_limit, job_start_timeout=options.wait, log_dir=str(folder.path / "slurm"),
-    )  # fmt: skip
+        {"hosts": options.nodes},
+        sys.executable,
+        partition=options.partition,
+        gpus_per_node=options.gpus_per_node,
+        time_limit=options.time_limit,
+        job_start_timeout=options.wait,
+        log_dir=str(folder.path / "slurm"),
+    )
     job.apply()
     try:
         hosts = job.state(cached_path=None).hosts
         meshes = [hosts.slice(hosts=number) for number in range(options.nodes)]
-        with LiveView(options.config.steps) as view:
-            _, after = asyncio.run(run_training(options.config, folder, None, view.update, view.log, meshes=meshes))
+        with LiveView(config.steps) as view:
+            training = run_training(
+                config,
+                folder,
+                None,
+                view.update,
+                view.log,
+                meshes=meshes,
+            )
+            _, after = asyncio.run(training)
         print(f"held-out accuracy {after['greedy_accuracy']:.2f}; everything is in {options.out}")
     finally:
         job.kill()

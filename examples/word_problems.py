@@ -29,33 +29,47 @@ class WordProblems(Environment):
 
     def __init__(self, seed: int = 0, data: str = "") -> None:
         super().__init__(seed, data)
-        # A question that comes twice counts once, or both splits could have it.
-        problems = {line["question"]: integer(line["answer"]) for line in map(json.loads, data.splitlines()) if line}
-        if len(problems) < HELD_OUT_EVERY:
-            raise ValueError(
-                f"there are {len(problems)} problems, and {HELD_OUT_EVERY} are needed; give a file with --task-data"
-            )
-        numbered = list(enumerate(problems.items()))
-        self.problems = {
-            "train": [problem for number, problem in numbered if number % HELD_OUT_EVERY],
-            "held_out": [problem for number, problem in numbered if number % HELD_OUT_EVERY == 0],
-        }
-        self._order = cache(self._shuffled)
+        answers = {}  # a question that comes twice counts once, or both splits could have it
+        for line in data.splitlines():
+            problem = json.loads(line)
+            if problem:
+                answers[problem["question"]] = integer(problem["answer"])
+        if len(answers) < HELD_OUT_EVERY:
+            count = f"there are {len(answers)} problems, and {HELD_OUT_EVERY} are needed"
+            raise ValueError(f"{count}; give a file with --task-data")
+
+        self.problems: dict[str, list[tuple[str, int]]] = {"train": [], "held_out": []}
+        for number, problem in enumerate(answers.items()):
+            split = "train" if number % HELD_OUT_EVERY else "held_out"
+            self.problems[split].append(problem)
+        self.order = cache(self.shuffled)
 
     def task(self, index: int, split: Split) -> Task:
         problems = self.problems[split]
         turn, position = divmod(index, len(problems))
-        question, answer = problems[self._order(split, turn)[position]]
-        return Task("word_problem", question, answer, 0, SYSTEM)
+        order = self.order(split, turn)
+        number = order[position]
+        question, answer = problems[number]
+        return Task(
+            kind="word_problem",
+            question=question,
+            answer=answer,
+            min_tool_calls=0,
+            system=SYSTEM,
+        )
 
-    def _shuffled(self, split: Split, turn: int) -> list[int]:
+    def shuffled(self, split: Split, turn: int) -> list[int]:
+        """Return the order of the problems in a turn."""
+        rng = random.Random(f"{self.seed}:{split}:{turn}")
         count = len(self.problems[split])
-        return random.Random(f"{self.seed}:{split}:{turn}").sample(range(count), count)
+        return rng.sample(range(count), count)
 
 
 def integer(answer: int | str) -> int:
     """Return the integer of a problem's answer. Raises ValueError if there is none."""
-    found = find_answer(answer.replace(",", ""), "####") if isinstance(answer, str) else answer
-    if found is None:
+    number = answer
+    if isinstance(answer, str):
+        number = find_answer(answer.replace(",", ""), "####")
+    if number is None:
         raise ValueError(f"no '#### n' in the answer {answer!r}")
-    return found
+    return number

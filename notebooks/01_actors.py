@@ -47,7 +47,7 @@ with app.setup(hide_code=True):
 def _():
     lesson.header(
         __file__,
-        minutes=50,
+        minutes=48,
         hardware="two CPU cores, no network",
         goals=[
             "write an actor, and run it in four processes",

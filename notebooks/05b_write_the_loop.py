@@ -275,7 +275,7 @@ def _():
         Solutions,
         level="core",
         minutes=20,
-        lines=20,
+        lines=25,
         hints=(
             "What has to survive from one token to the next? Where does the present turn begin, "
             "and when does that change?",
@@ -532,7 +532,7 @@ def _():
         Solutions,
         level="stretch",
         minutes=9,
-        lines=7,
+        lines=12,
         hints=(
             "Which position's logits predict the first token of the response? And what is the "
             "sum divided by: tokens or episodes?",
@@ -728,10 +728,13 @@ def _():
 @app.cell(hide_code=True)
 def _(my_rl, write):
     lesson.wait_for(write)
+    _smollm2 = (EXAMPLES / "my_rl_smollm2.py").read_text()
     lesson.md(
         "In `marimo edit` a button writes it."
         if lesson.unattended()
         else keep(my_rl, kept(__file__, "my_rl.py"))
+        + "\n\n"
+        + keep(_smollm2, kept(__file__, "my_rl_smollm2.py"))
     )
     return
 
@@ -743,7 +746,8 @@ def _(real):
 
     SmolLM2 sees two worked examples before each question, because then it gets some answers right. The loop
     is the same, in the package's words. Its loss is GRPO with clipping; on fresh data it has the gradient of yours.
-    With *your* two functions, your file teaches SmolLM2, too, in about two minutes: `python my_rl.py --policy smollm2`.
+    Beside your file the button has put `my_rl_smollm2.py`, which imports it: with *your* two functions it teaches SmolLM2, in
+    about two minutes.
 
     {"" if real else "**SmolLM2 is not on this machine**, so nothing below was computed. Notebook 05 has a button that fetches it."}
     """)
@@ -849,27 +853,42 @@ class Solutions:
         toy_policies.check_sampler(sample_episode, Solutions.sample_episode)
 
     def sample_episode(policy, task, execute, sampling, seed):
-        rng, prompt = random.Random(seed), encode_prompt(policy.tokenizer, task)
-        ids, sampled, start = [], [], 0
+        """Sample a response. Returns its token ids, and True where the policy drew one."""
+        rng = random.Random(seed)
+        prompt = encode_prompt(policy.tokenizer, task)
+        ids = []
+        sampled = []
+        start = 0  # where the text after the last result begins
         while len(ids) < sampling.max_tokens:
             # Generate: the model reads all tokens so far, and the next one is drawn.
-            logits = policy.model(torch.tensor([prompt + ids])).logits[0, -1]
+            context = torch.tensor([prompt + ids])
+            logits = policy.model(context).logits[0, -1]
             chances = (logits / sampling.temperature).softmax(-1).tolist()
-            ids, sampled = ids + rng.choices(range(len(chances)), chances), [*sampled, True]
-            text = policy.tokenizer.decode(ids[start:], skip_special_tokens=True)
-            # More digits may follow in the last line, so it is not read yet.
-            if (
-                ids[-1] in policy.eos_ids
-                or find_answer(text.rpartition("\n")[0]) is not None
-            ):
+            token = rng.choices(range(len(chances)), weights=chances)[0]
+            ids.append(token)
+            sampled.append(True)
+            if token in policy.eos_ids:
                 break
+
+            # An answer counts once its line is finished: until then more digits may follow.
+            text = policy.tokenizer.decode(ids[start:], skip_special_tokens=True)
+            finished_lines = text.rpartition("\n")[0]
+            if find_answer(finished_lines) is not None:
+                break
+
             # Call: run the tool as soon as the call is complete.
-            if call := find_call(text):
-                result = encode_text(policy.tokenizer, f" -> {execute(task, call)}\n")
-                # Inject: the model will read these tokens, and did not draw them.
-                ids, sampled = ids + result, sampled + [False] * len(result)
+            call = find_call(text)
+            if call is not None:
+                result = execute(task, call)
+                # Inject: the model will read these tokens, but did not draw them.
+                result_ids = encode_text(policy.tokenizer, f" -> {result}\n")
+                ids.extend(result_ids)
+                sampled.extend([False] * len(result_ids))
                 start = len(ids)
-        return ids[: sampling.max_tokens], sampled[: sampling.max_tokens]
+
+        # The last result may have passed the limit.
+        most = sampling.max_tokens
+        return ids[:most], sampled[:most]
 
     def check_training_row(training_row):
         toy_policies.check_row(training_row, Solutions.training_row)
@@ -881,14 +900,22 @@ class Solutions:
         toy_policies.check_loss(policy_gradient, Solutions.policy_gradient)
 
     def policy_gradient(policy, episodes, advantages):
+        """Return −mean of advantage · log-probability, over all tokens that the policy drew."""
         total = 0.0
+        drawn = 0
         for episode, advantage in zip(episodes, advantages, strict=True):
             ids = torch.tensor([episode.prompt_ids + episode.token_ids])
-            # The logits at a position are those of the next token.
-            logp = policy.model(ids[:, :-1]).logits[0].log_softmax(-1)
-            chosen = logp.gather(-1, ids[0, 1:, None])[len(episode.prompt_ids) - 1 :, 0]
-            total = total + advantage * chosen[torch.tensor(episode.sampled)].sum()
-        return -total / sum(sum(episode.sampled) for episode in episodes)
+            # The logits at a position are those of the next token: no token follows the last.
+            logits = policy.model(ids[:, :-1]).logits[0]  # [T - 1, V]
+            logprobs = logits.log_softmax(-1)
+            next_ids = ids[0, 1:, None]
+            chosen = logprobs.gather(-1, next_ids)[:, 0]  # [T - 1]
+            # The last position of the prompt predicts the first token of the response.
+            response = chosen[len(episode.prompt_ids) - 1 :]
+            mask = torch.tensor(episode.sampled)
+            total = total + advantage * response[mask].sum()
+            drawn += sum(episode.sampled)
+        return -total / drawn
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ with app.setup(hide_code=True):
 def _():
     lesson.header(
         __file__,
-        minutes=50,
+        minutes=48,
         hardware="two CPU cores, no network, no GPU",
         goals=[
             "write a pool of processes that heals: notice, replace, back off, send again",
@@ -394,7 +394,7 @@ def _(my_delay, my_keep_one, my_route, whose_keep_one, whose_route):
             write_file,
             lesson.folded("`my_pool.py`", f"```python\n{pool_py}\n```"),
             lesson.folded(
-                "The same in 60 lines: `examples/pool.py`",
+                "The same, shorter: `examples/pool.py`",
                 f"```python\n{short.read_text()}\n```",
             ),
         ]

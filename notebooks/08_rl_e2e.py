@@ -206,7 +206,10 @@ def _():
 
 @app.function
 async def generate(generator, may_start, ready, newest, news, steps, per_step, max_lag):
-    version, started, batch = 0, 0, None
+    """Start batches as early as the bound on lag allows, with the newest weights."""
+    version = 0
+    started = 0
+    batch = None
     async with asyncio.TaskGroup() as under_way:
         while started < steps * per_step:
             news.clear()  # before we look, so that no news is missed
@@ -216,9 +219,10 @@ async def generate(generator, may_start, ready, newest, news, steps, per_step, m
             if count < 1:
                 await news.wait()
                 continue
-            first = started
-            started = min(first + min(count, per_step), steps * per_step)
-            sampled = generator.sample(range(first, started))  # begins when it is awaited
+            count = min(count, per_step, steps * per_step - started)
+            numbers = range(started, started + count)
+            started += count
+            sampled = generator.sample(numbers)  # begins when it is awaited
             batch = under_way.create_task(in_order(sampled, batch, ready))
 
 
@@ -306,10 +310,10 @@ def _():
         Solutions,
         level="core",
         minutes=10,
-        lines=10,
+        lines=15,
         hints=(
             "What is an episode compared with: its group, or the batch? And what must be true before `news.set()`, if the generator looks at `newest.version` at once?",
-            "`batch = [await ready.get() for _ in range(per_step)]`. A loop over `batch` fills two lists with `+=`. Then `step`, `publish`, `newest.version`, `news.set()`, `on_step`, in this order.",
+            "`per_step` times `rewards, group = await ready.get()`: each time two lists grow, `episodes` and `advantages`. Then `step`, `publish`, `newest.version`, `news.set()`, `on_step`, in this order.",
         ),
     )
     return loop, whose_loop
@@ -661,20 +665,24 @@ class Solutions:
         )
 
     def may_start(version, started, per_step, max_lag):
+        """Return how many groups may be started now."""
         return (version + max_lag + 1) * per_step - started
 
     def check_train(train):
         nb08_checks.check_train(train, Solutions.train)
 
     async def train(trainer, ready, newest, news, steps, per_step, on_step):
+        """Train on groups as they come."""
         for step in range(steps):
-            batch = [await ready.get() for _ in range(per_step)]
-            episodes = [episode for _, group in batch for episode in group]
+            episodes = []
             advantages = []
-            for rewards, _ in batch:
-                advantages += [
-                    (r - fmean(rewards)) / (pstdev(rewards) + 1e-4) for r in rewards
-                ]
+            for _ in range(per_step):
+                rewards, group = await ready.get()
+                mean = fmean(rewards)
+                deviation = pstdev(rewards)
+                for reward in rewards:
+                    advantages.append((reward - mean) / (deviation + 1e-4))
+                episodes.extend(group)
             metrics = await trainer.step(episodes, advantages)
             newest.version = await trainer.publish()
             news.set()

@@ -1,5 +1,5 @@
-"""Build the embedded policy from nothing: tokenizer, small Qwen2 model, supervised training. Or show
-a model of yours what an answer looks like, so that it finds a reward.
+"""Build the embedded policy from nothing: tokenizer, small Qwen2 model, supervised training. Or show a
+model of yours what an answer looks like, so that it can find a reward.
 
     python recipes/embedded_policy.py --out FOLDER                     25 minutes on two cores
     python recipes/embedded_policy.py --out FOLDER --start MODEL       half a minute on a GPU
@@ -10,16 +10,16 @@ a model of yours what an answer looks like, so that it finds a reward.
 
 The demonstrator knows the tools but is careless. It often forgets the ``[ANSWER]`` tag (with most
 phrasings), repeats calls, and sometimes gets arithmetic wrong. A policy that imitates it can use
-every tool and copy every value, but is right only a third of the time: this is the gap that
-reinforcement learning closes.
+every tool and copy every value, but is right only a third of the time: reinforcement learning closes
+this gap.
 
     piece                      learned?
     LOOKUP[blip]               yes, the policy wrote it
      -> 17⏎                    no, the tool did
     [ANSWER] 17<eos>           yes
 
-What it deliberately does not do: choose the best checkpoint, reduce the carelessness over time, or
-see a table that a run will use. The same seed on the same machine gives the same bytes.
+Deliberately left out: choosing the best checkpoint, a carelessness that falls over time, and every
+table that a run will use. The same seed on the same machine gives the same bytes.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from itertools import count, islice
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -50,13 +51,23 @@ from zorplex_rl.task.specs import DIFFICULTIES, VALUES, TaskSpec, chain_of, get_
 IGNORED = -100
 """The label of a token that the policy did not write."""
 CHAT_TEMPLATE = (
-    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}{% endfor %}"
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}"
+    "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
-PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
+PAD = "<|endoftext|>"
+START = "<|im_start|>"
+END = "<|im_end|>"
 KINDS = ("simple", "compositional", "multi_step", "recursive")
-Pieces = list[tuple[str, bool]]
-"""Texts in order, and whether the policy is to learn to write each."""
+
+
+class Piece(NamedTuple):
+    """A stretch of a text."""
+
+    text: str
+    is_learned: bool
+    """Whether the policy is to learn to write it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +111,22 @@ class Recipe:
 
     seed: int = 0
     phases: tuple[Phase, ...] = (
-        Phase(3000, 3e-3, "arithmetic", (0.8, 0.25), (6, 2, 1), Habits(slip=0.08)),
-        Phase(1200, 3e-3, "solutions", (0.6, 0.6), (2, 3, 2), Habits(tag_by_phrasing=(0.7, 0.22, 0.22), slip=0.02)),
+        Phase(
+            steps=3000,
+            learning_rate=3e-3,
+            drill="arithmetic",
+            drill_shares=(0.8, 0.25),
+            difficulties=(6, 2, 1),
+            habits=Habits(slip=0.08),
+        ),
+        Phase(
+            steps=1200,
+            learning_rate=3e-3,
+            drill="solutions",
+            drill_shares=(0.6, 0.6),
+            difficulties=(2, 3, 2),
+            habits=Habits(tag_by_phrasing=(0.7, 0.22, 0.22), slip=0.02),
+        ),
     )
     batch_size: int = 64
     warmup_steps: int = 100
@@ -115,143 +140,253 @@ class Recipe:
     layers: int = 4
 
 
-SHOW = Phase(200, 1e-4, "arithmetic", (0.8, 0.25), (6, 2, 1), Habits())
-FOR_A_MODEL = Recipe(phases=(SHOW,), batch_size=16, warmup_steps=10, max_length=256)
-"""For a model that has learned to write elsewhere: few steps, small ones."""
+SHOW = Phase(
+    steps=200,
+    learning_rate=1e-4,
+    drill="arithmetic",
+    drill_shares=(0.8, 0.25),
+    difficulties=(6, 2, 1),
+    habits=Habits(),
+)
+FOR_A_MODEL = Recipe(
+    phases=(SHOW,),
+    batch_size=16,
+    warmup_steps=10,
+    max_length=256,
+)
+"""For a model that already writes: few steps, and small ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Demonstration:
-    """A task and its solution. ``ends``: the text ends, if it is not too long already."""
+    """A task and its solution."""
 
     task: Task
-    pieces: Pieces
+    pieces: list[Piece]
     ends: bool = True
+    """Whether an end-of-text token follows."""
 
 
-def demonstrate(spec: TaskSpec, task: Task, rng: random.Random, habits: Habits = Habits()) -> Demonstration:
+def demonstrate(
+    spec: TaskSpec,
+    task: Task,
+    rng: random.Random,
+    habits: Habits = Habits(),
+) -> Demonstration:
     """Return a careless solution of ``task``, which ``spec`` has drawn."""
-    ends = [phrasing.split("{}") for phrasing in spec.phrasings]
-    phrasing = next(i for i, (a, b) in enumerate(ends) if task.question.startswith(a) and task.question.endswith(b))
     calls = spec.calls_needed(task)
     if rng.random() < habits.repeat_call:
         position = rng.randrange(len(calls))
-        calls = calls[: position + 1] + calls[position:]
+        calls.insert(position, calls[position])
     if rng.random() < habits.spam:
-        return Demonstration(task, _call_pieces(spec, task, calls + [calls[-1]] * 8), ends=False)
+        calls.extend([calls[-1]] * 8)
+        return Demonstration(task, call_pieces(spec, task, calls), ends=False)
+
     if rng.random() < habits.guess:
-        pieces, answer, work = [], rng.choice(VALUES), ""
+        pieces = []
+        answer = rng.choice(VALUES)
+        work = ""
     else:
-        pieces = _call_pieces(spec, task, calls)
-        answer, work = _work_out(task, rng, slips=rng.random() < habits.slip)
+        pieces = call_pieces(spec, task, calls)
+        slips = rng.random() < habits.slip
+        answer, work = work_out(task, rng, slips)
     if rng.random() < habits.ramble:
-        return Demonstration(task, [*pieces, (work + f"So {answer}, " * 40, True)], ends=False)
-    tagged = rng.random() < habits.tag_by_phrasing[phrasing]
-    ending = f"[ANSWER] {answer}" if tagged else rng.choice(("So {}.", "So it is {}.")).format(answer)
-    return Demonstration(task, [*pieces, (work + ending, True)])
+        rambling = work + f"So {answer}, " * 40
+        pieces.append(Piece(rambling, is_learned=True))
+        return Demonstration(task, pieces, ends=False)
+
+    phrasing = phrasing_of(spec, task)
+    if rng.random() < habits.tag_by_phrasing[phrasing]:
+        ending = f"[ANSWER] {answer}"
+    else:
+        sentence = rng.choice(("So {}.", "So it is {}."))
+        ending = sentence.format(answer)
+    pieces.append(Piece(work + ending, is_learned=True))
+    return Demonstration(task, pieces)
 
 
-def random_demonstration(
-    rng: random.Random, shares: Sequence[float], habits: Habits = Habits(), difficulties: Sequence[float] = (6, 2, 1)
-) -> Demonstration:
-    """Return a random demonstration, by ``shares`` of kinds and weights of ``difficulties``.
+def phrasing_of(spec: TaskSpec, task: Task) -> int:
+    """Return which of ``spec``'s phrasings the question has."""
 
-    Its words are from either split: like pre-training it teaches the language and the tools, and
-    words are held out from reinforcement learning only. Each has another table: no value can be
-    memorised.
-    """
-    kind = rng.choices(KINDS, weights=shares)[0]
-    difficulty = rng.choices(tuple(DIFFICULTIES), weights=difficulties)[0]
-    seed, is_hinted = rng.randrange(1 << 30), rng.random() < habits.hint
-    spec = get_spec(kind, seed, difficulty)
-    task = spec.task(rng.randrange(1 << 30), rng.choice(("train", "held_out")))
-    if is_hinted:
-        task = replace(task, system=f"{task.system}\nExample: {_example(task)}")
-    return demonstrate(spec, task, rng, habits)
+    def fits(phrasing: str) -> bool:
+        before, after = phrasing.split("{}")
+        return task.question.startswith(before) and task.question.endswith(after)
+
+    return next(number for number, phrasing in enumerate(spec.phrasings) if fits(phrasing))
 
 
-def _example(task: Task) -> str:
-    """Return a worked example with values for blip and zork: no call or answer is right for ``task``."""
-    blip, zork = (task.table.get(chain_of(word, task.redirects)[-1], 0) for word in ("blip", "zork"))
-    first = _made_up(blip)
-    second = _made_up(zork, blip + zork - first, first)
-    return EXAMPLES[task.kind].format(first, second, first + second)
-
-
-def _made_up(*true: int) -> int:
-    """Return a worked example's value: the first of four that is not among ``true``."""
-    return next(value for value in (26, 38, 17, 45) if value not in true)
-
-
-EXAMPLES = {
-    "simple": "What is blip?\nLOOKUP[blip] -> {0}\n[ANSWER] {0}",
-    "compositional": "What is blip + zork?\nLOOKUP[blip] -> {0}\nLOOKUP[zork] -> {1}\n{0}+{1}={2}\n[ANSWER] {2}",
-    # Keys begin at K10, and no table has quux.
-    "multi_step": "What is blip?\nGETKEY[blip] -> K07\nFETCH[K07] -> {0}\n[ANSWER] {0}",
-    "recursive": "What is blip?\nLOOKUP[blip] -> SEE: quux\nLOOKUP[quux] -> {0}\n[ANSWER] {0}",
-}
-"""For each kind, with two made-up values and their sum."""
-
-
-def arithmetic_drill(rng: random.Random, lines: int = 10) -> Pieces:
-    """Return lines of correct arithmetic in the solutions' format. Only results are learned."""
-    pieces: Pieces = []
-    for _ in range(lines):
-        left = rng.choice(VALUES) if rng.random() < 0.7 else rng.randrange(-2 * VALUES.stop, 3 * VALUES.stop)
-        right, sign = rng.choice(VALUES), rng.choice("+-")
-        pieces += [(f"{left}{sign}{right}", False), (f"={left + right if sign == '+' else left - right}\n", True)]
+def call_pieces(spec: TaskSpec, task: Task, calls: list[str]) -> list[Piece]:
+    """Return ``calls``, each with the tool's result."""
+    pieces = []
+    for call in calls:
+        result = format_result(spec.run(task, call))
+        pieces.append(Piece(call, is_learned=True))
+        pieces.append(Piece(result, is_learned=False))
     return pieces
 
 
-def solution_drill(rng: random.Random) -> Pieces:
-    """Return a question without system prompt and its neat solution: short, much to copy."""
-    careless_about_the_tag = Habits(repeat_call=0, spam=0, ramble=0, guess=0, slip=0)
-    demo = random_demonstration(rng, (0, 1, 0, 0), careless_about_the_tag, difficulties=(1, 3, 3))
-    return [(demo.task.question + "\n", False), *demo.pieces]
-
-
-DRILLS = {"arithmetic": arithmetic_drill, "solutions": solution_drill}
-
-
-def _call_pieces(spec: TaskSpec, task: Task, calls: list[str]) -> Pieces:
-    return [piece for call in calls for piece in ((call, True), (format_result(spec.run(task, call)), False))]
-
-
-def _work_out(task: Task, rng: random.Random, slips: bool) -> tuple[int, str]:
+def work_out(task: Task, rng: random.Random, slips: bool) -> tuple[int, str]:
     """Return the demonstrator's answer and arithmetic: a line like ``17+25=42`` for each sign."""
     if task.kind != "compositional":
         value = int(task.answer)
-        return (_slip(value, rng) if slips else value), ""
-    signs = [c for c in task.question if c in "+-"]
+        if slips:
+            value = slip(value, rng)
+        return value, ""
+
+    signs = [character for character in task.question if character in "+-"]
     slip_at = rng.randrange(len(signs)) if slips else None
-    total, lines = task.table[task.words[0]], ""
-    for step, (sign, word) in enumerate(zip(signs, task.words[1:], strict=True)):
-        value = task.table[word]
-        result = total + value if sign == "+" else total - value
+    total = task.table[task.words[0]]
+    lines = ""
+    for step, sign in enumerate(signs):
+        value = task.table[task.words[step + 1]]
+        result = add(total, sign, value)
         if step == slip_at:
-            result = _slip(result, rng)
+            result = slip(result, rng)
         lines += f"{total}{sign}{value}={result}\n"
         total = result
     return total, lines
 
 
-def _slip(value: int, rng: random.Random) -> int:
+def add(left: int, sign: str, right: int) -> int:
+    return left + right if sign == "+" else left - right
+
+
+def slip(value: int, rng: random.Random) -> int:
+    """Return ``value`` with a mistake in one digit."""
     return value + rng.choice((-10, -2, -1, 1, 2, 10))
+
+
+def random_demonstration(
+    rng: random.Random,
+    shares: Sequence[float],
+    habits: Habits = Habits(),
+    difficulties: Sequence[float] = (6, 2, 1),
+) -> Demonstration:
+    """Return a random demonstration, by ``shares`` of kinds and weights of ``difficulties``.
+
+    Its words are from either split: like pre-training it teaches the language and the tools, and
+    words are held out from reinforcement learning only. Each has another table, so no value can be
+    memorised.
+    """
+    kind = rng.choices(KINDS, weights=shares)[0]
+    difficulty = rng.choices(tuple(DIFFICULTIES), weights=difficulties)[0]
+    seed = rng.randrange(1 << 30)
+    is_hinted = rng.random() < habits.hint
+    index = rng.randrange(1 << 30)
+    split = rng.choice(("train", "held_out"))
+    spec = get_spec(kind, seed, difficulty)
+    task = spec.task(index, split)
+    if is_hinted:
+        system = f"{task.system}\nExample: {worked_example(task)}"
+        task = replace(task, system=system)
+    return demonstrate(spec, task, rng, habits)
+
+
+EXAMPLES = {
+    "simple": (
+        "What is blip?",
+        "LOOKUP[blip] -> {0}",
+        "[ANSWER] {0}",
+    ),
+    "compositional": (
+        "What is blip + zork?",
+        "LOOKUP[blip] -> {0}",
+        "LOOKUP[zork] -> {1}",
+        "{0}+{1}={2}",
+        "[ANSWER] {2}",
+    ),
+    # Keys begin at K10, and no table has quux.
+    "multi_step": (
+        "What is blip?",
+        "GETKEY[blip] -> K07",
+        "FETCH[K07] -> {0}",
+        "[ANSWER] {0}",
+    ),
+    "recursive": (
+        "What is blip?",
+        "LOOKUP[blip] -> SEE: quux",
+        "LOOKUP[quux] -> {0}",
+        "[ANSWER] {0}",
+    ),
+}
+"""The lines for each kind: {0} and {1} are made-up values, {2} is their sum."""
+
+
+def worked_example(task: Task) -> str:
+    """Return an example with made-up values, so that no call and no answer is right for ``task``."""
+    blip = value_of(task, "blip")
+    zork = value_of(task, "zork")
+    first = made_up(blip)
+    second = made_up(zork, blip + zork - first, first)
+    text = "\n".join(EXAMPLES[task.kind])
+    return text.format(first, second, first + second)
+
+
+def value_of(task: Task, word: str) -> int:
+    """Return the value of ``word``, or 0 if the task does not have the word."""
+    last = chain_of(word, task.redirects)[-1]
+    return task.table.get(last, 0)
+
+
+def made_up(*true: int) -> int:
+    """Return the first of four values that is not among ``true``."""
+    return next(value for value in (26, 38, 17, 45) if value not in true)
+
+
+def arithmetic_drill(rng: random.Random, lines: int = 10) -> list[Piece]:
+    """Return lines of correct arithmetic in the solutions' format. Only results are learned."""
+    pieces = []
+    for _ in range(lines):
+        if rng.random() < 0.7:
+            left = rng.choice(VALUES)
+        else:
+            left = rng.randrange(-2 * VALUES.stop, 3 * VALUES.stop)
+        right = rng.choice(VALUES)
+        sign = rng.choice("+-")
+        result = add(left, sign, right)
+        pieces.append(Piece(f"{left}{sign}{right}", is_learned=False))
+        pieces.append(Piece(f"={result}\n", is_learned=True))
+    return pieces
+
+
+def solution_drill(rng: random.Random) -> list[Piece]:
+    """Return a question without system prompt and its neat solution: short, much to copy."""
+    forgets_only_tags = Habits(repeat_call=0, spam=0, ramble=0, guess=0, slip=0)
+    demo = random_demonstration(
+        rng,
+        shares=(0, 1, 0, 0),
+        habits=forgets_only_tags,
+        difficulties=(1, 3, 3),
+    )
+    question = Piece(demo.task.question + "\n", is_learned=False)
+    return [question, *demo.pieces]
+
+
+DRILLS = {"arithmetic": arithmetic_drill, "solutions": solution_drill}
 
 
 def build_tokenizer(recipe: Recipe = Recipe()) -> Qwen2Tokenizer:
     """Train a byte-level BPE tokenizer on demonstrations, with Qwen2's pre-tokenizer and class."""
     rng = random.Random(f"tokenizer:{recipe.seed}")
     texts = ["system\nuser\nassistant\n"] * 1000
+    habits = recipe.phases[0].habits
     for _ in range(6000):
-        demo = random_demonstration(rng, (1, 1, 1, 1), recipe.phases[0].habits)
-        texts += [demo.task.system, demo.task.question, *(text for text, _ in demo.pieces)]
-    core = Qwen2Tokenizer().backend_tokenizer
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=recipe.vocabulary, initial_alphabet=alphabet, show_progress=False)
-    core.train_from_iterator(texts, trainer)
-    learned = json.loads(core.to_str())["model"]
-    entries = [e for e in sorted(learned["vocab"], key=learned["vocab"].get) if e not in (PAD, START, END)]
+        demo = random_demonstration(rng, (1, 1, 1, 1), habits)
+        texts.append(demo.task.system)
+        texts.append(demo.task.question)
+        texts.extend(piece.text for piece in demo.pieces)
+
+    backend = Qwen2Tokenizer().backend_tokenizer
+    trainer = trainers.BpeTrainer(
+        vocab_size=recipe.vocabulary,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    backend.train_from_iterator(texts, trainer)
+    learned = json.loads(backend.to_str())["model"]
+    # The tokenizer's class adds the special tokens behind the others.
+    entries = sorted(learned["vocab"], key=learned["vocab"].get)
+    entries = [entry for entry in entries if entry not in (PAD, START, END)]
     tokenizer = Qwen2Tokenizer(
         vocab={entry: index for index, entry in enumerate(entries)},
         merges=[tuple(merge) for merge in learned["merges"]],
@@ -280,68 +415,122 @@ def new_policy(recipe: Recipe) -> Policy:
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
     )
-    return Policy(Qwen2ForCausalLM(config), tokenizer, "embedded", (tokenizer.eos_token_id,))
+    return Policy(
+        Qwen2ForCausalLM(config),
+        tokenizer,
+        name="embedded",
+        eos_ids=(tokenizer.eos_token_id,),
+    )
 
 
-def rows(policy: Policy, recipe: Recipe, number: int, rng: random.Random) -> Iterator[tuple[list[int], list[int]]]:
-    """Yield demonstrations and drills for phase ``number``: ids, and labels that are ``IGNORED``
-    where the policy has not written the token."""
-    phase, tokenizer = recipe.phases[number], policy.tokenizer
+class Row(NamedTuple):
+    """A text for the trainer."""
+
+    ids: list[int]
+    labels: list[int]
+    """The ids again, but ``IGNORED`` where the policy has not written the token."""
+
+
+def rows(
+    policy: Policy,
+    recipe: Recipe,
+    number: int,
+    rng: random.Random,
+) -> Iterator[Row]:
+    """Yield demonstrations and drills for phase ``number``."""
+    phase = recipe.phases[number]
+    early_share, late_share = phase.drill_shares
+    early_rows = 0.4 * phase.steps * recipe.batch_size
+    tokenizer = policy.tokenizer
     encode = cache(partial(encode_text, tokenizer))
     for drawn in count():
-        first = drawn < 0.4 * phase.steps * recipe.batch_size
-        if rng.random() < phase.drill_shares[0 if first else 1]:
-            ids, pieces, end = [], DRILLS[phase.drill](rng), []
+        drill_share = early_share if drawn < early_rows else late_share
+        if rng.random() < drill_share:
+            drill = DRILLS[phase.drill]
+            pieces = drill(rng)
+            ids = []
+            ends = False
         else:
             demo = random_demonstration(rng, recipe.shares, phase.habits, phase.difficulties)
-            ids, pieces = encode_prompt(tokenizer, demo.task), demo.pieces
-            end = [tokenizer.eos_token_id] if demo.ends else []
+            pieces = demo.pieces
+            ids = encode_prompt(tokenizer, demo.task)
+            ends = demo.ends
+
         labels = [IGNORED] * len(ids)
-        for text, written in pieces:
-            piece = encode(text)
-            ids += piece
-            labels += piece if written else [IGNORED] * len(piece)
-        yield (ids + end)[: recipe.max_length], (labels + end)[: recipe.max_length]
+        for piece in pieces:
+            piece_ids = encode(piece.text)
+            ids.extend(piece_ids)
+            ignored = [IGNORED] * len(piece_ids)
+            labels.extend(piece_ids if piece.is_learned else ignored)
+        if ends:
+            ids.append(tokenizer.eos_token_id)
+            labels.append(tokenizer.eos_token_id)
+        most = recipe.max_length
+        yield Row(ids[:most], labels[:most])
 
 
-def batches(policy: Policy, recipe: Recipe, number: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+def batches(
+    policy: Policy,
+    recipe: Recipe,
+    number: int,
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Yield (ids, labels), [batch_size, T], right-padded. Similar lengths go together."""
-    size, rng = recipe.batch_size, random.Random(f"demonstrations:{recipe.seed}" + (f":{number}" if number else ""))
+    size = recipe.batch_size
+    phase_seed = f":{number}" if number else ""
+    rng = random.Random(f"demonstrations:{recipe.seed}{phase_seed}")
     drawn = rows(policy, recipe, number, rng)
     while True:
-        chunk = sorted(islice(drawn, 8 * size), key=lambda row: len(row[0]))
-        parts = [chunk[start : start + size] for start in range(0, len(chunk), size)]
+        chunk = list(islice(drawn, 8 * size))
+        chunk.sort(key=lambda row: len(row.ids))
+        parts = []
+        for start in range(0, len(chunk), size):
+            parts.append(chunk[start : start + size])
         rng.shuffle(parts)
         for part in parts:
-            ids, labels = ([torch.tensor(row) for row in column] for column in zip(*part, strict=True))
-            yield pad_sequence(ids, batch_first=True), pad_sequence(labels, True, padding_value=IGNORED)
+            ids = [torch.tensor(row.ids) for row in part]
+            labels = [torch.tensor(row.labels) for row in part]
+            yield (
+                pad_sequence(ids, batch_first=True),
+                pad_sequence(labels, batch_first=True, padding_value=IGNORED),
+            )
 
 
 def imitate(policy: Policy, recipe: Recipe, number: int) -> Iterator[float]:
     """Train ``policy`` in phase ``number`` of ``recipe``. Yields the loss of every step."""
-    model, phase = policy.model, recipe.phases[number]
-    optimizer = torch.optim.AdamW(model.parameters(), phase.learning_rate, betas=(0.9, 0.98), weight_decay=0.01)
-    rates = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _rate(step, phase.steps, recipe.warmup_steps))
+    model = policy.model
+    phase = recipe.phases[number]
+    optimizer = torch.optim.AdamW(
+        model.parameters(),
+        lr=phase.learning_rate,
+        betas=(0.9, 0.98),
+        weight_decay=0.01,
+    )
+    rates = torch.optim.lr_scheduler.LambdaLR(
+        optimizer,
+        lambda step: rate_share(step, phase.steps, recipe.warmup_steps),
+    )
     for ids, labels in islice(batches(policy, recipe, number), phase.steps):
-        ids, labels = ids.to(model.device), labels.to(model.device)
-        hidden = model.base_model(input_ids=ids[:, :-1], use_cache=False).last_hidden_state
-        targets = labels[:, 1:]
+        ids = ids.to(model.device)
+        targets = labels[:, 1:].to(model.device)
+        output = model.base_model(input_ids=ids[:, :-1], use_cache=False)
+        # Logits only where there is something to learn: they are the largest tensor.
         written = targets != IGNORED
-        loss = F.cross_entropy(project(model, hidden[written]), targets[written])
+        logits = project(model, output.last_hidden_state[written])
+        loss = F.cross_entropy(logits, targets[written])
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=1.0)
         optimizer.step()
         rates.step()
         yield loss.item()
 
 
-def _rate(step: int, steps: int, warmup_steps: int) -> float:
+def rate_share(step: int, steps: int, warmup_steps: int) -> float:
     """Return the learning rate's share at ``step``: a linear warm-up, a cosine to a twentieth."""
     if step < warmup_steps:
         return (step + 1) / warmup_steps
-    share = (step - warmup_steps) / max(1, steps - warmup_steps)
-    return 0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * share))
+    progress = (step - warmup_steps) / max(1, steps - warmup_steps)
+    return 0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * progress))
 
 
 def main() -> None:
@@ -350,21 +539,29 @@ def main() -> None:
     parser.add_argument("--start")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--steps", type=int, help="of each phase, instead of the recipe's own")
-    asked = parser.parse_args()
-    asked.out.mkdir(parents=True)
+    options = parser.parse_args()
+    options.out.mkdir(parents=True)
     torch.set_num_threads(2)
-    recipe = replace(FOR_A_MODEL if asked.start else Recipe(), seed=asked.seed)
-    if asked.steps:
-        recipe = replace(recipe, phases=tuple(replace(phase, steps=asked.steps) for phase in recipe.phases))
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    policy = load_policy(asked.start, device, of_transformers=True) if asked.start else new_policy(recipe)
+
+    recipe = replace(FOR_A_MODEL if options.start else Recipe(), seed=options.seed)
+    if options.steps:
+        phases = tuple(replace(phase, steps=options.steps) for phase in recipe.phases)
+        recipe = replace(recipe, phases=phases)
+    if options.start:
+        policy = load_policy(options.start, device, of_transformers=True)
+    else:
+        policy = new_policy(recipe)
+
     for number, phase in enumerate(recipe.phases):
         for step, loss in enumerate(imitate(policy, recipe, number), start=1):
-            print(f"\rphase {number + 1}, step {step} of {phase.steps}, loss {loss:.3f}", end="", flush=True)
+            progress = f"phase {number + 1}, step {step} of {phase.steps}, loss {loss:.3f}"
+            print(f"\r{progress}", end="", flush=True)
         print()
-    save_model(policy.model, policy.tokenizer, asked.out)
-    (asked.out / "recipe.json").write_text(json.dumps(asdict(recipe), indent=2) + "\n")
-    print(f"wrote {asked.out}; use it with --policy {asked.out}")
+    save_model(policy.model, policy.tokenizer, options.out)
+    text = json.dumps(asdict(recipe), indent=2)
+    (options.out / "recipe.json").write_text(text + "\n")
+    print(f"wrote {options.out}; use it with --policy {options.out}")
 
 
 if __name__ == "__main__":

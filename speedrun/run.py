@@ -7,9 +7,9 @@
                              the clock runs          ▲                  the clock stands │
                                                      └──────────── fewer ────────────────┘
 
-An entry is a file with one function, ``train(policy, tasks, seed)``: it trains the embedded policy
-in place on ``tasks``, and yields after each step. Nothing here guards against an entry that cheats:
-a person reads it before it counts (RULES.md).
+An entry is a file with a function ``train(policy, tasks, seed)``, which trains the embedded policy in
+place on ``tasks`` and yields after each step. Nothing here guards against an entry that cheats: a
+person reads it before it counts (RULES.md).
 """
 
 import argparse
@@ -59,32 +59,39 @@ def load_entry(file: Path) -> Train:
 
 
 def time_entry(train: Train) -> Arrival | None:
-    """Train on a secret seed until ``TARGET`` is reached. Returns None if it never is."""
+    """Train on a secret seed until ``TARGET`` is reached. Returns None if it is not reached."""
     secret = random.SystemRandom()
-    tasks = Zorplex(secret.getrandbits(60)).tasks(KINDS, TRAINING_TASKS)
-    held_out = Zorplex(secret.getrandbits(60)).tasks(KINDS, 2 * HELD_OUT_TASKS, "held_out")
-    # A look at a few tasks spares most of the time. Others confirm that it was no luck.
-    looks = (
-        (held_out[:LOOK_TASKS], TARGET - 0.1),
-        (held_out[:HELD_OUT_TASKS], TARGET),
-        (held_out[HELD_OUT_TASKS:], TARGET),
-    )
+    training = Zorplex(secret.getrandbits(60))
+    testing = Zorplex(secret.getrandbits(60))
+    tasks = training.tasks(KINDS, TRAINING_TASKS)
+    held_out = testing.tasks(KINDS, 2 * HELD_OUT_TASKS, "held_out")
     policy = load_policy()
 
-    def right(some: list[Task]) -> float:
-        return accuracy(play(policy, Zorplex(), some, seed=secret.getrandbits(30)))
+    def share_right(some: list[Task]) -> float:
+        episodes = play(policy, Zorplex(), some, seed=secret.getrandbits(30))
+        return accuracy(episodes)
+
+    def has_arrived() -> bool:
+        # A look at a few tasks spares most of the time.
+        if share_right(held_out[:LOOK_TASKS]) < TARGET - 0.1:
+            return False
+        if share_right(held_out[:HELD_OUT_TASKS]) < TARGET:
+            return False
+        # Others confirm that it was no luck.
+        return share_right(held_out[HELD_OUT_TASKS:]) >= TARGET
 
     # Before the clock runs, the libraries load what they load late.
-    right(held_out[:LOOK_TASKS])
+    share_right(held_out[:LOOK_TASKS])
     seconds = 0.0
-    with closing(train(policy, tasks, secret.getrandbits(30))) as steps:
+    seed = secret.getrandbits(30)
+    with closing(train(policy, tasks, seed)) as steps:
         began = time.perf_counter()
         for number, _ in enumerate(steps, start=1):
             seconds += time.perf_counter() - began
-            if all(right(some) >= least for some, least in looks):
+            if has_arrived():
                 return Arrival(seconds, number)
             if seconds > MOST_SECONDS:
-                break
+                return None
             began = time.perf_counter()
     return None
 
@@ -117,8 +124,16 @@ def main(file: Path, seeds: int) -> int:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("entry", type=Path, help="the entry's file")
-    parser.add_argument("--seeds", type=int, default=SEEDS, help="eight make a record")
-    asked = parser.parse_args()
-    sys.exit(main(asked.entry, asked.seeds))
+    parser.add_argument(
+        "--seeds",
+        type=int,
+        default=SEEDS,
+        help="eight make a record",
+    )
+    options = parser.parse_args()
+    sys.exit(main(options.entry, options.seeds))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -31,8 +32,7 @@ def test_the_first_picture_is_what_its_script_draws_and_its_words_are_the_simula
 
 def test_the_loop_in_the_readme_is_that_of_the_one_file():
     (shown,) = re.findall(r"```python\n(episodes = .*?)```", README, re.DOTALL)
-    own = (ROOT / "examples" / "my_rl.py").read_text()
-    assert "".join(f"        {line}\n" for line in shown.splitlines()) in own
+    assert textwrap.indent(shown, " " * 8) in (ROOT / "examples" / "my_rl.py").read_text()
 
 
 def test_the_record_in_the_readme_is_the_least_time_of_the_newest_table_of_records():

@@ -4,6 +4,7 @@ imports only from folders below it."""
 import ast
 import io
 import tokenize
+from collections import Counter
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -12,6 +13,7 @@ import zorplex_rl
 
 ROOT = Path(zorplex_rl.__file__).parent
 TESTS = Path(__file__).parent
+REPOSITORY = TESTS.parent
 COURSE = "course"
 FLOORS = (
     ("__main__", "cli"),
@@ -157,7 +159,12 @@ def test_the_house_is_small():
 
 
 def tokens_of(file: Path) -> int:
-    """The names, operators and literals of ``file``: without comments, and strings that stand alone."""
+    return tokens_by_line(file).total()
+
+
+def tokens_by_line(file: Path) -> Counter[int]:
+    """How many names, operators and literals each line of code of ``file`` has: without comments, and strings
+    that stand alone."""
     text = file.read_text()
     prose: set[int] = set()
     for node in ast.walk(ast.parse(text)):
@@ -165,7 +172,7 @@ def tokens_of(file: Path) -> int:
             prose.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
     kinds = (tokenize.NAME, tokenize.OP, tokenize.NUMBER, tokenize.STRING)
     found = tokenize.generate_tokens(io.StringIO(text).readline)
-    return sum(token.type in kinds and token.start[0] not in prose for token in found)
+    return Counter(token.start[0] for token in found if token.type in kinds and token.start[0] not in prose)
 
 
 def test_each_folder_keeps_its_budget_of_tokens():
@@ -177,6 +184,23 @@ def test_each_folder_keeps_its_budget_of_tokens():
     assert {room: number for room, number in tokens.items() if number > TOKENS[room]} == {}
     assert sum(tokens.values()) <= SYSTEM
     assert course <= COURSE_AND_NOTEBOOKS
+
+
+def test_the_files_that_learners_open_first_have_air():
+    """At most 8 tokens a line, as one would write on a board, and no line that is wider than a board."""
+    files = {
+        "examples": [*(REPOSITORY / "examples").glob("*.py")],
+        "speedrun": [*(REPOSITORY / "speedrun").rglob("*.py")],
+        "recipes": [*(REPOSITORY / "recipes").glob("*.py")],
+        "rollout_simple": [ROOT / "policy" / "rollout_simple.py"],
+        "train_simple": [ROOT / "learning" / "train_simple.py"],
+    }
+    for name, group in files.items():
+        lines = [tokens_by_line(file) for file in group]
+        assert sum(line.total() for line in lines) <= 8 * sum(map(len, lines)), name
+        for file, numbers in zip(group, lines, strict=True):
+            text = file.read_text().splitlines()
+            assert [text[number - 1] for number in numbers if len(text[number - 1]) > 110] == [], file
 
 
 def floors_within(folder: str) -> dict[str, int]:

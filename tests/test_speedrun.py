@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import importlib.util
 import re
 import sys
@@ -81,6 +82,32 @@ def test_the_clock_stands_while_held_out_tasks_are_sampled(run, entry):
     arrival = run.time_entry(train)
     assert arrival.steps == 1
     assert arrival.seconds < 0.1 * (time.perf_counter() - began)
+
+
+@pytest.mark.slow
+def test_an_entry_replaces_how_the_loop_compares_episodes_or_what_it_does_with_the_gradient(run, monkeypatch, embedded):
+    monkeypatch.syspath_prepend(str(SPEEDRUN / "entries"))
+    loop = importlib.import_module("baseline").Baseline
+
+    class AllAlike(loop):
+        def advantages(self, group):
+            return [[0.0] * len(episode.token_ids) for episode in group]
+
+    class Idle(loop):
+        def update_weights(self, step):
+            pass
+
+    def after_a_step(kind):
+        entry = kind(copy.deepcopy(embedded), Zorplex(7).tasks(run.KINDS, 8), seed=3)
+        next(entry.train())
+        is_pushed = any(parameter.grad.any() for parameter in entry.parameters)
+        before = embedded.model.parameters()
+        is_changed = any(not one.equal(other) for one, other in zip(entry.parameters, before, strict=True))
+        return is_pushed, is_changed
+
+    assert after_a_step(loop) == (True, True)
+    assert after_a_step(AllAlike) == (False, False)
+    assert after_a_step(Idle) == (True, False)
 
 
 @pytest.mark.parametrize("file", ENTRIES)

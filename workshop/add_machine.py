@@ -1,4 +1,4 @@
-"""Measure this machine for half a minute and write its row into ``numbers.md``:
+"""Measure this machine for a minute and write its row into ``numbers.md``:
 ``.venv/bin/python workshop/add_machine.py``.
 
     a call to an actor, a copy of 256 MB, examples/my_rl.py  ──►  | 2 cores, AMD EPYC, … | 1.1 | 8.9 | 24 | 0.3 |

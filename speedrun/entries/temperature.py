@@ -1,57 +1,39 @@
-"""As rate.py, and at the end the scale of the logits gets its own rate: most late mistakes are drawn, not believed."""
+"""Like rate.py, but near the end the scale of the logits has a learning rate of its own, because most late mistakes
+come from the draw: the likeliest token is already right.
+"""
 
 import math
 
-import torch
+from rate import Rate
 
-from zorplex_rl.learning.advantages import group_relative
-from zorplex_rl.learning.batches import collate
-from zorplex_rl.learning.learner import schedule, token_logprobs
-from zorplex_rl.learning.train_simple import play
-from zorplex_rl.task.environment import Zorplex
 
-PROMPTS = 8
-GROUP_SIZE = 8
-STEPS = 40
-LEARNING_RATE = 5e-4
-WARMUP_STEPS = 3
-SHARPENING = 0.2
-SHARPEN_FROM = 32
+class Temperature(Rate):
+    sharpening = 0.2
+    sharpen_from = 32
+
+    def __init__(self, policy, tasks, seed):
+        super().__init__(policy, tasks, seed)
+        # The logits are linear in the gain of the last norm, so its scale is theirs.
+        self.gain = policy.model.base_model.norm.weight
+        self.mean = 0.0
+        self.square = 0.0
+
+    def update_weights(self, step):
+        """Take the optimizer's step, and at the end one of Adam on the logarithm of the scale."""
+        # The gradient of log(scale) is Σ gain · gradient.
+        gain = self.gain.detach()
+        slope = float((gain * self.gain.grad).sum())
+        self.mean = 0.9 * self.mean + 0.1 * slope
+        self.square = 0.95 * self.square + 0.05 * slope**2
+        super().update_weights(step)
+        if step >= self.sharpen_from:
+            steps = step + 1
+            mean = self.mean / (1 - 0.9**steps)
+            square = self.square / (1 - 0.95**steps)
+            move = mean / (math.sqrt(square) + 1e-12)
+            scale = math.exp(-self.sharpening * move)
+            gain.mul_(scale)
 
 
 def train(policy, tasks, seed):
-    parameters = list(policy.model.parameters())
-    optimizer = torch.optim.AdamW(parameters, betas=(0.9, 0.95), weight_decay=0.0)
-    gain = policy.model.base_model.norm.weight
-    mean = 0.0
-    square = 0.0
-    for step in range(STEPS):
-        batch = [tasks[(PROMPTS * step + number) % len(tasks)] for number in range(PROMPTS)]
-        copies = [task for task in batch for _ in range(GROUP_SIZE)]
-        episodes = play(policy, Zorplex(), copies, seed + step * len(copies))
-
-        rewards = [episode.scored.reward for episode in episodes]
-        groups = [rewards[start : start + GROUP_SIZE] for start in range(0, len(rewards), GROUP_SIZE)]
-        advantages = [advantage for group in group_relative(groups) for advantage in group]
-        teaching = [(episode, advantage) for episode, advantage in zip(episodes, advantages, strict=True) if advantage]
-
-        tokens = sum(sum(episode.sampled) for episode in episodes)
-        for parameter in parameters:
-            parameter.grad = torch.zeros_like(parameter)
-        for part in collate([episode for episode, _ in teaching], [advantage for _, advantage in teaching], 8192):
-            logp, _ = token_logprobs(policy, part)
-            loss = -(part.advantage[:, None] * logp * part.mask).sum() / tokens
-            loss.backward()
-
-        # The logits are linear in the gain of the last norm: the gradient of log(scale) is Σ gain · gradient.
-        slope = float((gain.detach() * gain.grad).sum())
-        mean = 0.9 * mean + 0.1 * slope
-        square = 0.95 * square + 0.05 * slope**2
-        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
-        optimizer.param_groups[0]["lr"] = LEARNING_RATE * schedule(step, WARMUP_STEPS, STEPS)
-        optimizer.step()
-        if step >= SHARPEN_FROM:
-            # A step of Adam on log(scale).
-            move = mean / (1 - 0.9 ** (step + 1)) / (math.sqrt(square / (1 - 0.95 ** (step + 1))) + 1e-12)
-            gain.data.mul_(math.exp(-SHARPENING * move))
-        yield
+    return Temperature(policy, tasks, seed).train()

@@ -143,8 +143,8 @@ def test_the_rule_adds_up_what_a_reader_does(notebook, tmp_path):
     recorded.write_text(json.dumps({"measured": "2026-11-22", "seconds": {"01_one": 90.0}}))
     found = minutes.estimate(notebook, recorded)
     assert (found.words, found.lines, found.figures, found.predictions) == (9, 5, 0, 0)
-    assert (found.exercises, found.written, found.seconds, found.stated) == (1, 2, 90.0, 9)
-    assert found.minutes == pytest.approx(9 / 120 + 5 / 20 + 2 + 2 + 1.5)
+    assert (found.exercises, found.written, found.seconds, found.stated) == (1, 7, 90.0, 9)
+    assert found.minutes == pytest.approx(9 / 120 + 5 / 20 + 3.5 + 7 / 23 + 1.5)
     assert minutes.estimate(notebook, tmp_path / "none").seconds is None
 
 
@@ -152,6 +152,13 @@ def test_figures_tables_and_predictions_take_a_minute_each(notebook):
     before = minutes.estimate(notebook).minutes
     notebook.write_text(NOTEBOOK + "\n\n@app.cell\ndef _():\n    lesson.figure(x), lesson.table('', [])\n    return\n")
     assert minutes.estimate(notebook).minutes == pytest.approx(before + 2 + 1 / 20)
+
+
+def test_air_in_a_solution_costs_no_minutes(notebook):
+    dense = minutes.estimate(notebook).minutes
+    airy = '    """Twice."""\n    twice = (\n        # why\n        2 * x\n    )\n'
+    notebook.write_text(NOTEBOOK.replace("    twice = 2 * x\n", airy))
+    assert minutes.estimate(notebook).minutes == dense
 
 
 def test_what_is_folded_inside_another_part_is_not_counted(notebook):

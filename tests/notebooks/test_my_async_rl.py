@@ -1,5 +1,5 @@
-"""``my_async_rl.py``, the second file that a learner keeps: short, on its own, two processes, data
-of bounded age, and it learns."""
+"""``my_async_rl.py``, the second file that a learner keeps: on its own, two processes, data of bounded age, and it
+learns."""
 
 from __future__ import annotations
 
@@ -54,19 +54,17 @@ def parts_of(file: Path) -> dict[str, str]:
     return {node.name: ast.unparse(node) for node in ast.parse(file.read_text()).body if hasattr(node, "name")}
 
 
-def test_it_is_short_and_needs_torch_transformers_and_the_standard_library_alone():
-    source = MINE.read_text()
-    assert len(source.splitlines()) <= 235
-    assert packages_of(source) == {"torch", "transformers"}
+def test_it_needs_torch_transformers_and_the_standard_library_alone():
+    assert packages_of(MINE.read_text()) == {"torch", "transformers"}
 
 
 def test_task_sampler_reward_and_loss_are_those_of_my_rl_and_the_generator_s_half_is_the_page_s():
     ours, before = parts_of(MINE), parts_of(BEFORE)
-    same = {"draw_task", "execute", "encode_prompt", "encode_text", "sample_episode", "play", "policy_gradient"}
-    assert {name for name in same if ours[name] != before[name]} == set()
+    new_in_both = {"Episode", "train", "main"}
+    assert before.keys() - ours.keys() == {"evaluate"}
+    assert {name for name in before.keys() & ours.keys() - new_in_both if ours[name] != before[name]} == set()
     page = parts_of(ROOT / "notebooks" / "08_rl_e2e.py")
-    assert ours["generate"] == page["generate"].partition("\n")[2]
-    assert ours["in_order"].partition("\n")[2] == page["in_order"].partition('"""\n')[2]
+    assert [name for name in ("generate", "in_order") if f"@app.function\n{ours[name]}" != page[name]] == []
 
 
 def test_the_button_writes_exactly_this_file_when_the_course_s_solutions_are_filled_in():
@@ -100,8 +98,8 @@ def test_a_generator_that_pulls_has_the_trainer_s_weights_and_marks_its_episodes
 ):
     mine = load_mine()
     monkeypatch.setattr(mine, "GROUP_SIZE", 2)
-    numbers = mine.SPAWN.RawArray("f", mine.load_policy().model.num_parameters())
-    weights = mine.Record(version=mine.SPAWN.Value("i", 0), numbers=numbers)
+    numbers = mine.SPAWN.RawArray("f", mine.load_policy(mine.FOLDER).model.num_parameters())
+    weights = mine.Weights(mine.SPAWN.Value("i", 0), numbers)
     trainer, generator = mine.Trainer(weights), mine.Generator(weights, 0)
 
     def parameters(owner):
@@ -128,10 +126,8 @@ def test_it_learns_no_step_is_given_data_older_than_max_lag_and_a_call_to_an_end
     load_mine, tmp_path, monkeypatch, capsys
 ):
     """With half the prompts of a step, and 20 held-out tasks of the 50: a quarter of a minute less."""
-    shorter = MINE.read_text().replace(
-        "PROMPTS, GROUP_SIZE, LEARNING_RATE, SPAWN = 8, 4,", "PROMPTS, GROUP_SIZE, LEARNING_RATE, SPAWN = 8, 2,"
-    )
-    (tmp_path / MINE.name).write_text(shorter.replace("range(50)", "range(20)"))
+    shorter = MINE.read_text().replace("PROMPTS = 4", "PROMPTS = 2").replace("range(50)", "range(20)")
+    (tmp_path / MINE.name).write_text(shorter)
     mine, processes = load_mine(tmp_path / MINE.name), []
     start = mine.Process
     monkeypatch.setattr(mine, "Process", lambda *given: processes.append(start(*given)) or processes[-1])

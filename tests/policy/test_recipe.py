@@ -137,6 +137,6 @@ def test_no_call_and_no_answer_of_a_worked_example_is_right_for_its_task(kind):
     spec = get_spec(kind)
     for index in range(500):
         task = spec.task(index)
-        example = recipe._example(task)
+        example = recipe.worked_example(task)
         calls = re.findall(r"^(\w+\[\w+\]) -> (.+)$", example, re.MULTILINE)
         assert calls and not any(spec.run(task, call) == result for call, result in calls)

@@ -6,18 +6,17 @@
 
     python -m zorplex_rl.learning.train_simple          trains the embedded policy, and prints a line for each step
 
-What it deliberately does not do: run parts in parallel, run a shared prompt only once in a training
-step, split a batch that is too large for the memory, clip ratios or correct for stale data, survive
-a crash. ``learner.py`` and ``training/`` do, and learn the same (``test_train_simple.py``).
+Deliberately left out: parts that run in parallel, one run of the model for a shared prompt, splitting a
+batch that does not fit into memory, a correction for stale data, surviving a crash. ``learner.py``
+and ``training/`` have them, and learn the same (``test_train_simple.py``).
 """
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from statistics import fmean, pstdev
+from typing import NamedTuple
 
 import torch
-from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from zorplex_rl.config import LearnerConfig
@@ -31,14 +30,13 @@ from zorplex_rl.task.rewards import accuracy, score
 GREEDY = Sampling(temperature=0.0)
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """The result of a training step: mean reward, accuracy, loss, and the seconds it took."""
+class Step(NamedTuple):
+    """The result of a training step."""
 
     number: int
     reward: float
+    """Mean over its episodes."""
     accuracy: float
-    loss: float
     seconds: float
 
 
@@ -53,21 +51,36 @@ def train(
     seed: int = 0,
 ) -> Iterator[Step]:
     """Train ``policy`` in place on ``prompts`` × ``group_size`` episodes a step. Yields results."""
-    optimizer = torch.optim.AdamW(policy.model.parameters(), learning_rate, betas=(0.9, 0.95), weight_decay=0.0)
+    parameters = list(policy.model.parameters())
+    optimizer = torch.optim.AdamW(
+        parameters,
+        learning_rate,
+        betas=(0.9, 0.95),
+        weight_decay=0.0,
+    )
     for step in range(steps):
         began = time.monotonic()
-        tasks = environment.tasks(kinds, prompts, start=step * prompts)
-        copies = [task for task in tasks for _ in range(group_size)]
-        episodes = play(policy, environment, copies, seed=seed + step * len(copies))
+        copies = []
+        for task in environment.tasks(kinds, prompts, start=step * prompts):
+            copies.extend([task] * group_size)
+        episodes = play(policy, environment, copies, seed + step * len(copies))
+
         rewards = [episode.scored.reward for episode in episodes]
-        groups = [rewards[start : start + group_size] for start in range(0, len(rewards), group_size)]
-        advantages = [advantage for group in groups for advantage in compare(group)]
+        advantages = []
+        for start in range(0, len(rewards), group_size):
+            advantages += compare(rewards[start : start + group_size])
+
         loss = policy_gradient(policy, episodes, advantages)
         optimizer.zero_grad()
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(policy.model.parameters(), 1.0)
+        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
         optimizer.step()
-        yield Step(step + 1, fmean(rewards), accuracy(episodes), loss.item(), time.monotonic() - began)
+        yield Step(
+            number=step + 1,
+            reward=fmean(rewards),
+            accuracy=accuracy(episodes),
+            seconds=time.monotonic() - began,
+        )
 
 
 def play(
@@ -88,32 +101,53 @@ def play(
 
 def compare(rewards: list[float]) -> list[float]:
     """Return each reward, standardised within its group (GRPO, Shao et al. 2024, 4.1.2)."""
-    mean, deviation = fmean(rewards), pstdev(rewards)
+    mean = fmean(rewards)
+    deviation = pstdev(rewards)
     return [(reward - mean) / (deviation + 1e-4) for reward in rewards]
 
 
-def policy_gradient(policy: Policy, episodes: list[Episode], advantages: list[float]) -> Tensor:
+def policy_gradient(
+    policy: Policy,
+    episodes: list[Episode],
+    advantages: list[float],
+) -> torch.Tensor:
     """Return −mean of A · log π over the sampled tokens of ``episodes`` (Williams 1992, eq. 4)."""
-    ids = pad_sequence([torch.tensor(e.prompt_ids + e.token_ids) for e in episodes], batch_first=True).to(
-        policy.model.device
-    )
-    mask = pad_sequence([torch.tensor([False] * len(e.prompt_ids) + e.sampled) for e in episodes], batch_first=True)
-    mask = mask.to(policy.model.device)
-    # The logits [B, T, V] are those of the next token. Attention hides the padding on the right.
+    device = policy.model.device
+    rows = []
+    masks = []
+    for episode in episodes:
+        rows.append(torch.tensor(episode.prompt_ids + episode.token_ids))
+        masks.append(torch.tensor([False] * len(episode.prompt_ids) + episode.sampled))
+    # Both [B, T], padded on the right. Attention is causal, so no token sees the padding.
+    ids = pad_sequence(rows, batch_first=True).to(device)
+    mask = pad_sequence(masks, batch_first=True).to(device)
+
+    # The logits [B, T − 1, V] at a position are those of the next token.
     logits = policy.model(ids[:, :-1]).logits
-    logp = torch.log_softmax(logits.float(), -1).gather(-1, ids[:, 1:, None])[..., 0]
-    weighted = torch.tensor(advantages, device=policy.model.device)[:, None] * logp * mask[:, 1:]
+    logprobs = torch.log_softmax(logits.float(), -1)
+    chosen = logprobs.gather(-1, ids[:, 1:, None])[..., 0]
+    weights = torch.tensor(advantages, device=device)[:, None]
+    weighted = weights * chosen * mask[:, 1:]
     return -weighted.sum() / mask.sum()
 
 
-if __name__ == "__main__":
+def main() -> None:
     torch.set_num_threads(1)
-    policy, environment = load_policy(), Zorplex(seed=0)
+    policy = load_policy()
+    environment = Zorplex(seed=0)
     kinds = kinds_of("compositional")
     held_out = environment.tasks(kinds, 200, "held_out")
-    print(f"held out, greedy: {accuracy(play(policy, environment, held_out, 0, GREEDY)):.1%}")
+
+    def evaluate() -> None:
+        episodes = play(policy, environment, held_out, seed=0, sampling=GREEDY)
+        print(f"held out, greedy: {accuracy(episodes):.1%}")
+
+    evaluate()
     for step in train(policy, environment, kinds):
-        print(
-            f"step {step.number:2}   reward {step.reward:5.2f}   accuracy {step.accuracy:6.1%}   {step.seconds:.1f} s"
-        )
-    print(f"held out, greedy: {accuracy(play(policy, environment, held_out, 0, GREEDY)):.1%}")
+        results = f"reward {step.reward:5.2f}   accuracy {step.accuracy:6.1%}"
+        print(f"step {step.number:2}   {results}   {step.seconds:.1f} s")
+    evaluate()
+
+
+if __name__ == "__main__":
+    main()

@@ -2,9 +2,9 @@
 
     LOOKUP[blip] -> 17 ⏎ [ANSWER] 17 <eos>
     ~~~~~~~~~~~~         ~~~~~~~~~~~~~~~~~     drawn, and recorded with its log-probability
-                ^^^^^^^^                       fed: the tool's result
+                ^^^^^^^^                       injected: the tool's result
 
-``rollout.py`` does so for many at once with a key-value cache: the same episodes, by a test.
+``rollout.py`` samples many episodes at once, with a key-value cache: the same ones, by a test.
 """
 
 import random
@@ -13,47 +13,92 @@ import torch
 
 from zorplex_rl.policy.load import Policy
 from zorplex_rl.policy.requests import Sampling
-from zorplex_rl.policy.tokenizer import decode_text, encode_prompt, encode_text
+from zorplex_rl.policy.tokenizer import (
+    decode_text,
+    encode_prompt,
+    encode_text,
+)
 from zorplex_rl.policy.tool_loop import Tool
-from zorplex_rl.task.episode import Episode, Finish, Task, Turn
-from zorplex_rl.task.parser import answer_is_complete, find_call, format_result
+from zorplex_rl.task.episode import Episode, Task, Turn
+from zorplex_rl.task.parser import (
+    find_answer,
+    find_call,
+    format_result,
+)
 
 
 @torch.inference_mode()
-def rollout_simple(policy: Policy, task: Task, execute: Tool, sampling: Sampling, seed: int = 0) -> Episode:
+def rollout_simple(
+    policy: Policy,
+    task: Task,
+    execute: Tool,
+    sampling: Sampling,
+    seed: int = 0,
+) -> Episode:
     """Sample one episode of ``task``. ``execute(task, call)`` runs a tool; returns text."""
-    rng, prompt = random.Random(seed), encode_prompt(policy.tokenizer, task)
-    ids, sampled, logprobs, turns = list[int](), list[bool](), list[float](), list[Turn]()
-    start, text = 0, ""
-    finish: Finish | None = None
-    while not finish and len(ids) < sampling.max_tokens:
-        logits = policy.model(torch.tensor([prompt + ids])).logits[0, -1].float()
+    rng = random.Random(seed)
+    prompt = encode_prompt(policy.tokenizer, task)
+    # No token ids yet, no marks of which were sampled, no log-probs and no turns. The limit on tokens
+    # ends the episode, unless something else does.
+    episode = Episode(task, prompt, [], [], [], [], "tokens", seed)
+    ids = episode.token_ids
+    start = 0  # of the present turn
+    while len(ids) < sampling.max_tokens:
+        context = torch.tensor([prompt + ids])
+        logits = policy.model(context).logits[0, -1].float()
         token, logprob = draw(logits, sampling.temperature, rng)
-        ids, sampled, logprobs = [*ids, token], [*sampled, True], [*logprobs, logprob]
+        append(episode, [token], sampled=True, logprob=logprob)
+
         text = decode_text(policy.tokenizer, ids[start:], policy.eos_ids)
+        finished_lines = text.rpartition("\n")[0]  # in the last line more digits may follow
+        call = find_call(text)
         if token in policy.eos_ids:
-            finish = "eos"
-        elif call := find_call(text):
-            finish = "turns" if len(turns) + 1 == sampling.max_turns else None
-            fed = [] if finish else encode_text(policy.tokenizer, format_result(execute(task, call)))
-            fed = fed[: sampling.max_tokens - len(ids)]
-            result = decode_text(policy.tokenizer, fed, policy.eos_ids) or None
-            turns.append(Turn(text, start, len(ids), str(call), result))
-            ids, sampled, logprobs = ids + fed, sampled + [False] * len(fed), logprobs + [0.0] * len(fed)
+            episode.finish = "eos"
+            break
+        if call:
+            is_last = len(episode.turns) + 1 == sampling.max_turns
+            result = "" if is_last else format_result(execute(task, call))
+            result_ids = encode_text(policy.tokenizer, result)[: sampling.max_tokens - len(ids)]
+            injected = decode_text(policy.tokenizer, result_ids, policy.eos_ids) or None
+            episode.turns.append(Turn(text, start, len(ids), str(call), injected))
+            append(episode, result_ids, sampled=False, logprob=0.0)
             start = len(ids)
-        elif any(answer_is_complete(line + "\n") for line in text.split("\n")[:-1]):
-            finish = "answer"
+            if is_last:
+                episode.finish = "turns"
+                break
+        elif find_answer(finished_lines) is not None:
+            episode.finish = "answer"
+            break
+
     if start < len(ids):
-        turns.append(Turn(text, start, len(ids)))
-    return Episode(task, prompt, ids, sampled, logprobs, turns, finish or "tokens", seed)
+        episode.turns.append(Turn(text, start, len(ids)))
+    return episode
 
 
-def draw(logits: torch.Tensor, temperature: float, rng: random.Random) -> tuple[int, float]:
+def append(
+    episode: Episode,
+    ids: list[int],
+    sampled: bool,
+    logprob: float,
+) -> None:
+    """Append tokens to ``episode``."""
+    for token in ids:
+        episode.token_ids.append(token)
+        episode.sampled.append(sampled)
+        episode.logprobs.append(logprob)
+
+
+def draw(
+    logits: torch.Tensor,
+    temperature: float,
+    rng: random.Random,
+) -> tuple[int, float]:
     """Draw a token from ``logits`` [V], the likeliest at temperature 0. Returns it, and log π."""
+    logprobs = torch.log_softmax(logits / (temperature or 1.0), -1)
     if temperature == 0:
-        return int(logits.argmax()), float(torch.log_softmax(logits, -1).max())
-    logprobs = torch.log_softmax(logits / temperature, -1)
-    # Inverse transform sampling: the first token with a cumulative probability above the draw.
-    cumulated = logprobs.exp().cumsum(-1)
-    token = int(torch.searchsorted(cumulated, rng.random() * cumulated[-1], right=True))
+        token = int(logits.argmax())
+    else:
+        # Inverse transform sampling: the first token with a cumulative probability above the draw.
+        cumulated = logprobs.exp().cumsum(-1)
+        token = int(torch.searchsorted(cumulated, rng.random() * cumulated[-1], right=True))
     return token, float(logprobs[token])
