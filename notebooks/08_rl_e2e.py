@@ -34,7 +34,7 @@ with app.setup(hide_code=True):
     from zorplex_rl.policy.load import load_policy
     from zorplex_rl.run.timeline import Span, Timeline, now
     from zorplex_rl.services.runtime import run_together
-    from zorplex_rl.simulation.setting import lognormal
+    from zorplex_rl.task.latency import lognormal
     from zorplex_rl.task.own_task import EnvironmentSource
     from zorplex_rl.training.actors import DatasetActor, RewardActor
     from zorplex_rl.training.generator import GeneratorActor

@@ -52,7 +52,7 @@ def undisturbed_weights(config: Config) -> dict[str, torch.Tensor]:
     """The parameters in which a synchronous run of ``config`` ends that nothing disturbs, computed in
     this process alone."""
     from zorplex_rl.policy.load import load_policy
-    from zorplex_rl.simulation.execute import Execution, Part, Schedule
+    from zorplex_rl.simulation.execute import Execution, Schedule, Segment
     from zorplex_rl.task.own_task import EnvironmentSource
 
     name, size, events, batches = "generator_0", config.prompts_per_step, [], {}
@@ -60,7 +60,7 @@ def undisturbed_weights(config: Config) -> dict[str, torch.Tensor]:
         groups = [*range(step * size, (step + 1) * size)]
         batches[step + 1] = [(group, name) for group in groups]
         events += [(None, "version", step), (None, "submit", groups)]
-    schedule = Schedule([Part(config.steps, {name: events}, batches)], evaluations=[])
+    schedule = Schedule([Segment(config.steps, {name: events}, batches)], evaluations=[])
     execution = Execution(config, EnvironmentSource.of(config), schedule, load_policy(config.policy))
     assert len(list(execution)) == config.steps
     return {key: weight.detach() for key, weight in execution.learner.policy.model.named_parameters()}

@@ -29,16 +29,16 @@ def test_the_parts_that_stay_are_those_of_the_zero_paper():
     """Mixed precision with Adam: 2 + 2 bytes there, and 12 in the optimizer; here the gradients are
     float32."""
     n = SMALL.parameters
-    low = trainer_memory(SMALL, Workload(dtype="bfloat16", transfer="bfloat16")).phases["update"]
+    low = trainer_memory(SMALL, Workload(dtype="bfloat16", transfer="bfloat16")).phases["backward"]
     assert (low["weights"], low["masters"], low["moments"], low["gradients"]) == (2 * n, 4 * n, 8 * n, 4 * n)
     assert low["weight ring"] == 2 * 2 * n
-    full = trainer_memory(SMALL, Workload()).phases["update"]
+    full = trainer_memory(SMALL, Workload()).phases["backward"]
     assert (full["weights"], full["masters"], full["moments"], full["gradients"]) == (4 * n, 0, 8 * n, 4 * n)
 
 
 def test_each_zero_stage_divides_one_more_part():
     n, work = SMALL.parameters, Workload(dtype="bfloat16")
-    found = [trainer_memory(SMALL, work, 4, stage).phases["update"] for stage in range(4)]
+    found = [trainer_memory(SMALL, work, 4, stage).phases["backward"] for stage in range(4)]
     assert [part["moments"] for part in found] == [8 * n, 2 * n, 2 * n, 2 * n]
     assert [part["masters"] for part in found] == [4 * n, n, n, n]
     assert [part["gradients"] for part in found] == [4 * n, 4 * n, n, n]
@@ -130,7 +130,7 @@ def test_the_ring_has_the_slots_and_the_bytes_that_the_trainer_gives_it():
     from zorplex_rl.weights.ring import SLOTS, ring_bytes
 
     layout = Layout.of({"w": torch.zeros(SMALL.parameters, dtype=torch.bfloat16)})
-    found = trainer_memory(SMALL, Workload(transfer="bfloat16")).phases["update"]["weight ring"]
+    found = trainer_memory(SMALL, Workload(transfer="bfloat16")).phases["backward"]["weight ring"]
     assert memory.RING_SLOTS == SLOTS
     assert found == pytest.approx(ring_bytes(layout, SLOTS), rel=1e-2)
 

@@ -15,6 +15,7 @@ from zorplex_rl.sizing.memory import (
     available_memory,
     generator_memory,
     logit_bytes,
+    shared_length,
     trainer_memory,
 )
 from zorplex_rl.sizing.model_shape import ModelShape, shape_of
@@ -69,7 +70,9 @@ class Size:
         if shape.unknown:
             print(f"not known: {shape.unknown}")
         said = f"for prompts of {work.prompt} and answers of {work.response} tokens"
-        print(f"all processes on one machine without a GPU: {gigabytes(run_bytes(found, config))}, {said}")
+        print(
+            f"all processes of a long run on one machine without a GPU: {gigabytes(run_bytes(found, config))}, {said}"
+        )
         if self.measure:
             cases = [(role, replace(work, evaluated=0)) for role in ("trainer", "generator")]
             for (role, _), taken in zip(cases, measure(cases, folder), strict=True):
@@ -85,10 +88,9 @@ def workload_of(config: Config, folder: Path, shape: ModelShape, environment: En
 
     tokenizer = load_tokenizer(config.policy, folder, config.template_arguments)
     prompts = [encode_prompt(tokenizer, environment.task(index, "train")) for index in range(PROMPTS_TRIED)]
-    shared = next((i for i, tokens in enumerate(zip(*prompts, strict=False)) if len(set(tokens)) > 1), 0)
     longest = max(map(len, prompts))
     check_length(config.policy, shape.reads, longest, config.max_tokens, config.shots)
-    return Workload.of(config, longest, shared)
+    return Workload.of(config, longest, shared_length(prompts))
 
 
 def processes(shape: ModelShape, work: Workload, config: Config) -> list[Process]:
@@ -105,8 +107,8 @@ def processes(shape: ModelShape, work: Workload, config: Config) -> list[Process
 
 
 def run_bytes(found: Sequence[Process], config: Config) -> int:
-    """Return the bytes of main memory that all processes of ``config`` take without a GPU."""
-    models = sum(count * (memory.total + MODEL_PROCESS) for _, count, memory in found)
+    """Return the bytes of main memory that all processes of ``config`` take without a GPU, at most."""
+    models = sum(count * (memory.total + memory.later + MODEL_PROCESS) for _, count, memory in found)
     small = SMALL_PROCESSES + (config.tool_latency > 0)
     # The controller has loaded what a model process has, but no model.
     return models + small * SMALL_PROCESS + MODEL_PROCESS

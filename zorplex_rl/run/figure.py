@@ -1,10 +1,11 @@
 """Render figures as SVG text, and define what all of them share: colours, width, axes, legend.
 
-    draw(Figure) ──matplotlib──► SVG ──► no background, no fixed ids, black becomes currentColor, a label for screen readers
+    draw(Figure) ──matplotlib──► SVG ──► without background and ids, with a label for screen readers
 
-Black becomes the colour of the surrounding text, so a figure is readable on light and dark pages. A
-separate file follows the light or dark mode of the reader's system instead: the only style rules
-select ``svg:root``, which matches in a file but never inside a page. Equal data give equal bytes.
+Black becomes the colour of the surrounding text (``currentColor``), so a figure is readable on light
+and dark pages. A separate file follows the light or dark mode of the reader's system instead: its only
+style rules select ``svg:root``, which matches in a file but never inside a page. Equal data give equal
+bytes.
 """
 
 from __future__ import annotations
@@ -22,23 +23,43 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 # Based on the palette of Okabe and Ito, for any colour vision, on white and on black.
-BLUE, VERMILION, GREEN, PURPLE, ORANGE = "#2484CE", "#D55E00", "#009E73", "#CC79A7", "#E69F00"
-SKY, DEEP_BLUE, OLIVE, GREY = "#56B4E9", "#0072B2", "#B5A81C", "#808080"
+BLUE = "#2484CE"
+VERMILION = "#D55E00"
+GREEN = "#009E73"
+PURPLE = "#CC79A7"
+ORANGE = "#E69F00"
+SKY = "#56B4E9"
+DEEP_BLUE = "#0072B2"
+OLIVE = "#B5A81C"
+GREY = "#808080"
 SERIES = (BLUE, VERMILION, GREEN, PURPLE)
-# ``render`` turns black into the text's colour. Text on a coloured bar is almost black.
-TEXT, TEXT_ON_COLOUR = "#000000", "#000001"
+TEXT = "#000000"
+"""``render`` turns black into the text's colour."""
+TEXT_ON_COLOUR = "#000001"
+"""Text on a coloured bar stays almost black."""
 WIDTH = 720
 """Default width of a figure in px."""
 _STYLE = {
-    "svg.fonttype": "none", "svg.hashsalt": "zorplex_rl", "font.family": "DejaVu Sans", "font.size": 12,
-    "figure.dpi": 72, "savefig.dpi": 72, "axes.linewidth": 0.8, "text.parse_math": False,
-}  # fmt: skip
-_ROOT_RULES = (
-    "svg:root{color-scheme:light dark;color:#1f2328}@media (prefers-color-scheme:dark){svg:root{color:#e6edf3}}"
-)
+    "svg.fonttype": "none",
+    "svg.hashsalt": "zorplex_rl",
+    "font.family": "DejaVu Sans",
+    "font.size": 12,
+    "figure.dpi": 72,
+    "savefig.dpi": 72,
+    "axes.linewidth": 0.8,
+    "text.parse_math": False,
+}
+_ROOT_RULES = "svg:root{color-scheme:light dark;color:#1f2328}"
+_ROOT_RULES += "@media (prefers-color-scheme:dark){svg:root{color:#e6edf3}}"
 
 
-def render(draw: Callable[[Figure], None], height: int, title: str, description: str, width: int = WIDTH) -> str:
+def render(
+    draw: Callable[[Figure], None],
+    height: int,
+    title: str,
+    description: str,
+    width: int = WIDTH,
+) -> str:
     """Call ``draw`` with an empty figure of ``width`` × ``height`` px. Returns its SVG text. A
     screen reader reads ``title`` and ``description``, so put the important numbers there."""
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
@@ -48,50 +69,90 @@ def render(draw: Callable[[Figure], None], height: int, title: str, description:
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     # From the defaults, not the notebook's settings: marimo changes styles in dark mode.
-    defaults: dict[Any, Any] = {k: v for k, v in matplotlib.rcParamsDefault.items() if not k.startswith("backend")}
-    with matplotlib.rc_context(defaults | _STYLE):
-        layout = ConstrainedLayoutEngine(w_pad=6 / 72, h_pad=6 / 72)
-        figure = Figure(figsize=(width / 72, height / 72), layout=layout)
+    settings: dict[Any, Any] = {}
+    for name, value in matplotlib.rcParamsDefault.items():
+        if not name.startswith("backend"):
+            settings[name] = value
+    with matplotlib.rc_context(settings | _STYLE):
+        figure = Figure(
+            figsize=(width / 72, height / 72),
+            layout=ConstrainedLayoutEngine(w_pad=6 / 72, h_pad=6 / 72),
+        )
         FigureCanvasSVG(figure)
         draw(figure)
         file = io.StringIO()
-        nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-        figure.savefig(file, format="svg", transparent=True, metadata=nothing)
+        no_metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        figure.savefig(file, format="svg", transparent=True, metadata=no_metadata)
     body = re.sub(r"^.*?<svg[^>]*>", "", file.getvalue(), count=1, flags=re.DOTALL)
     # Matplotlib's own style rules would select the whole page.
     body = re.sub(r"<style.*?</style>", "", body, count=1, flags=re.DOTALL)
     # Nothing refers to the ids of groups, and two figures on a page would use the same ids.
     body = re.sub(r'(<g) id="[a-zA-Z0-9.]+_\d+"', r"\1", body)
     # Only within tags: a name in the figure may look like a colour, a font or a path.
-    body = re.sub(r"<[^<>]*>", lambda tag: _of_the_page(tag[0]), body)
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" viewBox="0 0 {width} {height}" '
-        f'width="{width}" height="{height}" style="max-width:100%;height:auto" fill="currentColor" stroke-linejoin="round" '
-        f'role="img" aria-label={quoteattr(f"{title}: {description}")}>\n'
-        f"<title>{escape(title)}</title>\n<style>{_ROOT_RULES}</style>{body}"
-    )
+    body = re.sub(r"<[^<>]*>", lambda tag: _adapted(tag[0]), body)
+    attributes = [
+        'xmlns="http://www.w3.org/2000/svg"',
+        'xmlns:xlink="http://www.w3.org/1999/xlink"',
+        f'viewBox="0 0 {width} {height}"',
+        f'width="{width}"',
+        f'height="{height}"',
+        'style="max-width:100%;height:auto"',
+        'fill="currentColor"',
+        'stroke-linejoin="round"',
+    ]
+    return _svg(attributes, title, description, body)
 
 
-def _of_the_page(tag: str) -> str:
-    """Return ``tag`` with the page's black and font, and paths in hundredths of pixels."""
-    tag = re.sub(r' d="[^"]*"', lambda path: re.sub(r"(\.\d\d)\d+", r"\1", path[0]).replace(" \n", " "), tag)
+def _adapted(tag: str) -> str:
+    """Return ``tag`` with the page's text colour and font, and paths in hundredths of pixels."""
+    tag = re.sub(r' d="[^"]*"', lambda path: _rounded(path[0]), tag)
     tag = re.sub(r"#000000\b", "currentColor", tag)
     return re.sub(r"'DejaVu Sans'[^;\"]*", "system-ui, sans-serif", tag)
 
 
-def drawing(shapes: str, height: int, title: str, description: str, width: int = WIDTH) -> str:
+def _rounded(path: str) -> str:
+    """Return ``path`` with two digits of each coordinate, in one line."""
+    return re.sub(r"(\.\d\d)\d+", r"\1", path).replace(" \n", " ")
+
+
+def drawing(
+    shapes: str,
+    height: int,
+    title: str,
+    description: str,
+    width: int = WIDTH,
+) -> str:
     """Wrap SVG ``shapes`` as a figure of ``width`` × ``height`` px, coloured and labelled alike."""
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
-        f'style="max-width:100%;height:auto" fill="currentColor" font-family="system-ui, sans-serif" font-size="14" '
-        f'stroke-linejoin="round" role="img" aria-label={quoteattr(f"{title}: {description}")}>\n'
-        f"<title>{escape(title)}</title>\n<style>{_ROOT_RULES}</style>{shapes}</svg>"
-    )
+    attributes = [
+        'xmlns="http://www.w3.org/2000/svg"',
+        f'viewBox="0 0 {width} {height}"',
+        f'width="{width}"',
+        f'height="{height}"',
+        'style="max-width:100%;height:auto"',
+        'fill="currentColor"',
+        'font-family="system-ui, sans-serif"',
+        'font-size="14"',
+        'stroke-linejoin="round"',
+    ]
+    return _svg(attributes, title, description, f"{shapes}</svg>")
 
 
-def bare_axes(axes: Axes, grid: Literal["x", "y", "both"] | None = None, keep: Collection[str] = ("bottom",)) -> None:
+def _svg(attributes: Sequence[str], title: str, description: str, body: str) -> str:
+    """Return a figure with its label; ``body`` ends with the closing tag."""
+    label = quoteattr(f"{title}: {description}")
+    head = f'<svg {" ".join(attributes)} role="img" aria-label={label}>'
+    return f"{head}\n<title>{escape(title)}</title>\n<style>{_ROOT_RULES}</style>{body}"
+
+
+def bare_axes(
+    axes: Axes,
+    grid: Literal["x", "y", "both"] | None = None,
+    keep: Collection[str] = ("bottom",),
+) -> None:
     """Hide the frame of ``axes`` but the sides to ``keep``; draw a faint ``grid`` behind."""
-    axes.spines[[side for side in ("top", "right", "left", "bottom") if side not in keep]].set_visible(False)
+    for side, spine in axes.spines.items():
+        if side not in keep:
+            spine.set_visible(False)
     if grid:
         axes.grid(axis=grid, color=GREY, alpha=0.25, linewidth=0.8)
         axes.set_axisbelow(True)
@@ -99,7 +160,12 @@ def bare_axes(axes: Axes, grid: Literal["x", "y", "both"] | None = None, keep: C
 
 def name_rows(axes: Axes, names: Sequence[str], margin: float = 0.5) -> None:
     """Put rows 0, 1, … from the top, ``names`` at the left, ``margin`` rows above and below."""
-    axes.set(yticks=range(len(names)), yticklabels=names, ylim=(max(len(names), 1) - 1 + margin, -margin))
+    last = max(len(names), 1) - 1
+    axes.set(
+        yticks=range(len(names)),
+        yticklabels=names,
+        ylim=(last + margin, -margin),
+    )
     axes.tick_params(axis="y", length=0)
 
 

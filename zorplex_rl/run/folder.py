@@ -6,15 +6,16 @@
     journal.jsonl      what ``zorplex-rl replay`` needs (``run/journal.py``)
     timeline.json      what every actor did when; opens in Perfetto or chrome://tracing
     curve.svg          the learning curve
-    checkpoints/       step_000020/: trainer/learner.safetensors, controller.json, and a manifest with their checksums
+    checkpoints/       step_000020/: trainer/learner.safetensors, controller.json, a manifest of checksums
     policy/            the trained policy; ``--policy RUN/policy`` loads it
-    task.py            a task of the user's, and task_data.txt, what it reads: as they were when the run last began
-    log.txt            what is too long for the terminal: warnings, Monarch's reports, the traceback of what ended the run
+    task.py            a task of the user's, as it was when the run last began
+    task_data.txt      what that task read
+    log.txt            warnings, Monarch's reports, the traceback of the error that ended the run
     .lock              held by the process that writes here
 
-A checkpoint is written beside its place, sealed with its manifest and renamed: what stands in its
-place is whole. It says how long metrics and episodes were. A run that continues from it cuts them
-back to that length, and so writes every row once.
+A checkpoint is written under another name, sealed with its manifest and renamed, so a checkpoint that
+has its name is whole. It says how long metrics and episodes were. A run that continues from it cuts
+them back to that length, and so writes every row once.
 """
 
 import contextlib
@@ -36,19 +37,23 @@ from zorplex_rl.task.own_task import EnvironmentSource
 MetricsRow = dict[str, Any]
 """A line of ``metrics.jsonl``: ``event``, ``step``, ``seconds`` of training, and more."""
 KEPT_CHECKPOINTS = 2
-CONTROLLER, MANIFEST = "controller.json", "manifest.json"
+CONTROLLER = "controller.json"
+MANIFEST = "manifest.json"
 
 
 class RunFolder:
-    """One run's files. ``create`` and ``reopen`` raise ConfigError; what writes, StorageError."""
+    """One run's files. ``create`` and ``reopen`` raise ConfigError; methods that write raise
+    StorageError."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.timeline = path / "timeline.json"
         self.curve = path / "curve.svg"
         self.policy = path / "policy"
-        self.log, self.journal = path / "log.txt", path / "journal.jsonl"
-        self._metrics, self._episodes = path / "metrics.jsonl", path / "episodes.jsonl"
+        self.log = path / "log.txt"
+        self.journal = path / "journal.jsonl"
+        self._metrics = path / "metrics.jsonl"
+        self._episodes = path / "episodes.jsonl"
         self._checkpoints = path / "checkpoints"
         self._lock: Any = None
 
@@ -56,24 +61,27 @@ class RunFolder:
     def create(cls, path: Path, config: Config, bytes_needed: int = 0) -> Self:
         """Make a new folder for ``config``, on a disk with at least ``bytes_needed`` bytes free."""
         parent = next(folder for folder in path.absolute().parents if folder.exists())
-        if (free := shutil.disk_usage(parent).free) < bytes_needed:
-            raise ConfigError(
-                f"a run in {str(path)!r} needs about {bytes_needed / 1e6:.0f} MB, and {free / 1e6:.0f} are free; choose another --out"
-            )
+        free = shutil.disk_usage(parent).free
+        if free < bytes_needed:
+            sizes = f"about {bytes_needed / 1e6:.0f} MB, and {free / 1e6:.0f} are free"
+            raise ConfigError(f"a run in {str(path)!r} needs {sizes}; choose another --out")
         try:
             path.mkdir(parents=True)
             (path / "config.json").write_text(config.to_json())
         except OSError as error:
+            problem = f"the run folder {str(path)!r} cannot be made ({error.strerror})"
             advice = "choose another --out, or continue the run in it with --resume"
-            raise ConfigError(f"the run folder {str(path)!r} cannot be made ({error.strerror}); {advice}") from error
+            raise ConfigError(f"{problem}; {advice}") from error
         return cls(path)
 
     @classmethod
     def reopen(cls, path: Path) -> tuple[Self, Config]:
         """Return an earlier run's folder, with a checkpoint at least, and its configuration."""
-        folder, config = cls(path), read_config(path)
+        folder = cls(path)
+        config = read_config(path)
         if not folder.checkpoints():
-            raise ConfigError(f"{str(path)!r} has no checkpoint to continue from; start again with another --out")
+            problem = f"{str(path)!r} has no checkpoint to continue from"
+            raise ConfigError(f"{problem}; start again with another --out")
         return folder, config
 
     @contextlib.contextmanager
@@ -81,35 +89,43 @@ class RunFolder:
         """Keep others from writing here. Raises ConfigError at once if one does. Re-entrant."""
         from filelock import FileLock, Timeout
 
-        self._lock = self._lock or FileLock(self.path / ".lock", timeout=0, thread_local=False)
+        if self._lock is None:
+            self._lock = FileLock(self.path / ".lock", timeout=0, thread_local=False)
         try:
             self._lock.acquire()
         except Timeout as error:
-            raise ConfigError(
-                f"the run in {str(self.path)!r} is under way in another process; stop it first"
-            ) from error
+            problem = f"the run in {str(self.path)!r} is under way in another process"
+            raise ConfigError(f"{problem}; stop it first") from error
         except (OSError, NotImplementedError) as error:
-            advice = "take a folder on a disk of this machine"
-            raise ConfigError(f"the run folder {str(self.path)!r} cannot be locked ({error}); {advice}") from error
+            problem = f"the run folder {str(self.path)!r} cannot be locked ({error})"
+            raise ConfigError(f"{problem}; take a folder on a disk of this machine") from error
         try:
             yield
         finally:
+            # An unfinished checkpoint takes room that a full disk lacks.
             for unfinished in self._checkpoints.glob(".*"):
-                shutil.rmtree(unfinished, ignore_errors=True)  # on a full disk it would be in the way
+                shutil.rmtree(unfinished, ignore_errors=True)
             self._lock.release()
 
     @property
     def how_to_go_on(self) -> str:
         """What to do after a run has ended early, in words."""
-        if not (found := self.checkpoints()):
+        checkpoints = self.checkpoints()
+        if not checkpoints:
             return "there is no checkpoint to continue from, so start again with another --out"
-        config, words = read_config(self.path), ["zorplex-rl", "train", "--resume", str(self.path)]
+        config = read_config(self.path)
+        words = ["zorplex-rl", "train", "--resume", str(self.path)]
         # A folder does not decide what code runs, and where: these flags are given again.
-        words += ["--task", config.task] * config.is_own_task
-        words += ["--task-data", str(config.task_data)] * bool(config.task_data)
+        if config.is_own_task:
+            words += ["--task", config.task]
+        if config.task_data:
+            words += ["--task-data", config.task_data]
         if config.hosts.startswith("attach"):
-            words += ["--hosts", config.hosts] + ["--insecure"] * config.insecure
-        return f"continue from the checkpoint of step {step_of(found[-1])} with: {shlex.join(words)}"
+            words += ["--hosts", config.hosts]
+            if config.insecure:
+                words.append("--insecure")
+        step = step_of(checkpoints[-1])
+        return f"continue from the checkpoint of step {step} with: {shlex.join(words)}"
 
     def save_config(self, config: Config) -> None:
         """Write the settings with which the run goes on. A user's task and its data are kept beside them
@@ -129,15 +145,27 @@ class RunFolder:
 
     def append_episode(self, step: int, episode: Episode, purpose: str) -> None:
         """Keep ``episode`` for people to read."""
-        task, score = episode.task, episode.scored
-        row = {"step": step, "purpose": purpose, "kind": task.kind, "question": task.question, "text": episode.text}
-        row |= {"expected": task.answer, "outcome": score.outcome, "reward": score.reward, "parts": score.parts}
-        row |= {"policy_version": episode.first_version, "tokens": len(episode.token_ids), "finish": episode.finish}
+        task = episode.task
+        score = episode.scored
+        row = {
+            "step": step,
+            "purpose": purpose,
+            "kind": task.kind,
+            "question": task.question,
+            "text": episode.text,
+            "expected": task.answer,
+            "outcome": score.outcome,
+            "reward": score.reward,
+            "parts": score.parts,
+            "policy_version": episode.first_version,
+            "tokens": len(episode.token_ids),
+            "finish": episode.finish,
+        }
         self._append(self._episodes, row)
 
-    def _append(self, file: Path, row: dict[str, Any]) -> None:
-        with self._writing(), file.open("a") as opened:
-            opened.write(json.dumps(row, separators=(",", ":")) + "\n")
+    def _append(self, path: Path, row: dict[str, Any]) -> None:
+        with self._writing(), path.open("a") as file:
+            file.write(json.dumps(row, separators=(",", ":")) + "\n")
 
     def metrics(self) -> list[MetricsRow]:
         """Return all rows so far; a last line that a crash has cut off is left out."""
@@ -164,13 +192,14 @@ class RunFolder:
         return self._empty(self.policy.with_name(".policy"))
 
     def finish_policy(self, folder: Path) -> None:
-        """Put the policy in ``folder`` in its place, where a shorter run's may stand."""
+        """Put the policy in ``folder`` in its place. Replaces that of a shorter run."""
         with self._writing():
             shutil.rmtree(self.policy, ignore_errors=True)
             folder.rename(self.policy)
 
     def written(self) -> dict[str, int]:
-        """Return the bytes of the files of rows, once on the disk, to which ``rewind`` cuts."""
+        """Return the lengths in bytes to which ``rewind`` cuts the files of rows, once these bytes are
+        on the disk."""
         sizes = {}
         with self._writing():
             for file in (self._metrics, self._episodes):
@@ -180,22 +209,25 @@ class RunFolder:
         return sizes
 
     def rewind(self, checkpoint: Path, written: dict[str, int]) -> None:
-        """Make the folder as at ``checkpoint``: later rows and newer checkpoints are gone."""
+        """Make the folder as at ``checkpoint``: remove later rows and newer checkpoints."""
         with self._writing():
             for file in (self._metrics, self._episodes, self.journal):
                 if file.exists():
-                    # The reader of the journal passes over what came after the checkpoint.
+                    # The journal is not in ``written``: its reader skips what came after the checkpoint.
                     _cut(file, written.get(file.name, file.stat().st_size))
-            newer = [found for found in self.checkpoints() if step_of(found) > step_of(checkpoint)]
-            for dropped in (*newer, *self._checkpoints.glob(".*")):
-                shutil.rmtree(dropped)
+            for other in self.checkpoints():
+                if step_of(other) > step_of(checkpoint):
+                    shutil.rmtree(other)
+            for unfinished in self._checkpoints.glob(".*"):
+                shutil.rmtree(unfinished)
 
     def begin_checkpoint(self, step: int) -> Path:
         """Return an empty folder to write the checkpoint of ``step`` into."""
         return self._empty(self._checkpoints / f".step_{step:06d}")
 
     def finish_checkpoint(self, folder: Path, controller: dict[str, Any]) -> Path:
-        """Add the controller's state to ``folder``, seal it, put it in place; keeps the last 2."""
+        """Add the controller's state to ``folder``, seal it and put it in place. Removes all but the
+        last two checkpoints."""
         place = folder.with_name(folder.name.lstrip("."))
         with self._writing():
             (folder / CONTROLLER).write_text(json.dumps(controller))
@@ -208,17 +240,17 @@ class RunFolder:
         return place
 
     def checkpoints(self) -> list[Path]:
-        """Return all checkpoints, oldest first. Each was whole when it was put here."""
+        """Return all checkpoints, oldest first. Each was whole when it was put in place."""
         return sorted(self._checkpoints.glob("step_*"), key=step_of)
 
     def newest_checkpoint(self) -> Path:
-        """Return the newest checkpoint. Raises CheckpointError if it is broken: all of it is read."""
+        """Return the newest checkpoint. Reads all of it, and raises CheckpointError if it is broken."""
         newest = self.checkpoints()[-1]
         try:
             verify(newest)
         except CheckpointError as error:
-            advice = "remove it to continue from the one before"
-            raise CheckpointError(f"the checkpoint {str(newest)!r} is broken: {error}; {advice}") from error
+            problem = f"the checkpoint {str(newest)!r} is broken: {error}"
+            raise CheckpointError(f"{problem}; remove it to continue from the one before") from error
         return newest
 
     @staticmethod
@@ -264,19 +296,20 @@ def step_of(checkpoint: Path) -> int:
 
 
 def seal(folder: Path) -> None:
-    """Write ``folder``'s manifest: size and checksum of each file. Returns when all is on the disk."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    entries = {path.relative_to(folder).as_posix(): _checksum(path) for path in files}
-    for path in files:
-        sync(path)
-    write_whole(folder / MANIFEST, json.dumps(entries, indent=1) + "\n")
+    """Write ``folder``'s manifest, the checksum of each file. Returns when all is on the disk."""
+    checksums: dict[str, str] = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            checksums[path.relative_to(folder).as_posix()] = _checksum(path)
+            sync(path)
+    write_whole(folder / MANIFEST, json.dumps(checksums, indent=1) + "\n")
 
 
 def verify(folder: Path) -> None:
-    """Raise CheckpointError if a file is missing, cut or changed since ``seal``. Reads all."""
+    """Raise CheckpointError if a file is missing, cut or changed since ``seal``. Reads all files."""
     try:
-        entries = json.loads((folder / MANIFEST).read_text())
-        changed = [name for name, checksum in entries.items() if _checksum(folder / name) != checksum]
+        checksums = json.loads((folder / MANIFEST).read_text())
+        changed = [name for name in checksums if _checksum(folder / name) != checksums[name]]
     except (OSError, ValueError) as error:
         raise CheckpointError(f"it cannot be read ({error})") from error
     if changed:
@@ -299,7 +332,7 @@ def write_whole(path: Path, text: str) -> None:
 
 @contextlib.contextmanager
 def storing(what: str) -> Iterator[None]:
-    """Raise StorageError, about ``what``, for any OSError inside."""
+    """Turn an OSError of the body into a StorageError about ``what``."""
     try:
         yield
     except OSError as error:
@@ -307,7 +340,7 @@ def storing(what: str) -> Iterator[None]:
 
 
 def sync(path: Path) -> None:
-    """Return when the file or folder ``path`` is on the disk, whichever process has written it."""
+    """Wait until the file or folder ``path`` is on the disk, whichever process has written it."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -315,8 +348,8 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def _cut(file: Path, size: int) -> None:
-    """Cut ``file`` back to ``size`` bytes, and to whole lines if a crash has left less."""
-    with file.open("r+b") as opened:
-        kept = opened.read(size)
-        opened.truncate(kept.rfind(b"\n") + 1)
+def _cut(path: Path, size: int) -> None:
+    """Cut ``path`` back to ``size`` bytes, and to whole lines if a crash has left less."""
+    with path.open("r+b") as file:
+        kept = file.read(size)
+        file.truncate(kept.rfind(b"\n") + 1)

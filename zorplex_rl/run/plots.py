@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from zorplex_rl.run import figure as style
@@ -11,60 +12,135 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-CURVES: dict[str, tuple[str, str, dict[str, Any]]] = {
-    "training": ("step", "accuracy", {"color": style.GREY, "marker": ".", "linewidth": 1}),
-    "held-out greedy": ("eval", "greedy_accuracy", {"color": style.BLUE, "marker": "o", "linewidth": 2}),
-    "held-out sampled": ("eval", "sampled_accuracy", {"color": style.VERMILION, "marker": "s", "linewidth": 2}),
-}
-"""Of each curve the event of its rows, the number in them, and the look of the line."""
+Point = tuple[int, float]
+"""A step and a value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """One line of the learning curve."""
+
+    name: str
+    event: str
+    """The event of its rows in ``metrics.jsonl``."""
+    key: str
+    """The number in these rows that it shows."""
+    colour: str
+    marker: str
+    linewidth: int
+
+    def points(self, rows: list[dict[str, Any]]) -> list[Point]:
+        """Return its points in order. If a step occurs twice, the later row counts."""
+        values: dict[int, float] = {}
+        for row in rows:
+            if row.get("event") == self.event and self.key in row:
+                values[row["step"]] = row[self.key]
+        return sorted(values.items())
+
+
+TRAINING = Curve("training", "step", "accuracy", style.GREY, ".", 1)
+GREEDY = Curve("held-out greedy", "eval", "greedy_accuracy", style.BLUE, "o", 2)
+SAMPLED = Curve("held-out sampled", "eval", "sampled_accuracy", style.VERMILION, "s", 2)
 
 
 def learning_curve(rows: list[dict[str, Any]]) -> str:
     """Draw accuracy over steps: held-out greedy and sampled; in grey, of training episodes. The
-    ``seconds`` of the rows give the upper axis. If a step occurs twice, the later row counts."""
-    found = {}
-    for name, (event, key, _) in CURVES.items():
-        values = {row["step"]: row[key] for row in rows if row.get("event") == event and key in row}
-        found[name] = sorted(values.items())
-    curves = {name: points for name, points in found.items() if points}
+    ``seconds`` of the rows give the upper axis."""
+    curves: dict[Curve, list[Point]] = {}
+    for curve in (TRAINING, GREEDY, SAMPLED):
+        points = curve.points(rows)
+        if points:
+            curves[curve] = points
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
-        for name, points in curves.items():
-            label = f"{name} (last: {points[-1][1]:.0%})"
-            axes.plot(*zip(*points, strict=True), label=label, markersize=4, clip_on=False, **CURVES[name][2])
-        axes.set(ylim=(-0.02, 1.02), ylabel="accuracy", xlabel="training step")
+        for curve, points in curves.items():
+            axes.plot(
+                [step for step, _ in points],
+                [value for _, value in points],
+                label=f"{curve.name} (last: {points[-1][1]:.0%})",
+                color=curve.colour,
+                marker=curve.marker,
+                linewidth=curve.linewidth,
+                markersize=4,
+                clip_on=False,
+            )
+        axes.set(
+            ylim=(-0.02, 1.02),
+            ylabel="accuracy",
+            xlabel="training step",
+        )
         style.show_percent(axes.yaxis)
         style.bare_axes(axes, grid="both", keep=("left", "bottom"))
         if curves:
-            _show_seconds(axes, sorted({step for points in curves.values() for step, _ in points}), rows)
+            steps = {step for points in curves.values() for step, _ in points}
+            _set_steps(axes, sorted(steps))
+            _add_seconds(axes, sorted(steps), rows)
             axes.legend(loc="best", frameon=False)
 
-    held_out = [name for name in curves if name != "training"]
-    said = [f"{name} accuracy {_from_to(curves[name])}" for name in held_out or curves]
-    return render(draw, 360, "Learning curve", "; ".join(said) or "no step was trained yet")
+    described = [curve for curve in curves if curve is not TRAINING] or list(curves)
+    sentences = [f"{curve.name} accuracy {_from_to(curves[curve])}" for curve in described]
+    return render(
+        draw,
+        height=360,
+        title="Learning curve",
+        description="; ".join(sentences) or "no step was trained yet",
+    )
 
 
-def _from_to(points: list[tuple[int, float]]) -> str:
-    (first, before), (last, after) = points[0], points[-1]
-    return f"{before:.0%} at step {first}" + (f", {after:.0%} at step {last}" if last > first else "")
+def _from_to(points: list[Point]) -> str:
+    """Return the first and the last of ``points`` in words."""
+    first_step, first = points[0]
+    last_step, last = points[-1]
+    words = f"{first:.0%} at step {first_step}"
+    if last_step > first_step:
+        words += f", {last:.0%} at step {last_step}"
+    return words
 
 
-def _show_seconds(axes: Axes, steps: list[int], rows: list[dict[str, Any]]) -> None:
-    """Let the lower axis end with the last of ``steps``, and the upper show when each was reached."""
-    import numpy as np
+def _set_steps(axes: Axes, steps: list[int]) -> None:
+    """Make the lower axis go from the first to the last of ``steps``."""
     from matplotlib.ticker import MaxNLocator
 
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=10, steps=[1, 2, 5, 10], integer=True))
-    axes.set_xlim(steps[0], max(steps[-1], steps[0] + 1))
-    # Evaluation takes time but no steps, so the earliest row of a step gives its time.
-    reached = {row["step"]: row["seconds"] for row in reversed(rows) if {"step", "seconds"} <= row.keys()}
+    locator = MaxNLocator(nbins=10, steps=[1, 2, 5, 10], integer=True)
+    axes.xaxis.set_major_locator(locator)
+    first = steps[0]
+    axes.set_xlim(first, max(steps[-1], first + 1))
+
+
+def _add_seconds(axes: Axes, steps: list[int], rows: list[dict[str, Any]]) -> None:
+    """Show on an upper axis when each of ``steps`` was reached, if all rows say so."""
+    import numpy as np
+
+    reached: dict[int, float] = {}
+    for row in rows:
+        if "step" in row and "seconds" in row:
+            # Evaluation takes time but no steps, so the earliest row of a step gives its time.
+            reached.setdefault(row["step"], row["seconds"])
     seconds = [reached[step] for step in steps if step in reached]
-    if len(seconds) == len(steps) > 1 and seconds[-1] > seconds[0]:
-        unit, name = (60, "minutes") if seconds[-1] > 300 else (1, "seconds")
-        # Goes on at the mean pace at both ends: a tick may lie beyond them.
-        at, when = (np.array([2 * v[0] - v[-1], *v, 2 * v[-1] - v[0]]) for v in (steps, seconds))
-        both = (lambda step: np.interp(step, at, when / unit)), (lambda time: np.interp(time, when / unit, at))
-        top = axes.secondary_xaxis("top", functions=both)
-        top.set_xlabel(f"{name} since training began")
-        top.spines["top"].set_visible(False)
+    if len(steps) < 2 or len(seconds) < len(steps):
+        return
+    if seconds[-1] <= seconds[0]:
+        return
+    in_minutes = seconds[-1] > 300
+    # A tick may lie beyond either end: there, time goes on at the mean pace.
+    known_steps = np.array(_extended(steps))
+    known_times = np.array(_extended(seconds)) / (60 if in_minutes else 1)
+
+    def time_of(step: Any) -> Any:
+        return np.interp(step, known_steps, known_times)
+
+    def step_of(time: Any) -> Any:
+        return np.interp(time, known_times, known_steps)
+
+    top = axes.secondary_xaxis("top", functions=(time_of, step_of))
+    unit = "minutes" if in_minutes else "seconds"
+    top.set_xlabel(f"{unit} since training began")
+    top.spines["top"].set_visible(False)
+
+
+def _extended(values: list[Any]) -> list[Any]:
+    """Return ``values`` with one more at either end, as far away as the other end is."""
+    first = values[0]
+    last = values[-1]
+    return [2 * first - last, *values, 2 * last - first]

@@ -32,7 +32,18 @@ from typing import Any
 
 from zorplex_rl.task.episode import Episode
 
-KINDS = ("generate", "train", "publish", "pull", "tool", "evaluate", "reward", "checkpoint", "restart", "idle")
+KINDS = (
+    "generate",
+    "train",
+    "publish",
+    "pull",
+    "tool",
+    "evaluate",
+    "reward",
+    "checkpoint",
+    "restart",
+    "idle",
+)
 """The kinds of work. Every kind except ``idle`` counts as busy."""
 Window = tuple[float, float]
 """(start, end) in seconds on the clock of the spans."""
@@ -46,7 +57,7 @@ def now() -> float:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """State that ``actor`` did ``kind`` from ``start`` to ``end`` (seconds), with ``args``."""
+    """``actor`` did ``kind`` from ``start`` to ``end`` (seconds), with ``args``."""
 
     actor: str
     kind: str
@@ -57,7 +68,7 @@ class Span:
 
 class SpanRecorder:
     """Record the spans of one actor, from any of its threads, until they are drained. Holds at most
-    ``capacity`` spans, and beyond that drops the oldest one.
+    ``capacity`` spans; one more drops the oldest.
 
     >>> seconds = iter([1.0, 1.5])
     >>> recorder = SpanRecorder("trainer", clock=lambda: next(seconds))
@@ -69,8 +80,14 @@ class SpanRecorder:
     []
     """
 
-    def __init__(self, actor: str, clock: Callable[[], float] = now, capacity: int = 100_000) -> None:
-        self.actor, self._clock = actor, clock
+    def __init__(
+        self,
+        actor: str,
+        clock: Callable[[], float] = now,
+        capacity: int = 100_000,
+    ) -> None:
+        self.actor = actor
+        self._clock = clock
         self._spans: deque[Span] = deque(maxlen=capacity)
 
     @contextmanager
@@ -80,7 +97,8 @@ class SpanRecorder:
         try:
             yield args
         finally:
-            self._spans.append(Span(self.actor, kind, start, self._clock(), args))
+            end = self._clock()
+            self._spans.append(Span(self.actor, kind, start, end, args))
 
     def drain(self) -> list[Span]:
         """Remove and return the spans that ended since the last drain, in that order."""
@@ -88,15 +106,23 @@ class SpanRecorder:
         return [self._spans.popleft() for _ in range(len(self._spans))]
 
 
-def group_latencies(episodes: Iterable[Episode]) -> list[tuple[int, int, float, float]]:
-    """Return of each group (number, version, slowest episode's seconds, those on tools). The
-    ``groups`` argument of a ``train`` span holds this list."""
-    groups: dict[int, tuple[int, float, float]] = {}
+GroupLatency = tuple[int, int, float, float]
+"""Of a group: number, version, seconds of its slowest episode, and how many of these on tools."""
+
+
+def group_latencies(episodes: Iterable[Episode]) -> list[GroupLatency]:
+    """Return the latency of each group: the ``groups`` argument of a ``train`` span."""
+    versions: dict[int, int] = {}
+    slowest: dict[int, tuple[float, float]] = {}
     for episode in episodes:
-        version, seconds, waited = groups.get(episode.group, (episode.first_version, 0.0, 0.0))
-        slowest = max((seconds, waited), (round(episode.seconds, 6), round(episode.tool_seconds, 6)))
-        groups[episode.group] = (min(version, episode.first_version), *slowest)
-    return [(number, *found) for number, found in sorted(groups.items())]
+        group = episode.group
+        version = versions.get(group, episode.first_version)
+        versions[group] = min(version, episode.first_version)
+        seconds = round(episode.seconds, 6)
+        on_tools = round(episode.tool_seconds, 6)
+        before = slowest.get(group, (0.0, 0.0))
+        slowest[group] = max(before, (seconds, on_tools))
+    return [(group, versions[group], *slowest[group]) for group in sorted(versions)]
 
 
 @dataclass(slots=True)
@@ -125,34 +151,51 @@ class Timeline:
 
     def between(self, start: float, end: float) -> "Timeline":
         """Return the timeline from ``start`` to ``end``; spans that cross a limit are cut there."""
-        inside = [span for span in self.spans if span.start < end and span.end > start]
-        if all(span.start >= start and span.end <= end for span in inside):
-            return Timeline(inside)
-        return Timeline([replace(s, start=max(s.start, start), end=min(s.end, end)) for s in inside])
+        spans = []
+        for span in self.spans:
+            if span.start >= end or span.end <= start:
+                continue
+            if span.start < start:
+                span = replace(span, start=start)
+            if span.end > end:
+                span = replace(span, end=end)
+            spans.append(span)
+        return Timeline(spans)
 
     def shifted(self, seconds: float) -> "Timeline":
         """Return the timeline ``seconds`` later, for the clock of another machine or boot."""
-        return Timeline([replace(span, start=span.start + seconds, end=span.end + seconds) for span in self.spans])
+        spans = []
+        for span in self.spans:
+            start = span.start + seconds
+            end = span.end + seconds
+            spans.append(replace(span, start=start, end=end))
+        return Timeline(spans)
 
     def busy_share(self, actor: str, window: Window | None = None) -> float:
         """Return ``actor``'s busy share of the window (default: all); overlaps count once."""
         start, end = window or (self.start, self.end)
-        busy = Timeline([span for span in self.spans if span.actor == actor and span.kind != "idle"])
-        return _covered(busy.between(start, end).spans) / (end - start) if end > start else 0.0
+        if end <= start:
+            return 0.0
+        busy = []
+        for span in self.between(start, end).spans:
+            if span.actor == actor and span.kind != "idle":
+                busy.append(span)
+        return _covered(busy) / (end - start)
 
     def shares(self, window: Window | None = None) -> dict[str, dict[str, float]]:
         """Return each actor's shares of the window by kind, and under ``idle`` the rest.
         Overlapping kinds count in full, so an actor's shares may sum to more than 1."""
         start, end = window or (self.start, self.end)
         seconds = end - start if end > start else math.inf
-        by_kind: dict[str, dict[str, list[Span]]] = {actor: {} for actor in self.actors}
+        spans_of: dict[tuple[str, str], list[Span]] = {}
         for span in self.between(start, end).spans:
             if span.kind != "idle":
-                by_kind[span.actor].setdefault(span.kind, []).append(span)
-        shares = {}
-        for actor, kinds in by_kind.items():
-            shares[actor] = {kind: _covered(spans) / seconds for kind, spans in kinds.items()}
-            shares[actor]["idle"] = 1.0 - self.busy_share(actor, (start, end))
+                spans_of.setdefault((span.actor, span.kind), []).append(span)
+        shares: dict[str, dict[str, float]] = {actor: {} for actor in self.actors}
+        for (actor, kind), spans in spans_of.items():
+            shares[actor][kind] = _covered(spans) / seconds
+        for actor, by_kind in shares.items():
+            by_kind["idle"] = 1.0 - self.busy_share(actor, (start, end))
         return shares
 
     def to_chrome_trace(self) -> dict[str, Any]:
@@ -161,36 +204,71 @@ class Timeline:
         Each actor becomes a process of the trace. Times are whole microseconds from the start.
         Overlapping spans of an actor get different lanes (threads): viewers read overlap as nesting.
         """
-        pids = {actor: pid for pid, actor in enumerate(self.actors, start=1)}
-        origin = round(self.start * 1e6)
+        origin = _microseconds(self.start)
+        process_ids: dict[str, int] = {}
         events: list[dict[str, Any]] = []
-        for actor, pid in pids.items():
-            named = {"process_name": {"name": actor}, "process_sort_index": {"sort_index": pid}}
-            events += [{"ph": "M", "name": name, "pid": pid, "args": args} for name, args in named.items()]
+        for number, actor in enumerate(self.actors, start=1):
+            process_ids[actor] = number
+            metadata = {
+                "process_name": {"name": actor},
+                "process_sort_index": {"sort_index": number},
+            }
+            for name, args in metadata.items():
+                events.append({"ph": "M", "name": name, "pid": number, "args": args})
         for span, lane in zip(self.spans, _lanes(self.spans), strict=True):
-            start, end = round(span.start * 1e6), round(span.end * 1e6)
-            place = {"ph": "X", "name": span.kind, "pid": pids[span.actor], "tid": lane}
-            events.append({**place, "ts": start - origin, "dur": end - start, "args": span.args})
-        return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"origin_microseconds": origin}}
+            start = _microseconds(span.start)
+            event = {
+                "ph": "X",
+                "name": span.kind,
+                "pid": process_ids[span.actor],
+                "tid": lane,
+                "ts": start - origin,
+                "dur": _microseconds(span.end) - start,
+                "args": span.args,
+            }
+            events.append(event)
+        return {
+            "traceEvents": events,
+            "displayTimeUnit": "ms",
+            "otherData": {"origin_microseconds": origin},
+        }
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Timeline":
         """Read a timeline from its Chrome trace, in microseconds."""
         trace = json.loads(Path(path).read_text(encoding="utf-8"))
-        events, origin = trace["traceEvents"], trace["otherData"]["origin_microseconds"]
-        actors = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
+        origin = trace["otherData"]["origin_microseconds"]
+        actors: dict[int, str] = {}
         spans = []
-        for event in (event for event in events if event["ph"] == "X"):
-            start, end = origin + event["ts"], origin + event["ts"] + event["dur"]
-            spans.append(Span(actors[event["pid"]], event["name"], start / 1e6, end / 1e6, event["args"]))
+        for event in trace["traceEvents"]:
+            if event["name"] == "process_name":
+                actors[event["pid"]] = event["args"]["name"]
+            if event["ph"] != "X":
+                continue
+            start = origin + event["ts"]
+            end = start + event["dur"]
+            span = Span(
+                actor=actors[event["pid"]],
+                kind=event["name"],
+                start=start / 1e6,
+                end=end / 1e6,
+                args=event["args"],
+            )
+            spans.append(span)
         return cls(spans)
+
+
+def _microseconds(seconds: float) -> int:
+    return round(seconds * 1e6)
 
 
 def _covered(spans: Iterable[Span]) -> float:
     """Return the seconds in which at least one of ``spans`` runs."""
-    covered, reached = 0.0, -math.inf
+    covered = 0.0
+    reached = -math.inf
     for start, end in sorted((span.start, span.end) for span in spans):
-        covered += max(0.0, end - max(start, reached))
+        begin = max(start, reached)
+        covered += max(0.0, end - begin)
         reached = max(reached, end)
     return covered
 
@@ -198,11 +276,13 @@ def _covered(spans: Iterable[Span]) -> float:
 def _lanes(spans: list[Span]) -> list[int]:
     """Return for each span the first lane of its actor that is free when it starts."""
     lanes = [0] * len(spans)
-    ends: dict[str, list[float]] = {}
-    for index in sorted(range(len(spans)), key=lambda index: spans[index].start):
-        span = spans[index]
-        busy_until = ends.setdefault(span.actor, [])
-        lane = next((lane for lane, end in enumerate(busy_until) if end <= span.start), len(busy_until))
-        busy_until[lane : lane + 1] = [span.end]
+    ends_of: dict[str, list[float]] = {}
+    by_start = sorted(enumerate(spans), key=lambda entry: entry[1].start)
+    for index, span in by_start:
+        ends = ends_of.setdefault(span.actor, [])
+        lane = 0
+        while lane < len(ends) and ends[lane] > span.start:
+            lane += 1
+        ends[lane : lane + 1] = [span.end]
         lanes[index] = lane
     return lanes

@@ -12,15 +12,15 @@ published. In every possible order of events,
 Why the last two hold: when step v begins, (v + 1)P groups are finished. At most vP of them have
 numbers below vP, so at least P have higher numbers, and the replay buffer admits those only after
 version v − L has arrived. β_v is the least time in which G generators finish P of the groups in
-blocks v … v + L, γ_v that in which they finish (v + 1)P of the groups in blocks 0 … v + L. The n
-quickest take at least the largest of: the sum of all ÷ G; the slowest; the sum of the quickest ⌈n ÷
-G⌉, because some generator samples as many.
+blocks v … v + L. γ_v is the least time in which they finish (v + 1)P of the groups in blocks 0 … v +
+L. The n quickest groups take at least the largest of these three: the sum of all ÷ G; the slowest
+one; the sum of the quickest ⌈n ÷ G⌉, because some generator samples at least that many.
 
 The recursion along one resource, or around the loop of all three, gives the four named bounds. It is
 exact without variation, and if G divides P (``tests/closed_form.py``). In the long run a step then
 takes max(b, t, s, (s + b + t) / (L + 1)) for b = P/G · generation, t = training and s = weight sync.
 
->>> setting = Setting(generators=4, steps=6, generation_seconds=1, variation=0, training_seconds=2, sync_seconds=0.5)
+>>> setting = Setting(variation=0, sync_seconds=0.5)
 >>> lower_bounds(setting, setting.latencies(), "async")
 Bounds(trainer=14.5, generators=14.5, weights=6.5, round_trips=15.5, all=15.5)
 """
@@ -33,6 +33,7 @@ from typing import Literal
 from zorplex_rl.simulation.setting import Latencies, Setting
 
 Mode = Literal["sync", "async"]
+RESOURCES = ("trainer", "generators", "weights", "round_trips")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,45 +54,65 @@ class Bounds:
     @property
     def binding(self) -> str:
         """Return the name of the largest of the four: the resource that limits the run."""
-        return max(("trainer", "generators", "weights", "round_trips"), key=lambda name: getattr(self, name))
+        return max(RESOURCES, key=lambda name: getattr(self, name))
 
 
 def lower_bounds(setting: Setting, latencies: Latencies, mode: Mode) -> Bounds:
     """Compute lower bounds on the wall time of a run with these ``latencies``. ``setting`` gives
     the counts and the lag bound; its latencies are ignored. Returns seconds."""
-    lag, steps = setting.max_lag if mode == "async" else 0, setting.steps
-    per_step = setting.groups_per_step
-    train, transfer = latencies.train, latencies.transfer
-
-    def least(count: int, first_block: int, last_block: int) -> float:
-        pool = latencies.generate[first_block * per_step : (last_block + 1) * per_step]
-        return _least_seconds(sorted(pool)[:count], setting.generators)
-
-    batch = [least(per_step, step, step + lag) for step in range(steps)]
-    so_far = [least((step + 1) * per_step, 0, step + lag) for step in range(steps)]
-    arrived: list[float] = [transfer[0]]
+    lag = setting.max_lag if mode == "async" else 0
+    steps = setting.steps
+    train = latencies.train
+    transfer = latencies.transfer
+    batch, so_far = _generation_seconds(setting, latencies, lag)
+    first = transfer[0]
+    arrived = [first]
     trained: list[float] = []
     round_trips: list[float] = []
     for step in range(steps):
-        arrival = arrived[max(step - lag, 0)]
-        begin = max(arrival + batch[step], arrived[0] + so_far[step], trained[-1] if trained else 0.0)
+        begin = max(
+            arrived[max(step - lag, 0)] + batch[step],
+            first + so_far[step],
+            trained[-1] if trained else 0.0,
+        )
         trained.append(begin + train[step])
         if step + 1 < steps:
-            arrived.append(max(arrived[-1], trained[-1]) + transfer[step + 1])
+            departure = max(arrived[-1], trained[-1])
+            arrived.append(departure + transfer[step + 1])
         if step <= lag:
-            round_trips.append(arrived[0] + batch[0] + sum(train[: step + 1]))
+            round_trips.append(first + batch[0] + sum(train[: step + 1]))
         else:
-            round_trips.append(round_trips[step - lag - 1] + transfer[step - lag] + batch[step] + train[step])
+            before = round_trips[step - lag - 1]
+            round_trips.append(before + transfer[step - lag] + batch[step] + train[step])
+    sent = transfer[: max(steps - lag, 1)]
     return Bounds(
-        trainer=transfer[0] + batch[0] + sum(train),
-        generators=transfer[0] + so_far[-1] + train[-1],
-        weights=sum(transfer[: max(steps - lag, 1)]) + batch[-1] + train[-1],
+        trainer=first + batch[0] + sum(train),
+        generators=first + so_far[-1] + train[-1],
+        weights=sum(sent) + batch[-1] + train[-1],
         round_trips=round_trips[-1],
         all=trained[-1],
     )
 
 
-def _least_seconds(quickest: Sequence[float], generators: int) -> float:
-    """Return a bound on the seconds of groups of ``quickest`` seconds (ascending)."""
+def _generation_seconds(setting: Setting, latencies: Latencies, lag: int) -> tuple[list[float], list[float]]:
+    """Return β_v and γ_v of every step."""
+    per_step = setting.groups_per_step
+    batch: list[float] = []
+    so_far: list[float] = []
+    for step in range(setting.steps):
+        first = step * per_step
+        admitted = latencies.generate[: first + (lag + 1) * per_step]
+        batch.append(_least_seconds(admitted[first:], per_step, setting.generators))
+        so_far.append(_least_seconds(admitted, first + per_step, setting.generators))
+    return batch, so_far
+
+
+def _least_seconds(groups: Sequence[float], count: int, generators: int) -> float:
+    """Return a bound on the seconds in which ``count`` of ``groups`` are sampled."""
+    quickest = sorted(groups)[:count]
     share = math.ceil(len(quickest) / generators)
-    return max(math.fsum(quickest) / generators, quickest[-1], math.fsum(quickest[:share]))
+    return max(
+        math.fsum(quickest) / generators,
+        quickest[-1],
+        math.fsum(quickest[:share]),
+    )

@@ -1,17 +1,20 @@
 """Execute the schedule of a run in one process: the real rollout engines and the real learner,
 without actors and without Monarch.
 
-    Schedule    what each generator is told, between which of its steps        ← the journal, or a simulated run
+    Schedule    what each generator is told, after how many of its steps
                 which groups each training step takes, in order
 
     for every version:   evaluate, if that is due
                          generators   go on, up to the event that needs newer weights
                          learner      takes a step on the groups of the schedule
 
+The schedule is the journal's, or that of a simulated run (``what_if.py``).
+
 Which rows decode together, with which weights, and the order in which a step adds up gradients are as
 in the run. So the results are the run's, bit for bit, on the same machine. With another loss,
-learning rate or seed, episodes have other lengths: an event comes after as many steps as in the run,
-or once the engine is idle, and what the next step needs is sampled before the weights change.
+learning rate or seed, episodes have other lengths. Then an event comes after as many steps as in the
+run, or as soon as the engine is idle, and the groups that the next step needs are sampled to their
+end before the weights change.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import chain, islice
 
 import torch
 
@@ -39,26 +42,29 @@ from zorplex_rl.weights.layout import named_weights
 
 
 @dataclass(slots=True)
-class Part:
-    """A stretch of a run between two starts of its processes: the events of each generator, the
-    (group, generator) of each step, and how many steps the run was to have."""
+class Segment:
+    """A stretch of a run between two starts of its processes."""
 
     decay_steps: int
+    """How many steps the run was to have: the learning rate falls until then."""
     histories: dict[str, list[EngineEvent]]
+    """What each generator was told, in order."""
     batches: dict[int, list[tuple[int, str]]]
+    """The (group, generator) of each step, in order."""
 
 
 @dataclass(slots=True)
 class Schedule:
-    """All of a run but its numbers. ``evaluations`` holds the versions that are evaluated."""
+    """All of a run but its numbers."""
 
-    parts: list[Part]
+    segments: list[Segment]
     evaluations: list[int]
+    """The versions that are evaluated."""
 
     @property
     def steps(self) -> int:
         """Number of steps."""
-        return sum(len(part.batches) for part in self.parts)
+        return sum(len(segment.batches) for segment in self.segments)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,19 +78,28 @@ class Evaluated:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """A training step: its groups' numbers, their episodes, and the learner's diagnostics."""
+    """A training step."""
 
     step: int
     groups: list[int]
+    """The groups' numbers, in the order of the batch."""
     episodes: list[Episode]
     metrics: dict[str, float]
+    """The learner's diagnostics."""
 
 
 class Generator:
-    """One generator of the run: an engine with its own weights, which is told what ``events``
-    say. A slow tool answers at once, so that rows are decoded beside others than in the run."""
+    """One generator of the run: an engine with its own weights, which replays ``events``.
 
-    def __init__(self, policy: Policy, config: Config, environment: Environment, events: list[EngineEvent]) -> None:
+    Slow tools answer at once here, so rows are decoded beside other rows than in the run."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        config: Config,
+        environment: Environment,
+        events: list[EngineEvent],
+    ) -> None:
         self.policy = policy
         self._config = config
         self._environment = environment
@@ -92,9 +107,10 @@ class Generator:
         self._next = 0
         # Steps that were taken before the event that they belong to.
         self._ahead = 0
-        self._engine = RolloutEngine(policy, self._execute, Sampling.of(config), environment)
+        sampling = Sampling.of(config)
+        self._engine = RolloutEngine(policy, self._execute, sampling, environment)
         self._tickets: dict[int, list[int]] = {}
-        self._ended: dict[int, Episode] = {}
+        self._finished: dict[int, Episode] = {}
 
     def advance(self, version: int, take_weights: Callable[[Policy], None]) -> None:
         """Go on, up to the event that needs weights newer than ``version``. ``take_weights`` copies
@@ -103,7 +119,8 @@ class Generator:
             steps, what, value = self._events[self._next]
             if what == "version" and value > version:
                 return
-            self._step(None if what == "version" and self._config.on_update == "wait" else steps)
+            waits = what == "version" and self._config.on_update == "wait"
+            self._step(None if waits else steps)
             self._next += 1
             if what == "version":
                 take_weights(self.policy)
@@ -114,23 +131,25 @@ class Generator:
     def take(self, number: int) -> list[Episode]:
         """Return the episodes of group ``number``, sampled to their end."""
         tickets = self._tickets.pop(number)
-        while not all(ticket in self._ended for ticket in tickets):
-            self._ended |= dict(self._engine.step())
+        while not all(ticket in self._finished for ticket in tickets):
+            self._finished |= dict(self._engine.step())
             self._ahead += 1
-        return [self._ended.pop(ticket) for ticket in tickets]
+        return [self._finished.pop(ticket) for ticket in tickets]
 
     def _submit(self, numbers: list[int]) -> None:
-        size = self._config.group_size
+        config = self._config
         tasks = [(number, self._environment.task(number, "train")) for number in numbers]
-        tickets = self._engine.submit(group_requests(tasks, size, self._config.seed))
-        self._tickets |= {number: tickets[i * size : (i + 1) * size] for i, number in enumerate(numbers)}
+        requests = group_requests(tasks, config.group_size, config.seed)
+        tickets = iter(self._engine.submit(requests))
+        for number in numbers:
+            self._tickets[number] = list(islice(tickets, config.group_size))
 
     def _step(self, steps: int | None) -> None:
         """Take ``steps`` steps after the event before, or as many as there are until it is idle."""
         left = math.inf if steps is None else steps - self._ahead
         self._ahead = 0
         while not self._engine.idle and left > 0:
-            self._ended |= dict(self._engine.step())
+            self._finished |= dict(self._engine.step())
             left -= 1
 
     def _execute(self, task: Task, call: ToolCall) -> str | Future[str]:
@@ -145,33 +164,34 @@ class Generator:
 @dataclass(slots=True)
 class Execution:
     """Executes ``schedule`` with the settings ``config``, from a copy of ``policy`` on. Iterate over it:
-    it yields ``Evaluated`` and ``Trained``. ``learner`` holds the newest weights."""
+    it yields ``Evaluated`` and ``Trained``."""
 
     config: Config
     source: EnvironmentSource
     schedule: Schedule
     policy: Policy
     learner: Learner = field(init=False)
+    """It holds the newest weights."""
     _environment: Environment = field(init=False)
 
     def __post_init__(self) -> None:
         config = self.config
-        self.learner = Learner(self._load(config.dtype), config.learner, config.steps, config.temperature)
+        self.learner = Learner(
+            self._load(config.dtype),
+            config.learner,
+            config.steps,
+            config.temperature,
+        )
         self._environment = self.source.make()
 
     def __iter__(self) -> Iterator[Evaluated | Trained]:
         if self.policy.model.device.type == "cpu":
             torch.set_num_threads(int(self.config.threads))
         evaluator = self._load(self.config.sampled_in)
-        for part in self.schedule.parts:
-            self.learner.decay_steps = part.decay_steps
-            generators: dict[str, Generator] = {}
-            for name, events in part.histories.items():
-                policy = self._load(self.config.sampled_in)
-                # With weights that travel in another type, also the first ones are rounded.
-                self._take_weights(policy)
-                generators[name] = Generator(policy, self.config, self._environment, events)
-            for step, batch in sorted(part.batches.items()):
+        for segment in self.schedule.segments:
+            self.learner.decay_steps = segment.decay_steps
+            generators = self._generators(segment)
+            for step, batch in sorted(segment.batches.items()):
                 if step - 1 in self.schedule.evaluations:
                     yield self._evaluate(evaluator)
                 for generator in generators.values():
@@ -180,29 +200,66 @@ class Execution:
         if self.schedule.steps in self.schedule.evaluations:
             yield self._evaluate(evaluator)
 
-    def _train(self, step: int, batch: Sequence[tuple[int, str]], generators: dict[str, Generator]) -> Trained:
+    def _generators(self, segment: Segment) -> dict[str, Generator]:
+        """Return the generators of ``segment``, with the learner's weights."""
+        generators: dict[str, Generator] = {}
+        for name, events in segment.histories.items():
+            policy = self._load(self.config.sampled_in)
+            # If weights travel in another type, the first ones are rounded, too.
+            self._take_weights(policy)
+            generators[name] = Generator(
+                policy,
+                self.config,
+                self._environment,
+                events,
+            )
+        return generators
+
+    def _train(
+        self,
+        step: int,
+        batch: Sequence[tuple[int, str]],
+        generators: dict[str, Generator],
+    ) -> Trained:
         config = self.config
         groups = [generators[name].take(number) for number, name in batch]
-        episodes = [episode for group in groups for episode in group]
+        episodes = list(chain.from_iterable(groups))
         self._score(episodes)
-        rewards = [[e.scored.reward for e in group] for group in groups]
-        advantages = [a for group in ADVANTAGES[config.learner.loss](rewards) for a in group]
+        rewards = [[episode.scored.reward for episode in group] for group in groups]
+        advantages_of = ADVANTAGES[config.learner.loss]
+        advantages = list(chain.from_iterable(advantages_of(rewards)))
         reference = None
         if config.learner.kl_coefficient > 0 and not config.lora_rank:
-            reference = response_logprobs(self.policy, episodes, config.temperature, config.learner.token_budget)
-        return Trained(step, [n for n, _ in batch], episodes, self.learner.step(episodes, advantages, reference))
+            reference = response_logprobs(
+                self.policy,
+                episodes,
+                config.temperature,
+                config.learner.token_budget,
+            )
+        metrics = self.learner.step(episodes, advantages, reference)
+        numbers = [number for number, _ in batch]
+        return Trained(step, numbers, episodes, metrics)
 
     def _evaluate(self, evaluator: Policy) -> Evaluated:
         """Measure the newest weights on held-out tasks, greedily and by sampling."""
-        config, environment = self.config, self._environment
+        config = self.config
+        environment = self._environment
         self._take_weights(evaluator)
-        requests = held_out_requests([environment.task(index, "held_out") for index in range(config.eval_tasks)])
-        found = []
+        tasks = [environment.task(index, "held_out") for index in range(config.eval_tasks)]
+        requests = held_out_requests(tasks)
+        accuracies = []
         for temperature in (0.0, config.temperature):
-            sampling = Sampling.of(config, temperature)
-            found.append(RolloutEngine(evaluator, environment.execute, sampling, environment).run(requests))
-            self._score(found[-1])
-        return Evaluated(self.learner.version, *map(accuracy, found))
+            engine = RolloutEngine(
+                evaluator,
+                environment.execute,
+                Sampling.of(config, temperature),
+                environment,
+            )
+            episodes = engine.run(requests)
+            self._score(episodes)
+            accuracies.append(accuracy(episodes))
+        greedy, sampled = accuracies
+        return Evaluated(self.learner.version, greedy, sampled)
 
     def _score(self, episodes: Sequence[Episode]) -> None:
         for episode in episodes:
@@ -216,6 +273,6 @@ class Execution:
     @torch.no_grad()
     def _take_weights(self, policy: Policy) -> None:
         """Copy the learner's weights into ``policy``."""
-        own: dict[str, Any] = named_weights(policy.model)
-        for name, weight in named_weights(self.learner.policy.model).items():
-            own[name].copy_(weight)
+        newest = named_weights(self.learner.policy.model)
+        for name, weight in named_weights(policy.model).items():
+            weight.copy_(newest[name])

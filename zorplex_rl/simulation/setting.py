@@ -2,22 +2,18 @@
 
     Setting ── latencies() ──► Latencies    one number of seconds for every group, step and version
 
-``recorded.py`` reads the means off a real run. A group's latency depends on its number and the seed:
-compared runs have equal stragglers.
+``recorded.py`` reads the means off a real run. A group's latency depends only on its number and the
+seed, so runs that are compared have the same stragglers.
 
->>> Setting(steps=2, groups_per_step=1, generation_seconds=1.5, variation=0, training_seconds=2, sync_seconds=0.25).latencies()
+>>> setting = Setting(steps=2, groups_per_step=1, generation_seconds=1.5, variation=0, sync_seconds=0.25)
+>>> setting.latencies()
 Latencies(generate=(1.5, 1.5), train=(2.0, 2.0), transfer=(0.25, 0.25))
 """
 
-import math
 import random
 from dataclasses import dataclass
 
-
-def lognormal(rng: random.Random, mean: float, variation: float) -> float:
-    """Draw log-normally with mean and variation: σ² = ln(1 + variation²), μ = ln(mean) − σ²/2."""
-    sigma = math.sqrt(math.log1p(variation**2))
-    return mean * math.exp(sigma * rng.gauss(0, 1) - sigma**2 / 2)
+from zorplex_rl.task.latency import lognormal
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,27 +33,38 @@ class Setting:
     """A run's counts, and its mean latencies in seconds."""
 
     generators: int = 4
+    """Generators, each of which samples one group at a time."""
     groups_per_step: int = 8
+    """Groups in a training batch."""
     steps: int = 6
+    """Training steps of the run."""
     max_lag: int = 1
+    """How many versions old a group's weights may be when it is trained on."""
     generation_seconds: float = 1.0
-    """In which one generator samples one group."""
+    """Seconds in which one generator samples one group."""
     variation: float = 0.5
     """Coefficient of variation of that time; its distribution is log-normal."""
-    training_seconds: float = 2.0  # of one training step, publishing included
+    training_seconds: float = 2.0
+    """Seconds of one training step, publishing included."""
     sync_seconds: float = 0.25
-    """From published weights to generators that hold them."""
+    """Seconds from published weights to generators that hold them."""
     straggler: float = 1.0
     """Factor by which one group takes longer: the first group of the middle step."""
     seed: int = 0
+    """Seed of the latencies."""
     share: int = 1
     """Groups of a step that a generator takes and returns together."""
 
     def latencies(self) -> Latencies:
         """Draw the latencies."""
-        rng, groups = random.Random(self.seed), range(self.groups_per_step * self.steps)
-        generate = [lognormal(rng, self.generation_seconds, self.variation) for _ in groups]
-        generate[self.groups_per_step * (self.steps // 2)] *= self.straggler
-        train = (float(self.training_seconds),) * self.steps
-        transfer = (float(self.sync_seconds),) * self.steps
-        return Latencies(tuple(generate), train, transfer)
+        rng = random.Random(self.seed)
+        generate = []
+        for _ in range(self.groups_per_step * self.steps):
+            generate.append(lognormal(rng, self.generation_seconds, self.variation))
+        straggler = self.groups_per_step * (self.steps // 2)
+        generate[straggler] *= self.straggler
+        return Latencies(
+            generate=tuple(generate),
+            train=(float(self.training_seconds),) * self.steps,
+            transfer=(float(self.sync_seconds),) * self.steps,
+        )

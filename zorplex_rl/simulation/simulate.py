@@ -1,26 +1,29 @@
 """Simulate synchronous and asynchronous training event by event.
 
-    generators   take the next share of a step's groups from the replay buffer, sample it, hand it in, take the next
-    trainer      takes a batch as soon as the replay buffer has one, trains on it, publishes the new version
-    weights      are sent to the generators, one version after another, while the generators continue to sample
+    generators   take the next share of a step's groups from the replay buffer, sample it, return it
+    trainer      takes a batch as soon as the replay buffer has one, trains on it, publishes a version
+    weights      are sent to the generators, one version after another; meanwhile generators sample
 
 ``ReplayBuffer`` of the real system decides which groups may start and which are trained on; only
 the latencies are simulated. The result is a ``Timeline``, the same type as for a real run.
 
-Asynchronous training is never slower than synchronous training on the same latencies. By induction:
-when synchronous training takes batch v, asynchronous training has also finished all groups below
-(v + 1)P, because it admitted, began and supplied none of them with weights later. Both cut a step's
-groups into the same shares.
+Asynchronous training is never slower than synchronous training on the same latencies. The proof is
+by induction. When synchronous training takes batch v, asynchronous training has also finished all
+groups below (v + 1)P, because it admitted, began and supplied with weights none of them later. Both
+cut a step's groups into the same shares.
 
->>> both = compare(Setting(generators=4, generation_seconds=1, variation=0, training_seconds=2, sync_seconds=0.5))
->>> both.sync.seconds, both.asynchronous.seconds  # sync: six rounds of 0.5 + 2 + 2 seconds; async: two steps per round after the first
-(27.0, 15.5)
+>>> both = compare(Setting(variation=0, sync_seconds=0.5))  # 4 generators, 6 steps of 8 groups
+>>> both.sync.seconds  # six rounds of 0.5 + 2 + 2 seconds
+27.0
+>>> both.asynchronous.seconds  # two steps per round after the first
+15.5
 """
 
 import heapq
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 
 from zorplex_rl.learning.replay_buffer import ReplayBuffer
@@ -30,15 +33,19 @@ from zorplex_rl.simulation.setting import Latencies, Setting
 
 @dataclass(frozen=True, slots=True)
 class SimulatedRun:
-    """What came of a simulated run."""
+    """The result of a simulated run."""
 
     timeline: Timeline
-    seconds: float  # wall time from the start until the last step is trained
-    staleness: dict[int, int]  # lag in versions → number of groups trained on at that lag
+    """What every actor did when."""
+    seconds: float
+    """Wall time from the start until the last step is trained."""
+    staleness: dict[int, int]
+    """Number of groups that were trained on at each lag in versions."""
 
     def utilisation(self) -> dict[str, float]:
         """Return for each actor the share of the wall time, 0 to 1, in which it was busy."""
-        return {actor: self.timeline.busy_share(actor, (0.0, self.seconds)) for actor in self.timeline.actors}
+        whole = (0.0, self.seconds)
+        return {actor: self.timeline.busy_share(actor, whole) for actor in self.timeline.actors}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +58,9 @@ class Comparison:
     @property
     def speed_up(self) -> float:
         """Return the synchronous wall time ÷ the asynchronous one."""
-        return self.sync.seconds / self.asynchronous.seconds if self.asynchronous.seconds else 1.0
+        if not self.asynchronous.seconds:
+            return 1.0
+        return self.sync.seconds / self.asynchronous.seconds
 
 
 def compare(setting: Setting) -> Comparison:
@@ -62,19 +71,44 @@ def compare(setting: Setting) -> Comparison:
 
 def simulate_sync(setting: Setting, latencies: Latencies) -> SimulatedRun:
     """Simulate steps in turns: send weights, sample a batch, train. ``setting``: counts only."""
-    spans, groups = _Spans(), setting.groups_per_step
+    spans = _Spans()
+    groups = setting.groups_per_step
     now = 0.0
     for step in range(setting.steps):
-        arrived = spans.add("weights", "publish", now, latencies.transfer[step], version=step)
-        free = [(arrived, generator) for generator in range(setting.generators)]
+        arrived = spans.add(
+            "weights",
+            "publish",
+            now,
+            latencies.transfer[step],
+            version=step,
+        )
         batch = range(step * groups, (step + 1) * groups)
+        # Each generator, and when it is free. The first one takes the next share.
+        free = [(arrived, generator) for generator in range(setting.generators)]
         for first in batch[:: setting.share]:
             end, generator = heapq.heappop(free)
-            for group in range(first, min(first + setting.share, batch.stop)):
-                end = spans.add(_name(generator), "generate", end, latencies.generate[group], group=group, version=step)
+            last = min(first + setting.share, batch.stop)
+            for group in range(first, last):
+                end = spans.add(
+                    _name(generator),
+                    "generate",
+                    end,
+                    latencies.generate[group],
+                    group=group,
+                    version=step,
+                )
             heapq.heappush(free, (end, generator))
-        now = spans.add("trainer", "train", max(free)[0], latencies.train[step], step=step, groups=list(batch))
-    return SimulatedRun(spans.timeline(setting, now), now, {0: setting.steps * groups})
+        sampled, _ = max(free)
+        now = spans.add(
+            "trainer",
+            "train",
+            sampled,
+            latencies.train[step],
+            step=step,
+            groups=list(batch),
+        )
+    staleness = {0: setting.steps * groups}
+    return SimulatedRun(spans.timeline(setting, now), now, staleness)
 
 
 def simulate_async(setting: Setting, latencies: Latencies) -> SimulatedRun:
@@ -84,20 +118,24 @@ def simulate_async(setting: Setting, latencies: Latencies) -> SimulatedRun:
 
 @dataclass(slots=True)
 class _Generator:
-    """One simulated generator, with the groups of its share that it has begun, and those to come."""
+    """One simulated generator, and its share of a step."""
 
     number: int
     version: int = -1
+    """The weights that it samples its share with."""
     is_idle: bool = True
     begun: list[int] = field(default_factory=list)
+    """Groups of its share that it has begun or finished."""
     to_come: list[int] = field(default_factory=list)
+    """Groups of its share that it has not begun."""
 
 
 class _Async:
     """Process events in time order; equal times are all applied before any actor acts."""
 
     def __init__(self, setting: Setting, latencies: Latencies) -> None:
-        self.setting, self.latencies = setting, latencies
+        self.setting = setting
+        self.latencies = latencies
         groups = setting.groups_per_step
         self.buffer = ReplayBuffer(groups, setting.max_lag, groups * setting.steps)
         self.generators = [_Generator(number) for number in range(setting.generators)]
@@ -117,25 +155,40 @@ class _Async:
         while self.events:
             now = self.events[0][0]
             while self.events and self.events[0][0] == now:
-                heapq.heappop(self.events)[2](now)
+                _, _, apply = heapq.heappop(self.events)
+                apply(now)
             self.train(now)
             self.generate(now)
-        timeline = self.spans.timeline(self.setting, self.finished)
-        return SimulatedRun(timeline, self.finished, dict(sorted(self.staleness.items())))
+        return SimulatedRun(
+            timeline=self.spans.timeline(self.setting, self.finished),
+            seconds=self.finished,
+            staleness=dict(sorted(self.staleness.items())),
+        )
 
-    def at(self, time: float, what: Callable[[float], None]) -> None:
-        """Schedule the call ``what(time)``."""
-        heapq.heappush(self.events, (time, next(self.numbers), what))
+    def at(self, time: float, event: Callable[[float], None]) -> None:
+        """Schedule the call ``event(time)``; of events at the same time the first one comes first."""
+        entry = (time, next(self.numbers), event)
+        heapq.heappush(self.events, entry)
 
     def train(self, now: float) -> None:
         """Start a training step if the trainer is free and the buffer has a batch."""
+        if self.training:
+            return
         version = self.buffer.version
-        if self.training or (batch := self.buffer.take()) is None:
+        batch = self.buffer.take()
+        if batch is None:
             return
         self.training = True
         self.staleness.update(version - self.sampled_with[group] for group in batch)
-        end = self.spans.add("trainer", "train", now, self.latencies.train[version], step=version, groups=batch)
-        self.at(end, lambda now: self.publish(version + 1, now))
+        end = self.spans.add(
+            "trainer",
+            "train",
+            now,
+            self.latencies.train[version],
+            step=version,
+            groups=batch,
+        )
+        self.at(end, partial(self.publish, version + 1))
 
     def publish(self, version: int, now: float) -> None:
         """Send ``version`` after those before it have arrived; a run's last one is not sent."""
@@ -143,14 +196,25 @@ class _Async:
         if version == self.setting.steps:
             self.finished = now
             return
-        start, seconds = max(now, self.link_free), self.latencies.transfer[version]
-        self.link_free = self.spans.add("weights", "publish", start, seconds, version=version)
-        self.at(self.link_free, lambda now: setattr(self, "newest", version))
+        self.link_free = self.spans.add(
+            "weights",
+            "publish",
+            max(now, self.link_free),
+            self.latencies.transfer[version],
+            version=version,
+        )
+        self.at(self.link_free, partial(self.arrive, version))
+
+    def arrive(self, version: int, now: float) -> None:
+        """Note that the generators have ``version``."""
+        self.newest = version
 
     def generate(self, now: float) -> None:
         """Give idle generators work: the next group of their share, or a new share."""
+        if self.newest < 0:
+            return
         for generator in self.generators:
-            if not generator.is_idle or self.newest < 0:
+            if not generator.is_idle:
                 continue
             if not generator.to_come:
                 generator.version = self.newest
@@ -160,24 +224,32 @@ class _Async:
 
     def admit(self) -> list[int]:
         """Return the groups of a share that the newest weights may sample, none if there is none."""
-        versions = self.newest, self.buffer.version
+        versions = (self.newest, self.buffer.version)
         if versions == self.refused:  # It would be refused again.
             return []
-        share = self.buffer.admit(self.newest, min(self.setting.share, self.buffer.left_of_step))
-        self.refused = self.refused if share else versions
+        most = min(self.setting.share, self.buffer.left_of_step)
+        share = self.buffer.admit(self.newest, most)
+        if not share:
+            self.refused = versions
         return share
 
     def sample(self, generator: _Generator, now: float) -> None:
-        """Sample the share's next group; after the last one, hand the share in."""
-        group, version = generator.to_come.pop(0), generator.version
-        seconds = self.latencies.generate[group]
-        end = self.spans.add(_name(generator.number), "generate", now, seconds, group=group, version=version)
+        """Sample the next group of the generator's share."""
+        group = generator.to_come.pop(0)
+        end = self.spans.add(
+            _name(generator.number),
+            "generate",
+            now,
+            self.latencies.generate[group],
+            group=group,
+            version=generator.version,
+        )
         generator.begun.append(group)
         generator.is_idle = False
-        self.at(end, lambda now: self.sampled(generator))
+        self.at(end, partial(self.sampled, generator))
 
-    def sampled(self, generator: _Generator) -> None:
-        """Note that ``generator`` has sampled a group."""
+    def sampled(self, generator: _Generator, now: float) -> None:
+        """Note that ``generator`` has sampled a group. After the last one it returns its share."""
         generator.is_idle = True
         if not generator.to_come:
             for group in generator.begun:
@@ -189,16 +261,28 @@ class _Async:
 class _Spans(list[Span]):
     """Collect spans in the order in which they are scheduled."""
 
-    def add(self, actor: str, kind: str, start: float, seconds: float, **args: int | list[int]) -> float:
+    def add(
+        self,
+        actor: str,
+        kind: str,
+        start: float,
+        seconds: float,
+        **args: int | list[int],
+    ) -> float:
         """Add a span unless its length is 0. Returns the time at which it ends."""
+        end = start + seconds
         if seconds > 0:
-            self.append(Span(actor, kind, start, start + seconds, args))
-        return start + seconds
+            self.append(Span(actor, kind, start, end, args))
+        return end
 
     def timeline(self, setting: Setting, end: float) -> Timeline:
         """Return the spans until ``end``, ordered by row: trainer, weights, generators."""
-        rows = {name: row for row, name in enumerate(["trainer", "weights", *map(_name, range(setting.generators))])}
-        return Timeline(sorted(Timeline(self).between(0.0, end).spans, key=lambda span: (rows[span.actor], span.start)))
+        actors = ["trainer", "weights"]
+        actors += [_name(generator) for generator in range(setting.generators)]
+        rows = {actor: row for row, actor in enumerate(actors)}
+        spans = Timeline(self).between(0.0, end).spans
+        spans.sort(key=lambda span: (rows[span.actor], span.start))
+        return Timeline(spans)
 
 
 def _name(generator: int) -> str:

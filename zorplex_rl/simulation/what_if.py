@@ -1,12 +1,13 @@
 """Execute a recorded run again: unchanged, or with one thing changed.
 
-    run folder ──read_recording──► RecordedRun ──┬── replay ───► Replayed      what differs from what the run wrote: nothing
-                                                 └── what_if ──► PairedRuns    what the change does, on the same random draws
+    run folder ── read_recording ──► RecordedRun ──┬─ replay ───► Replayed: equal to what the run wrote?
+                                                   └─ what_if ──► PairedRuns: the effect of a change
 
-A changed run is executed twice for each of some seeds, as it was and changed. A group's task and its
-random draws follow from seed and number, so they are the same in both. With another loss, learning
-rate or temperature both have the schedule of the journal; with another ``max_lag`` one that the
-simulator makes from the latencies in the run's timeline. Without a fault only the changed one has.
+With a change, each seed runs twice: original and changed. A group's task and its random draws follow
+from the seed and the group's number, so both runs have the same ones. With another loss, learning rate
+or temperature both runs have the schedule of the journal. With another ``max_lag`` both have a schedule
+that the simulator makes from the latencies in the run's timeline. With ``--without-fault`` only the
+changed run has a simulated schedule.
 """
 
 from __future__ import annotations
@@ -20,28 +21,30 @@ from statistics import fmean, stdev
 
 from safetensors.torch import load_file
 
-from zorplex_rl.config import Config
+from zorplex_rl.config import Config, flag
 from zorplex_rl.errors import ConfigError
 from zorplex_rl.learning.checkpoint import FILE
+from zorplex_rl.learning.learner import Learner
 from zorplex_rl.policy.load import Policy, load_policy_of
 from zorplex_rl.policy.lora import merged_weights
 from zorplex_rl.policy.requests import EngineEvent
 from zorplex_rl.run.folder import MetricsRow, RunFolder, read_config, step_of
 from zorplex_rl.run.journal import Sitting, Written, WrittenBatch, machine, read_journal
 from zorplex_rl.run.timeline import Timeline
-from zorplex_rl.simulation.execute import Evaluated, Execution, Part, Schedule, Trained
+from zorplex_rl.simulation.execute import Evaluated, Execution, Schedule, Segment, Trained
 from zorplex_rl.simulation.recorded import setting_of
 from zorplex_rl.simulation.simulate import SimulatedRun, simulate_async
 from zorplex_rl.task.episode import Episode
 from zorplex_rl.task.own_task import EnvironmentSource
 from zorplex_rl.weights.layout import named_weights
 
-Progress = Callable[[int], None]  # Called with the number of each step that is done.
+Progress = Callable[[int], None]
+"""Called with the number of each step that is done."""
 
 
 @dataclass(slots=True)
 class RecordedRun:
-    """A run that can be executed again, and the policy that it began with."""
+    """A run that can be executed again."""
 
     folder: RunFolder
     config: Config
@@ -49,6 +52,7 @@ class RecordedRun:
     sittings: list[Sitting]
     rows: list[MetricsRow]
     policy: Policy
+    """The policy that the run began with."""
 
     def events(self, event: str) -> list[MetricsRow]:
         """Return the rows about ``event``."""
@@ -56,115 +60,175 @@ class RecordedRun:
 
     @property
     def batches(self) -> dict[int, WrittenBatch]:
-        """What each step was trained on."""
-        return {step: batch for sitting in self.sittings for step, batch in sitting.batches.items()}
+        """The batch that each step was trained on."""
+        batches: dict[int, WrittenBatch] = {}
+        for sitting in self.sittings:
+            batches |= sitting.batches
+        return batches
 
     def schedule(self) -> Schedule:
         """Return the schedule that the run had."""
-        parts = []
+        segments = []
         for sitting in self.sittings:
-            batches = {n: [*zip(b.groups, b.generators, strict=True)] for n, b in sitting.batches.items()}
-            parts.append(Part(sitting.steps, sitting.histories, batches))
-        evaluations = {row["step"] for row in self.events("eval") if row["step"] <= len(self.batches)}
-        return Schedule(parts, sorted(evaluations))
+            batches = {}
+            for step, batch in sitting.batches.items():
+                batches[step] = list(zip(batch.groups, batch.generators, strict=True))
+            segments.append(Segment(sitting.steps, sitting.histories, batches))
+        evaluated = {row["step"] for row in self.events("eval")}
+        last = len(self.batches)
+        return Schedule(segments, sorted(step for step in evaluated if step <= last))
 
 
 def read_recording(
-    path: Path, device: str = "cpu", task: str | None = None, task_data: str | None = None
+    path: Path,
+    device: str = "cpu",
+    task: str | None = None,
+    task_data: str | None = None,
 ) -> RecordedRun:
     """Return the run in ``path``, and load its policy; ``task`` is the file of a user's task."""
-    config, folder = read_config(path), RunFolder(path)
+    config = read_config(path)
     if config.is_own_task:
         if task is None:
-            raise ConfigError(
-                f"the run in {str(path)!r} has a task of your own, {config.task}; name its file again with --task"
-            )
+            problem = f"the run in {str(path)!r} has a task of your own, {config.task}"
+            raise ConfigError(f"{problem}; name its file again with --task")
         config = config.changed(task=task, task_data=task_data)
+    folder = RunFolder(path)
     with folder.locked():
         sittings = read_journal(folder.journal)
     source = EnvironmentSource.of(config)
     policy = load_policy_of(config, device)
-    return RecordedRun(folder, config, source, sittings, folder.metrics(), policy)
+    return RecordedRun(
+        folder,
+        config,
+        source,
+        sittings,
+        folder.metrics(),
+        policy,
+    )
 
 
 @dataclass(slots=True)
 class Replayed:
-    """How many things of each kind an unchanged replay has compared, and how many were the same."""
+    """What an unchanged replay has compared with the run."""
 
     compared: Counter[str] = field(default_factory=Counter)
+    """How many things of each kind were compared."""
     same: Counter[str] = field(default_factory=Counter)
+    """How many of them were the same."""
     first_difference: str | None = None
     why: str | None = None
+    """A likely cause of a difference: another machine."""
 
     @property
     def is_equal(self) -> bool:
         """Whether everything is as it was, bit for bit."""
         return self.first_difference is None
 
-    def note(self, what: str, difference: str | None) -> None:
-        """Count one more of ``what``, and its ``difference`` if there is one."""
-        self.compared[what] += 1
-        self.same[what] += difference is None
-        self.first_difference = self.first_difference or difference
+    def note(self, kind: str, difference: str | None) -> None:
+        """Count one more thing of ``kind``, and its ``difference`` if there is one."""
+        self.compared[kind] += 1
+        if difference is None:
+            self.same[kind] += 1
+        elif self.is_equal:
+            self.first_difference = difference
+
+    def compare_evaluation(self, evaluated: Evaluated, row: MetricsRow) -> None:
+        """Compare an evaluation with its row."""
+        difference = f"the accuracy of version {evaluated.version}"
+        is_same = row["greedy_accuracy"] == evaluated.greedy and row["sampled_accuracy"] == evaluated.sampled
+        self.note("evaluations", None if is_same else difference)
+
+    def compare_step(
+        self,
+        trained: Trained,
+        batch: WrittenBatch,
+        row: MetricsRow,
+    ) -> None:
+        """Compare a step's episodes with the journal, and its diagnostics with its row."""
+        step = trained.step
+        for episode, written in zip(trained.episodes, batch.episodes, strict=True):
+            difference = difference_of(episode, written)
+            if difference:
+                difference = f"step {step}, group {episode.group}: {difference}"
+            self.note("episodes", difference)
+        # A row counts the episodes of the whole run.
+        names = trained.metrics.keys() & row.keys() - {"episodes"}
+        wrong = [name for name in names if trained.metrics[name] != row[name]]
+        self.note("steps", f"{min(wrong)} of step {step}" if wrong else None)
+
+    def compare_weights(self, name: str, learner: Learner, file: Path) -> None:
+        """Compare weights and state of ``learner`` with a file that the run wrote."""
+        weights = merged_weights(learner.policy.model) | learner.state_dict()
+        wrong = []
+        for key, written in load_file(file).items():
+            if key in weights and not written.equal(weights[key].detach().cpu()):
+                wrong.append(key)
+        self.note("files of weights", f"{min(wrong)} of the {name}" if wrong else None)
 
 
-def replay(recording: RecordedRun, on_step: Callable[[int, Policy], None] = lambda step, policy: None) -> Replayed:
-    """Execute the run again, unchanged, and compare all of it with what it wrote. ``on_step`` gets the policy, too."""
-
-    def compare_weights(name: str, file: Path) -> None:
-        own = merged_weights(execution.learner.policy.model) | execution.learner.state_dict()
-        written = load_file(file)
-        wrong = [key for key in written.keys() & own.keys() if not written[key].equal(own[key].detach().cpu())]
-        found.note("files of weights", f"{min(wrong)} of the {name}" if wrong else None)
-
-    found = Replayed()
-    execution = Execution(recording.config, recording.source, recording.schedule(), recording.policy)
+def replay(
+    recording: RecordedRun,
+    on_step: Callable[[int, Policy], None] | None = None,
+) -> Replayed:
+    """Execute the run again, unchanged, and compare it with everything that it wrote. ``on_step``
+    gets the number of each step and the policy after it."""
+    result = Replayed()
+    execution = Execution(
+        recording.config,
+        recording.source,
+        recording.schedule(),
+        recording.policy,
+    )
+    learner = execution.learner
     batches = recording.batches
     checkpoints = {step_of(path): path for path in recording.folder.checkpoints()}
     rows = {row["step"]: row for row in recording.events("step")}
     evaluations = {row["step"]: row for row in recording.events("eval")}
-    for done in execution:
-        if isinstance(done, Evaluated):
-            row = evaluations[done.version]
-            same = (row["greedy_accuracy"], row["sampled_accuracy"]) == (done.greedy, done.sampled)
-            found.note("evaluations", None if same else f"the accuracy of version {done.version}")
+    for outcome in execution:
+        if isinstance(outcome, Evaluated):
+            result.compare_evaluation(outcome, evaluations[outcome.version])
             continue
-        for episode, written in zip(done.episodes, batches[done.step].episodes, strict=True):
-            difference = difference_of(episode, written)
-            found.note("episodes", difference and f"step {done.step}, group {episode.group}: {difference}")
-        row = rows[done.step]
-        named = done.metrics.keys() & row.keys() - {"episodes"}  # A row counts those of the whole run.
-        wrong = sorted(name for name in named if done.metrics[name] != row[name])
-        found.note("steps", f"{wrong[0]} of step {done.step}" if wrong else None)
-        if done.step in checkpoints:
-            compare_weights(f"checkpoint of step {done.step}", checkpoints[done.step] / "trainer" / FILE)
-        on_step(done.step, execution.learner.policy)
-    if any(row.get("final") and row["step"] == len(batches) for row in evaluations.values()):
-        compare_weights("trained policy", recording.folder.policy / "model.safetensors")
-    if not found.is_equal:
-        found.why = f"it was made with {recording.sittings[0].machine}; this is {machine()}"
-    return found
+        step = outcome.step
+        result.compare_step(outcome, batches[step], rows[step])
+        if step in checkpoints:
+            file = checkpoints[step] / "trainer" / FILE
+            result.compare_weights(f"checkpoint of step {step}", learner, file)
+        if on_step:
+            on_step(step, learner.policy)
+    last = evaluations.get(len(batches), {})
+    if last.get("final"):
+        file = recording.folder.policy / "model.safetensors"
+        result.compare_weights("trained policy", learner, file)
+    if not result.is_equal:
+        result.why = f"it was made with {recording.sittings[0].machine}; this is {machine()}"
+    return result
 
 
 def difference_of(episode: Episode, written: Written) -> str | None:
     """Return the first difference between an episode and one that was written, or None."""
+    tokens = zip(episode.token_ids, episode.logprobs, strict=True)
+    written_tokens = zip(written.token_ids, written.logprobs, strict=True)
+    for index, (one, other) in enumerate(zip(tokens, written_tokens, strict=False)):
+        if one != other:
+            return f"token {index} or its log-probability"
     turns = [(turn.start, turn.end, turn.version) for turn in episode.turns]
-    for place, pair in enumerate(zip(episode.token_ids, written.token_ids, strict=False)):
-        if pair[0] != pair[1] or episode.logprobs[place] != written.logprobs[place]:
-            return f"token {place} or its log-probability"
-    if (len(episode.token_ids), turns) != (len(written.token_ids), written.turns):
+    if len(episode.token_ids) != len(written.token_ids) or turns != written.turns:
         return "its turns"
-    same = (episode.first_version, episode.scored.reward) == (written.first_version, written.reward)
-    return None if same else "its first version or its reward"
+    if episode.first_version != written.first_version:
+        return "its first version"
+    if episode.scored.reward != written.reward:
+        return "its reward"
+    return None
 
 
 @dataclass(slots=True)
 class Trace:
-    """How one execution went: its evaluations, its steps, and a checksum of the weights after each."""
+    """How one execution went."""
 
     evaluations: list[Evaluated] = field(default_factory=list)
     steps: list[Trained] = field(default_factory=list)
     weights: list[float] = field(default_factory=list)
+    """A checksum of the weights after each step."""
 
 
 MEASURES: dict[str, Callable[[Trace], float]] = {
@@ -186,44 +250,59 @@ class Pair:
     @property
     def parted(self) -> int | None:
         """The first step after which the weights differ, or None."""
-        steps = enumerate(zip(self.original.weights, self.changed.weights, strict=False), 1)
-        return next((step for step, (first, second) in steps if first != second), None)
+        checksums = zip(self.original.weights, self.changed.weights, strict=False)
+        for step, (original, changed) in enumerate(checksums, start=1):
+            if original != changed:
+                return step
+        return None
 
 
 @dataclass(slots=True)
 class PairedRuns:
-    """The result. Seconds of training: measured, and simulated for both (None: journal's schedule)."""
+    """The result of a change."""
 
     change: str
+    """What was changed, in words."""
     pairs: list[Pair]
     seconds: float
+    """Seconds of training that were measured in the run."""
     predicted: tuple[float | None, float | None]
+    """Simulated seconds of the original and of the changed run; None with the journal's schedule."""
 
     def means(self, measure: str) -> tuple[float, float]:
-        """Return the mean over the seeds of a measure, as it was and changed."""
-        of = MEASURES[measure]
-        return fmean(of(pair.original) for pair in self.pairs), fmean(of(pair.changed) for pair in self.pairs)
+        """Return the mean over the seeds of a measure, of the original and of the changed runs."""
+        value_of = MEASURES[measure]
+        original = fmean(value_of(pair.original) for pair in self.pairs)
+        changed = fmean(value_of(pair.changed) for pair in self.pairs)
+        return original, changed
 
     def difference(self, measure: str) -> tuple[float, tuple[float, float] | None]:
         """Return the mean of changed − original over the seeds, and its interval."""
-        found = [MEASURES[measure](pair.changed) - MEASURES[measure](pair.original) for pair in self.pairs]
-        return fmean(found), paired_interval(found)
+        value_of = MEASURES[measure]
+        differences = [value_of(pair.changed) - value_of(pair.original) for pair in self.pairs]
+        return fmean(differences), paired_interval(differences)
 
 
 def paired_interval(differences: Sequence[float]) -> tuple[float, float] | None:
     """Return the 95 % interval of the mean of paired ``differences`` by Student's t, None for one."""
-    if (n := len(differences)) < 2:
+    count = len(differences)
+    if count < 2:
         return None
     from scipy.special import stdtrit
 
-    half = float(stdtrit(n - 1, 0.975)) * stdev(differences) / math.sqrt(n)
-    return max(-1.0, fmean(differences) - half), min(1.0, fmean(differences) + half)
+    mean = fmean(differences)
+    half = float(stdtrit(count - 1, 0.975)) * stdev(differences) / math.sqrt(count)
+    return max(-1.0, mean - half), min(1.0, mean + half)
 
 
 def what_if(
-    recording: RecordedRun, config: Config, without_fault: bool = False, seeds: int = 3,
-    on_step: Progress = lambda step: None, evaluate_every: int = 0,
-) -> PairedRuns:  # fmt: skip
+    recording: RecordedRun,
+    config: Config,
+    without_fault: bool = False,
+    seeds: int = 3,
+    on_step: Progress | None = None,
+    evaluate_every: int = 0,
+) -> PairedRuns:
     """Compare the run with what it would have been with the settings ``config``, or without the
     processes that died; the first seed is the run's. Both are evaluated where the run was, at the
     end, and after every ``evaluate_every`` steps."""
@@ -233,44 +312,82 @@ def what_if(
         raise ConfigError(f"--seeds is {seeds}; it must be between 1 and 1000")
     if without_fault and not recording.events("restart"):
         raise ConfigError("--without-fault changes nothing: no process of this run was replaced")
-    original = recording.schedule()
-    more = range(0, original.steps + 1, evaluate_every) if evaluate_every else ()
-    original.evaluations = sorted({*original.evaluations, *more, original.steps})
-    changed = original
-    before = after = None
-    if config.max_lag != earlier.max_lag or without_fault:
-        setting = setting_of(Timeline.load(recording.folder.timeline), earlier, original.steps)
-        latencies = setting.latencies()
-        after = simulate_async(replace(setting, max_lag=config.max_lag), latencies)
-        changed = simulated(after, earlier, original.evaluations)
-        if config.max_lag != earlier.max_lag:
-            before = simulate_async(setting, latencies)
-            original = simulated(before, earlier, original.evaluations)
+    plan = _plan(recording, config.max_lag, without_fault, evaluate_every)
     pairs = []
     for seed in range(earlier.seed, earlier.seed + seeds):
-        both = ((earlier, original), (config, changed))
-        traces = [_trace(recording, settings.changed(seed=seed), schedule, on_step) for settings, schedule in both]
-        pairs.append(Pair(seed, *traces))
-    now, was = config.settings(), earlier.settings()
-    changes = [f"--{n.replace('_', '-')} {now[n]} instead of {was[n]}" for n in now if now[n] != was[n]]
-    change = " and ".join(changes + ["no process that dies"] * without_fault)
+        pair = Pair(
+            seed,
+            original=_trace(recording, earlier.changed(seed=seed), plan.original, on_step),
+            changed=_trace(recording, config.changed(seed=seed), plan.changed, on_step),
+        )
+        pairs.append(pair)
+    was = earlier.settings()
+    changes = []
+    for name, value in config.settings().items():
+        if value != was[name]:
+            changes.append(f"{flag(name)} {value} instead of {was[name]}")
+    if without_fault:
+        changes.append("no process that dies")
     seconds = max(row["seconds"] for row in recording.events("step"))
-    predicted = (before.seconds if before else None, after.seconds if after else None)
-    return PairedRuns(change, pairs, seconds, predicted)
+    return PairedRuns(" and ".join(changes), pairs, seconds, plan.predicted)
 
 
-def _trace(recording: RecordedRun, config: Config, schedule: Schedule, on_step: Progress) -> Trace:
+@dataclass(slots=True)
+class _Plan:
+    """The schedules of both runs, and the seconds of those that are simulated."""
+
+    original: Schedule
+    changed: Schedule
+    predicted: tuple[float | None, float | None] = (None, None)
+
+
+def _plan(
+    recording: RecordedRun,
+    max_lag: int,
+    without_fault: bool,
+    evaluate_every: int,
+) -> _Plan:
+    """Return the schedules of the original and of the changed run."""
+    earlier = recording.config
+    journal = recording.schedule()
+    evaluated = {*journal.evaluations, journal.steps}
+    if evaluate_every:
+        evaluated.update(range(0, journal.steps + 1, evaluate_every))
+    journal.evaluations = sorted(evaluated)
+    has_other_lag = max_lag != earlier.max_lag
+    if not (has_other_lag or without_fault):
+        return _Plan(journal, journal)
+    timeline = Timeline.load(recording.folder.timeline)
+    setting = setting_of(timeline, earlier, journal.steps)
+    latencies = setting.latencies()
+    after = simulate_async(replace(setting, max_lag=max_lag), latencies)
+    changed = simulated(after, earlier, journal.evaluations)
+    if not has_other_lag:
+        return _Plan(journal, changed, (None, after.seconds))
+    before = simulate_async(setting, latencies)
+    original = simulated(before, earlier, journal.evaluations)
+    return _Plan(original, changed, (before.seconds, after.seconds))
+
+
+def _trace(
+    recording: RecordedRun,
+    config: Config,
+    schedule: Schedule,
+    on_step: Progress | None,
+) -> Trace:
     """Execute ``schedule`` with the settings ``config``."""
     source = replace(recording.source, seed=config.seed)
-    execution, trace = Execution(config, source, schedule, recording.policy), Trace()
-    for done in execution:
-        if isinstance(done, Evaluated):
-            trace.evaluations.append(done)
-        else:
-            trace.steps.append(done)
-            weights = named_weights(execution.learner.policy.model).values()
-            trace.weights.append(sum(weight.double().sum().item() for weight in weights))
-            on_step(done.step)
+    execution = Execution(config, source, schedule, recording.policy)
+    trace = Trace()
+    for outcome in execution:
+        if isinstance(outcome, Evaluated):
+            trace.evaluations.append(outcome)
+            continue
+        trace.steps.append(outcome)
+        weights = named_weights(execution.learner.policy.model).values()
+        trace.weights.append(sum(weight.double().sum().item() for weight in weights))
+        if on_step:
+            on_step(outcome.step)
     return trace
 
 
@@ -278,23 +395,28 @@ def simulated(run: SimulatedRun, config: Config, evaluations: list[int]) -> Sche
     """Return the schedule of a simulated run of ``config``. A generator samples each of its shares
     to the end before it is told anything else."""
     histories: dict[str, list[EngineEvent]] = {}
-    batches: dict[int, list[int]] = {}
+    groups_of: dict[int, list[int]] = {}
     sampled_by: dict[int, str] = {}
     versions: dict[str, int] = {}
     for span in run.timeline.spans:
         if span.kind == "train":
-            batches[span.args["step"] + 1] = sorted(span.args["groups"])
+            groups_of[span.args["step"] + 1] = sorted(span.args["groups"])
         if span.kind != "generate":
             continue
         events = histories.setdefault(span.actor, [])
-        version, group = span.args["version"], span.args["group"]
+        version = span.args["version"]
+        group = span.args["group"]
         sampled_by[group] = span.actor
         if versions.get(span.actor, 0) != version:
             events.append((None, "version", version))
             versions[span.actor] = version
-        if events and events[-1][1] == "submit" and len(events[-1][2]) < config.share:
-            events[-1][2].append(group)
-        else:
-            events.append((None, "submit", [group]))
-    parts = {step: [(n, sampled_by[n]) for n in groups] for step, groups in batches.items()}
-    return Schedule([Part(config.steps, histories, parts)], evaluations)
+        if events:
+            _, last, value = events[-1]
+            if last == "submit" and len(value) < config.share:
+                value.append(group)
+                continue
+        events.append((None, "submit", [group]))
+    batches = {}
+    for step, groups in groups_of.items():
+        batches[step] = [(group, sampled_by[group]) for group in groups]
+    return Schedule([Segment(config.steps, histories, batches)], evaluations)

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zorplex_rl.config import LearnerConfig
-from zorplex_rl.sizing.memory import RING_SLOTS, Workload
+from zorplex_rl.sizing.memory import RING_SLOTS, Workload, shared_length
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -35,45 +35,65 @@ WARM_UP = Workload(prompt=1, response=16, prompts=2, group_size=2, slots=4, task
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Bytes of a process at its highest, and seconds of the trainer's second step or of all sampling.
-    ``work`` has the prompts as they were."""
+    """What a process has taken."""
 
     work: Workload
+    """Its workload, with the lengths of the prompts that it had."""
     peak: int
+    """Bytes at its highest."""
     seconds: float
+    """Of the trainer's second step, or of all sampling."""
     decode_steps: int
 
 
 def measure(cases: Sequence[tuple[str, Workload]], folder: str | Path, device: str = "cpu") -> list[Measured]:
     """Return what the policy in ``folder`` takes in each of ``cases``: a "trainer" that takes steps on
-    ``prompts`` groups, or a "generator" that samples ``tasks`` groups. All answers have full length."""
-    # One thread, as for an actor: processor time is then the time on a quiet machine.
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    asked = json.dumps([(role, asdict(work), str(folder), device) for role, work in cases])
+    ``prompts`` groups, or a "generator" that samples ``tasks`` groups. Trained answers have full
+    length, sampled ones may end before."""
+    arguments = [(role, asdict(work), str(folder), device) for role, work in cases]
     done = subprocess.run(
-        [sys.executable, "-P", "-m", __name__, asked], stdout=subprocess.PIPE, env=environment, check=True
+        [sys.executable, "-P", "-m", __name__, json.dumps(arguments)],
+        stdout=subprocess.PIPE,
+        # One thread, as for an actor: processor time is then the time on a quiet machine.
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        check=True,
     )
-    return [Measured(Workload(**work), *numbers) for work, *numbers in json.loads(done.stdout)]
+    results = []
+    for work, peak, seconds, decode_steps in json.loads(done.stdout):
+        results.append(Measured(Workload(**work), peak, seconds, decode_steps))
+    return results
 
 
-def _prompts(policy: Policy, work: Workload, count: int) -> tuple[Workload, list[tuple[Task, list[int]]]]:
+def _prompts(
+    policy: Policy,
+    work: Workload,
+    count: int,
+) -> tuple[Workload, list[tuple[Task, list[int]]]]:
     """Return ``count`` tasks with their prompts, of about as many tokens as ``work`` says, and
     ``work`` with these prompts' lengths."""
     from zorplex_rl.policy.tokenizer import encode_prompt, encode_text
     from zorplex_rl.task.environment import Zorplex
 
+    tokenizer = policy.tokenizer
     tasks = Zorplex(0).tasks(("compositional:easy",), count, "train")
-    longest = max(len(encode_prompt(policy.tokenizer, task)) for task in tasks)
-    word = len(encode_text(policy.tokenizer, " 7" * 100)) / 100
+    longest = max(len(encode_prompt(tokenizer, task)) for task in tasks)
+    word = len(encode_text(tokenizer, " 7" * 100)) / 100
     padding = " 7" * max(0, round((work.prompt - longest) / word))
     padded = [replace(task, system=task.system + padding) for task in tasks]
-    prompts = [encode_prompt(policy.tokenizer, task) for task in padded]
-    shared = next((i for i, tokens in enumerate(zip(*prompts, strict=False)) if len(set(tokens)) > 1), 0)
-    work = replace(work, prompt=max(map(len, prompts)), shared_prompt=shared)
+    prompts = [encode_prompt(tokenizer, task) for task in padded]
+    work = replace(
+        work,
+        prompt=max(map(len, prompts)),
+        shared_prompt=shared_length(prompts),
+    )
     return work, list(zip(padded, prompts, strict=True))
 
 
-def _train(policy: Policy, work: Workload, clock: Callable[[], float]) -> tuple[Workload, float, int]:
+def _train(
+    policy: Policy,
+    work: Workload,
+    clock: Callable[[], float],
+) -> tuple[Workload, float, int]:
     from zorplex_rl.learning.learner import Learner
     from zorplex_rl.task.episode import Episode
     from zorplex_rl.weights.ring import WeightRing
@@ -84,13 +104,22 @@ def _train(policy: Policy, work: Workload, clock: Callable[[], float]) -> tuple[
         ring.publish(policy.model, version)
     work, prompts = _prompts(policy, work, work.prompts)
     count = work.response
-    # Responses of a group differ from their first token on.
-    texts = [[(sample + i) % 500 for i in range(count)] for sample in range(work.group_size)]
-    episodes = [
-        Episode(task, prompt, text, [True] * count, [-6.0] * count, [], "tokens", sample, group)
-        for group, (task, prompt) in enumerate(prompts)
-        for sample, text in enumerate(texts)
-    ]
+    episodes = []
+    for group, (task, prompt) in enumerate(prompts):
+        for sample in range(work.group_size):
+            episode = Episode(
+                task,
+                prompt_ids=prompt,
+                # Responses of a group differ from their first token on.
+                token_ids=[(sample + index) % 500 for index in range(count)],
+                sampled=[True] * count,
+                logprobs=[-6.0] * count,
+                turns=[],
+                finish="tokens",
+                seed=sample,
+                group=group,
+            )
+            episodes.append(episode)
     advantages = [1.0 if episode.seed % 2 else -1.0 for episode in episodes]
     learner.step(episodes, advantages)
     # The second step meets the optimizer's state, and what the first has freed.
@@ -101,16 +130,21 @@ def _train(policy: Policy, work: Workload, clock: Callable[[], float]) -> tuple[
     return work, seconds, 0
 
 
-def _sample(policy: Policy, work: Workload, clock: Callable[[], float]) -> tuple[Workload, float, int]:
-    from zorplex_rl.policy.requests import Sampling
-    from zorplex_rl.policy.rollout import RolloutEngine, RolloutRequest
+def _sample(
+    policy: Policy,
+    work: Workload,
+    clock: Callable[[], float],
+) -> tuple[Workload, float, int]:
+    from zorplex_rl.policy.requests import Sampling, group_requests
+    from zorplex_rl.policy.rollout import RolloutEngine
     from zorplex_rl.task.specs import run_tool
 
     work, prompts = _prompts(policy, work, work.tasks)
-    requests = [RolloutRequest(task, 7 * i, i) for i, (task, _) in enumerate(prompts) for _ in range(work.group_size)]
+    tasks = [task for task, _ in prompts]
     began = clock()
-    engine = RolloutEngine(policy, run_tool, Sampling(1.0, work.response, 6, work.slots))
-    engine.submit(requests)
+    sampling = Sampling(1.0, work.response, 6, work.slots)
+    engine = RolloutEngine(policy, run_tool, sampling)
+    engine.submit(group_requests(enumerate(tasks), work.group_size, 0))
     steps = 0
     while not engine.idle:
         engine.step()
@@ -118,7 +152,9 @@ def _sample(policy: Policy, work: Workload, clock: Callable[[], float]) -> tuple
     return work, clock() - began, steps
 
 
-def _measure_here(case: tuple[str, dict[str, Any], str, str]) -> tuple[dict[str, Any], int, float, int]:
+def _measure_here(
+    case: tuple[str, dict[str, Any], str, str],
+) -> tuple[dict[str, Any], int, float, int]:
     """Measure ``case`` in this process, once the embedded policy has done the same."""
     import torch
 
@@ -126,7 +162,7 @@ def _measure_here(case: tuple[str, dict[str, Any], str, str]) -> tuple[dict[str,
 
     role, settings, folder, device = case
     work = Workload(**settings)
-    run = {"trainer": _train, "generator": _sample}[role]
+    run = _train if role == "trainer" else _sample
 
     def clock() -> float:
         if device == "cpu":

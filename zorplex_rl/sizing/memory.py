@@ -1,31 +1,39 @@
-"""What a trainer and a generator need in memory, computed part by part. Arithmetic only, no torch.
+"""Compute what a trainer and a generator need in memory, part by part. Arithmetic only, no torch.
 
-    ModelShape ─┐                           phases       forward   backward   update      prefill   sample
-                ├─► trainer_memory ─────►   weights         ■         ■         ■            ■        ■
-    Workload ───┘   generator_memory        moments         ■         ■         ■     cache  ·        ■
-                                            activations     ■                         …
-
-A phase is a moment at which much is allocated at once; ``Memory.total`` is the sum of the parts in
-the highest one. In main memory the C library keeps freed blocks below 32 MiB; the next phase takes
-their places, but leaves holes. These, and what another phase needed more of such blocks, are "kept
-by the allocator". A GPU's wastes nothing.
+    ModelShape, Workload ──► trainer_memory, generator_memory ──► Memory: bytes of each part
 
 N parameters, L layers, h hidden size, a attention width (heads · head size), k key-value width, i
-intermediate size, V vocabulary, e bytes of a number (2 or 4). Activations are what autograd keeps.
+intermediate size, V vocabulary, e bytes of a number (2 or 4).
 
-    weights     e·N                         masters   4·N if e is 2        gradients  4·N        AdamW's moments  8·N
-    one token   L · (16·h + e·(2h + 4i + 3a + 2k))    two norms in float32, inputs and results of all products
-    one key     L · e·2k + e·128·heads/kv_heads    that a block of 128 queries sees: copied if it is not in place, and masked
-    logits      3 · 4·V for each sampled token: log-probs and two more for the entropy, or for their gradients, all float32
-    cache       L · 2k · e · slots · length, the length rounded up to a multiple of 32
+    trainer                                                                         divided from ZeRO stage
+    weights          e·N                                                            3
+    masters          4·N if e is 2                                                  1
+    gradients        4·N                                                            2
+    moments          8·N                                                            1
+    weight ring      2·e·N                                                          in shared memory
+    activations      what autograd keeps of a micro-batch: ``activation_bytes``     never
+    logits           3 · 4·V of each sampled token: ``logit_bytes``                 never
+
+    generator
+    weights          e·N
+    staging          e·N if weights do not come through shared memory
+    key-value cache  2·k·e·L of each token of a row (+ e for its mask), for all slots
+    prompts          2·k·e·L of each token of the prompts that are under way
+    prefill          (a + 2·k)·e·L of each token of the prompts that run together, and one layer
+    logits           e·V of each slot
+    choice of tokens 4 · 4·V of each row: logits, log-probs, probabilities and their sums in float32
 
 ZeRO divides weights, gradients and moments (Rajbhandari et al. 2020, arXiv:1910.02054, section 5).
 Tensor parallelism (Megatron, Shoeybi et al. 2019, arXiv:1909.08053, section 3) divides attention,
 MLP, output layer and cache, but no norms and residuals. Activations are counted as in Korthikanti
 et al. 2022 (arXiv:2205.05198, section 4), for this architecture.
+
+The ``reserve`` is what a process takes beyond these parts in main memory: libraries, the tokenizer,
+freed blocks in which the next ones do not fit, and in 16 bits the products that oneDNN compiles. It is
+not derived but measured: ``python benchmarks/sizing.py`` compares real processes, and
+``benchmarks/LOG.md`` has its table. On a GPU nothing of it is counted.
 """
 
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -41,75 +49,112 @@ BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 ZERO = {"weights": 3, "masters": 1, "gradients": 2, "moments": 1}
 """The stage from which ZeRO divides each part."""
 RING_SLOTS = 2
+"""As in ``weights/ring.py``; a test holds them together."""
 BLOCK = 128
-"""As in ``weights/ring.py`` and in ``policy/model.py``; tests hold them together."""
-CACHE_STEP = 32  # ``RolloutEngine`` reserves rows of a multiple of this many tokens
-LOGIT_COPIES = 3
-"""Float32 [tokens, V] at once in ``token_logprobs``: log π, π, and their product; as many on the way back."""
-RETURNED = 32 * 2**20
-"""The C library keeps smaller freed blocks (mallopt(3), DEFAULT_MMAP_THRESHOLD_MAX)."""
-HOLES = {"trainer": 0.1, "generator": 0.15}
-"""What the holes between these add, as a share; a generator has no backward pass."""
-LIBRARY_BYTES = 5_000_000  # what torch's kernels keep for the shapes that they have met
-CONTROL_GROUP = Path("/sys/fs/cgroup")  # a container's limits, of version 2
-KEPT, LIBRARIES = "kept by the allocator", "libraries"
-OFF_GPU = ("weight ring", "staging", KEPT, LIBRARIES)
+"""Queries that attend together, as in ``policy/model.py``; a test holds them together."""
+CACHE_STEP = 32
+"""``RolloutEngine`` reserves rows of a multiple of this many tokens."""
+TOGETHER = 8192
+"""Most tokens of prompts that run at once, as in ``policy/decoder.py``; a test holds them together."""
+CONTROL_GROUP = Path("/sys/fs/cgroup")
+"""A container's limits, of version 2."""
+RESERVE = "reserve"
+OFF_GPU = ("weight ring", "staging", RESERVE)
 """Parts that are in no GPU's memory."""
+
+# What the reserve is made of.
+LIBRARY_BYTES = {"trainer": 7_000_000, "generator": 2_000_000}
+TOKENIZER_BYTES = 500
+"""Of the tokenizer, for each token of the vocabulary."""
+HOLES = 0.15
+"""Share of the activations that find no freed place: gradients lay there in the step before."""
+LATER_HOLES = 0.7
+"""The same in a later micro-batch of a step: the gradients of the first one still lie there."""
+PRODUCT_BYTES = 450_000
+"""A product that oneDNN has compiled. It compiles one for each new shape, and keeps the last 1,024."""
+PRODUCTS = {"trainer": 75, "generator": 40}
+"""How many it compiles in two steps, or for some answers without tool calls."""
+BLOCK_PRODUCTS = 5
+"""And for each block of queries that is trained on."""
+COMPILED_BYTES = 1024 * 650_000
+"""What the products of a long run take at most."""
+LARGE = 100_000
+"""Weights of a matrix whose products oneDNN computes in float32, too, as in ``policy/model.py``."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchShape:
-    """A micro-batch: a tree of ``tokens``, with ``responses`` of ``response`` tokens. Its blocks of
-    queries see ``seen`` keys, one counted for each block, and of these ``copied`` are not in place."""
+    """A micro-batch: a tree of texts, which attends in blocks of queries."""
 
     tokens: int
+    """Tokens of the tree."""
     seen: int
+    """Keys that the blocks attend to, summed over the blocks."""
     copied: int
+    """Those of them that are copied, because they are not in place."""
     responses: int
     response: int
+    """Tokens of each response."""
 
     @classmethod
     def of(cls, parts: Sequence[tuple[int, int]], response: int) -> Self:
         """Return the shape of a tree of ``parts``, each with the depth of its first token and the number of
-        its tokens. A block sees what its first token sees, and itself."""
-        tokens = seen = copied = 0
+        its tokens. A block attends to the ancestors of its first token, and to itself."""
+        tokens = 0
+        seen = 0
+        copied = 0
         for depth, length in parts:
-            firsts = range(-(-tokens // BLOCK) * BLOCK, tokens + length, BLOCK)  # of blocks that begin here
-            before = sum(firsts) - len(firsts) * (tokens - depth)
-            seen += before
-            copied += (before + len(firsts) * BLOCK) * (depth < tokens)
+            # The blocks whose first query is in this part.
+            first = -(-tokens // BLOCK) * BLOCK
+            starts = range(first, tokens + length, BLOCK)
+            ancestors = sum(starts) - len(starts) * (tokens - depth)
+            seen += ancestors
+            if depth < tokens:
+                copied += ancestors + len(starts) * BLOCK
             tokens += length
         return cls(tokens, seen + tokens, copied, len(parts), response)
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What a run feeds its models; lengths in tokens, of the longest. ``tasks``: prompts that a
-    generator has before it; ``evaluated``: those of an evaluation, which has a cache beside (0: none);
-    ``transfer``: type of weights that travel; ``shared_prompt``: tokens with which all prompts begin;
-    ``staged``: weights do not come through shared memory."""
+    """What a run feeds its models. Lengths are in tokens, those of the longest."""
 
     prompt: int = 100
     response: int = Config.max_tokens
     prompts: int = Config.prompts_per_step
+    """Prompts of a training batch."""
     group_size: int = Config.group_size
     token_budget: int = Config.learner.token_budget
     slots: int = Config.slots
     tasks: int = Config.prompts_per_step
+    """Prompts that a generator has before it."""
     evaluated: int = Config.eval_tasks
+    """Prompts of an evaluation, which has a cache of its own; 0 is none."""
     dtype: str = "float32"
     transfer: str = "float32"
+    """Number type of the weights that travel."""
     shared_prompt: int = 0
+    """Tokens with which all prompts begin."""
     staged: bool = False
+    """Whether weights do not come through shared memory."""
 
     @classmethod
     def of(cls, config: Config, prompt: int, shared_prompt: int = 0) -> Self:
         """Return the workload of ``config`` for prompts of up to ``prompt`` tokens."""
         return cls(
-            prompt, config.max_tokens, config.prompts_per_step, config.group_size, config.learner.token_budget,
-            config.slots, config.share, config.eval_tasks, config.dtype, config.dtype,
-            shared_prompt, config.transport in ("rdma", "message"),
-        )  # fmt: skip
+            prompt=prompt,
+            response=config.max_tokens,
+            prompts=config.prompts_per_step,
+            group_size=config.group_size,
+            token_budget=config.learner.token_budget,
+            slots=config.slots,
+            tasks=config.share,
+            evaluated=config.eval_tasks,
+            dtype=config.dtype,
+            transfer=config.dtype,
+            shared_prompt=shared_prompt,
+            staged=config.transport in ("rdma", "message"),
+        )
 
     def micro_batches(self) -> list[BatchShape]:
         """Return the micro-batches of a step if all responses are longest, and share only their prompts.
@@ -122,23 +167,26 @@ class Workload:
             size += whole - depth
             if size > self.token_budget:
                 trees.append([])
-                depth, size = 0, whole
+                depth = 0
+                size = whole
             trees[-1].append((depth, whole - depth))
         return [BatchShape.of(parts, self.response) for parts in trees]
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Bytes of every part in every phase of one process: ``{"update": {"weights": 5, …}, …}``."""
+    """Bytes of every part of one process, in every phase: ``{"sample": {"weights": 5, …}, …}``."""
 
     phases: dict[str, dict[str, int]]
-    untouched: int = 0  # Slots without a row: main memory gives them when they are written, a GPU at once.
+    untouched: int = 0
+    """Bytes of slots without a row: a GPU gives them at once, main memory when they are written."""
+    later: int = 0
+    """Bytes that a long run adds at most: products that oneDNN has compiled."""
 
     @property
     def highest(self) -> str:
         """The phase that needs most."""
-        # Of equal sums the one of which the allocator keeps least.
-        return max(self.phases, key=lambda name: (sum(self.phases[name].values()), -self.phases[name].get(KEPT, 0)))
+        return max(self.phases, key=lambda name: sum(self.phases[name].values()))
 
     @property
     def parts(self) -> dict[str, int]:
@@ -153,137 +201,172 @@ class Memory:
     @property
     def on_gpu(self) -> int:
         """Bytes of a GPU at the highest, if the model is on one."""
-        sums = (sum(size for part, size in parts.items() if part not in OFF_GPU) for parts in self.phases.values())
-        return max(sums) + self.untouched
+        highest = 0
+        for parts in self.phases.values():
+            on_gpu = sum(size for part, size in parts.items() if part not in OFF_GPU)
+            highest = max(highest, on_gpu)
+        return highest + self.untouched
 
 
-def trainer_memory(shape: ModelShape, work: Workload, ranks: int = 1, stage: int = 0, tensor: int = 1) -> Memory:
-    """Return what a trainer of ``shape`` needs for ``work``, above its libraries: one of ``ranks``
-    processes at ZeRO ``stage`` 0 to 3, of which each is ``tensor`` processes."""
-    n, e = shape.parameters, BYTES[work.dtype]
-    low = e < 4
-    divided = {part: tensor * (ranks if stage >= first else 1) for part, first in ZERO.items()}
-    base = {
-        "weights": e * n // divided["weights"],
-        "masters": 4 * n // divided["masters"] if low else 0,
-        "moments": 8 * n // divided["moments"],
-        "weight ring": RING_SLOTS * BYTES[work.transfer] * n,
+def trainer_memory(
+    shape: ModelShape,
+    work: Workload,
+    ranks: int = 1,
+    stage: int = 0,
+    tensor: int = 1,
+) -> Memory:
+    """Return what a trainer of ``shape`` needs for ``work``: one of ``ranks`` processes at ZeRO
+    ``stage`` 0 to 3, each of which is ``tensor`` processes."""
+    n = shape.parameters
+    is_low = BYTES[work.dtype] < 4
+    bytes_of = {
+        "weights": BYTES[work.dtype],
+        "masters": 4 if is_low else 0,
+        "gradients": 4,
+        "moments": 8,
     }
-    table = 4 * shape.table // tensor
-    whole = {"gradients": 4 * n // divided["gradients"]}
-    small_gradients = 4 * (n - (shape.tables if table >= RETURNED else 0)) // divided["gradients"]
-    phases: dict[str, dict[str, int]] = {}
-    small: dict[str, int] = {}  # Of each phase the bytes in blocks that come and go and are not given back.
-    done = 0
+    static = {}
+    for part, size in bytes_of.items():
+        processes = tensor * (ranks if stage >= ZERO[part] else 1)
+        static[part] = size * n // processes
+    static["weight ring"] = RING_SLOTS * BYTES[work.transfer] * n
     batches = work.micro_batches()
-    for batch, count in Counter(batches).items():
-        # The last of these: the gradients of the earlier ones are there when it begins.
-        done += count
-        number = f" {done}" if len(batches) > 1 else ""
-        gradients, earlier = (whole, small_gradients) if done > 1 else ({"gradients": 0}, 0)
-        kept = activation_bytes(shape, batch, work.dtype, tensor)
-        mlp = 4 * shape.layers * e * batch.tokens * shape.intermediate
-        small_kept = earlier + kept - _returned(mlp, 4 * shape.layers)
-        logits = logit_bytes(shape, batch, tensor)
-        # The table's gradient comes in parts, one for each place where it is used.
-        again = e * shape.table // tensor if low else table * (2 if done > 1 else 1)
-        phases[f"logits{number}"] = base | gradients | {"activations": kept, "logits": logits}
-        phases[f"backward{number}"] = base | whole | {"gradient parts": again}
-        small[f"logits{number}"] = small_kept + logits - _returned(logits, LOGIT_COPIES)
-        small[f"backward{number}"] = small_gradients + (again if table < RETURNED else 0)
-    phases["update"], small["update"] = base | whole, small_gradients
-    highest = max(small.values())
-    # Float32 gradients take activations' places one by one: the next step's do not fit there.
-    holes = int(HOLES["trainer"] * highest) + (0 if low else small_gradients)
-    for name, size in small.items():
-        phases[name] |= {KEPT: highest - size + holes, LIBRARIES: LIBRARY_BYTES}
-    return Memory(phases)
-
-
-def _returned(size: int, blocks: int = 1) -> int:
-    """Return how much of ``size`` bytes in ``blocks`` goes back when freed: all or nothing."""
-    return size if size // blocks >= RETURNED else 0
+    blocks = sum(-(-batch.tokens // BLOCK) for batch in batches[:2])
+    products = PRODUCTS["trainer"] + BLOCK_PRODUCTS * blocks if is_low else 0
+    reserve = _reserve("trainer", shape, products)
+    first, *later = batches
+    activations = activation_bytes(shape, first, work.dtype, tensor)
+    largest = {
+        "activations": activations,
+        RESERVE: reserve + int(HOLES * activations),
+    }
+    logits = logit_bytes(shape, first, tensor)
+    phases = {
+        # No gradient is there before the backward pass, which begins by freeing the logits.
+        "forward": static | largest | {"logits": logits, "gradients": 0},
+        "backward": static | largest,
+    }
+    if later:
+        activations = activation_bytes(shape, later[0], work.dtype, tensor)
+        phases["later forward"] = static | {
+            "activations": activations,
+            "logits": logit_bytes(shape, later[0], tensor),
+            RESERVE: reserve + int(LATER_HOLES * activations),
+        }
+    return Memory(phases, later=COMPILED_BYTES * is_low)
 
 
 def activation_bytes(shape: ModelShape, batch: BatchShape, dtype: str, tensor: int = 1) -> int:
-    """Return what autograd keeps of ``batch`` for its backward pass, without the logits."""
+    """Return what autograd keeps of ``batch`` for its backward pass, without the logits.
+
+    one token   L · (16·h + e·(2h + 4i + 3a + 2k))    two norms in float32, inputs and results of all products
+    one key     L · e·2k + e·128·heads/kv_heads       that a block of 128 queries sees: copied, and masked
+    """
     e = BYTES[dtype]
-    divided = batch.tokens * (4 * shape.intermediate + 3 * shape.attention + 2 * shape.keys)
-    layer = batch.tokens * (16 + 2 * e) * shape.hidden + e * (divided + 2 * shape.keys * batch.copied) // tensor
-    return shape.layers * layer + 8 * shape.hidden * batch.tokens + mask_bytes(shape, batch, dtype)
+    norms = 16 * shape.hidden
+    residuals = 2 * e * shape.hidden
+    products = e * (4 * shape.intermediate + 3 * shape.attention + 2 * shape.keys)
+    copies = e * 2 * shape.keys * batch.copied
+    layer = batch.tokens * (norms + residuals) + (batch.tokens * products + copies) // tensor
+    ends = 8 * shape.hidden * batch.tokens
+    return shape.layers * layer + ends + mask_bytes(shape, batch, dtype)
 
 
 def mask_bytes(shape: ModelShape, batch: BatchShape, dtype: str) -> int:
     """Return the masks of ``batch``, which have a row for each query head that shares keys."""
-    return BYTES[dtype] * min(BLOCK, batch.tokens) * shape.heads // shape.kv_heads * batch.seen
+    queries = min(BLOCK, batch.tokens) * shape.heads // shape.kv_heads
+    return BYTES[dtype] * queries * batch.seen
 
 
 def logit_bytes(shape: ModelShape, batch: BatchShape, tensor: int = 1) -> int:
-    """Return ``batch``'s float32 logits and what comes of them, if all tokens are sampled."""
-    return LOGIT_COPIES * 4 * batch.responses * batch.response * shape.vocabulary // tensor
+    """Return ``batch``'s logits in float32, if all tokens are sampled: log π, π and their product for
+    the entropy, and as many on the way back."""
+    return 3 * 4 * batch.responses * batch.response * shape.vocabulary // tensor
 
 
 def generator_memory(shape: ModelShape, work: Workload, tensor: int = 1) -> Memory:
-    """Return what a generator of ``shape`` needs for ``work``, above its libraries."""
+    """Return what a generator of ``shape`` needs for ``work``."""
     n = shape.parameters
-    base = {"weights": BYTES[work.dtype] * n // tensor, "staging": BYTES[work.transfer] * n * work.staged}
+    compiles = BYTES[work.dtype] < 4 or shape.hidden * max(shape.intermediate, shape.vocabulary) >= LARGE
+    static = {
+        "weights": BYTES[work.dtype] * n // tensor,
+        "staging": BYTES[work.transfer] * n if work.staged else 0,
+        RESERVE: _reserve("generator", shape, PRODUCTS["generator"] if compiles else 0),
+    }
     stream = _sampling(shape, work, work.tasks, work.group_size, tensor)
-    rows = work.tasks * work.group_size
-    untouched = stream["sample"]["key-value cache"] * max(0, work.slots - rows) // rows
-    phases = {name: base | parts for name, parts in stream.items()}
+    cache = stream["key-value cache"]
+    phases = {"sample": static | stream}
     if work.evaluated:
-        beside = {"cache of the stream": stream["sample"]["key-value cache"] + stream["sample"]["logits"]}
         evaluation = _sampling(shape, work, work.evaluated, 1, tensor)
-        phases |= {f"evaluation, {name}": base | beside | parts for name, parts in evaluation.items()}
-    come_and_go = ("prefill", "choice of tokens", "prompts' keys and values")
-    largest = {part: max(parts.get(part, 0) for parts in phases.values()) for part in come_and_go}
-    for parts in phases.values():
-        # Of the largest of these, a block is about a quarter.
-        others = sum(size - _returned(size, 4) for part, size in largest.items() if part not in parts)
-        holes = int(HOLES["generator"] * sum(parts.get(part, 0) for part in come_and_go))
-        parts |= {KEPT: others + holes, LIBRARIES: LIBRARY_BYTES}
-    return Memory(phases, untouched)
+        phases["evaluate"] = static | evaluation | {"cache of the stream": cache}
+    rows = work.tasks * work.group_size
+    untouched = cache * max(0, work.slots - rows) // rows
+    return Memory(phases, untouched, COMPILED_BYTES * compiles)
+
+
+def _sampling(
+    shape: ModelShape,
+    work: Workload,
+    tasks: int,
+    samples: int,
+    tensor: int,
+) -> dict[str, int]:
+    """Return the parts of a rollout engine that answers ``tasks`` prompts ``samples`` times each."""
+    e = BYTES[work.dtype]
+    vocabulary = shape.vocabulary // tensor
+    rows = min(work.slots, tasks * samples)
+    length = -(-(work.prompt + work.response) // CACHE_STEP) * CACHE_STEP
+    # The prompts of the rows that enter, and those of as many waiting requests as there are slots.
+    prompts = min(tasks, -(-2 * work.slots // samples))
+    shared = min(work.shared_prompt, work.prompt - 1)
+    own = work.prompt - shared
+    at_once = min(prompts, max(1, (TOGETHER - shared) // own))
+    tree = BatchShape.of([(0, work.prompt)] + [(shared, own)] * (at_once - 1), 0)
+    # Keys and values of the tree, with the queries beside the keys, then one prompt's copy of its own.
+    kept = cache_bytes(shape, 1, tree.tokens + work.prompt, work.dtype, tensor)
+    kept += shape.layers * e * tree.tokens * shape.attention // tensor
+    layer = e * tree.tokens * (3 * shape.intermediate + shape.attention) // tensor
+    layer += e * tree.tokens * 2 * shape.hidden
+    masks = mask_bytes(shape, tree, work.dtype)
+    cache = cache_bytes(shape, rows, length, work.dtype, tensor)
+    return {
+        "key-value cache": cache + e * work.slots * length,
+        "prompts": cache_bytes(shape, prompts, work.prompt, work.dtype, tensor),
+        "prefill": kept + layer + masks + e * prompts * vocabulary,
+        "logits": e * work.slots * vocabulary,
+        "choice of tokens": 16 * rows * vocabulary,
+    }
 
 
 def cache_bytes(shape: ModelShape, rows: int, length: int, dtype: str, tensor: int = 1) -> int:
     """Return the keys and values of ``rows`` rows of ``length`` tokens."""
-    return BYTES[dtype] * shape.layers * 2 * shape.keys * rows * length // min(tensor, shape.kv_heads)
+    heads = min(tensor, shape.kv_heads)
+    return BYTES[dtype] * shape.layers * 2 * shape.keys * rows * length // heads
 
 
-def _sampling(shape: ModelShape, work: Workload, tasks: int, samples: int, tensor: int) -> dict[str, dict[str, int]]:
-    """Return a rollout engine's parts in prefill and sampling: ``samples`` × ``tasks``."""
-    e = BYTES[work.dtype]
-    vocabulary = shape.vocabulary // tensor
-    rows = min(work.slots, tasks * samples)
-    # The prompts of the rows that enter, and those of as many waiting requests as there are slots.
-    prompts = min(tasks, -(-2 * work.slots // samples))
-    length = -(-(work.prompt + work.response) // CACHE_STEP) * CACHE_STEP
-    shared = min(work.shared_prompt, work.prompt - 1) if prompts > 1 else 0
-    new = shared + prompts * (work.prompt - shared)
-    tree = [(0, work.prompt), *[(shared, work.prompt - shared)] * (prompts - 1)]
-    prompt_keys, tree_keys = (cache_bytes(shape, 1, n, work.dtype, tensor) for n in (prompts * work.prompt, new))
-    masks = mask_bytes(shape, BatchShape.of(tree, 0), work.dtype)
-    layer = e * new * 4 * (shape.intermediate + shape.attention) // tensor + masks + new * (8 + e) * shape.hidden
-    prefill = {
-        # Those of the tree, then a copy for each prompt.
-        "prompts' keys and values": prompt_keys + tree_keys,
-        "prefill": max(0, layer - prompt_keys) + e * prompts * vocabulary,
-    }
-    sample = {
-        "key-value cache": cache_bytes(shape, rows, length, work.dtype, tensor) + e * work.slots * length,
-        "prompts' keys and values": prompt_keys,
-        "logits": e * work.slots * vocabulary,
-        # Logits in float32 or what their product needs, log-probs, probabilities and their sums.
-        "choice of tokens": rows * vocabulary * 16,
-    }
-    return {"prefill": prefill, "sample": sample}
+def _reserve(role: str, shape: ModelShape, products: int) -> int:
+    """Return the reserve of a process of ``role``, without holes."""
+    tokenizer = TOKENIZER_BYTES * shape.vocabulary
+    return LIBRARY_BYTES[role] + tokenizer + PRODUCT_BYTES * products
+
+
+def shared_length(texts: Sequence[Sequence[int]]) -> int:
+    """Return with how many equal tokens all ``texts`` begin."""
+    length = 0
+    for tokens in zip(*texts, strict=False):
+        if len(set(tokens)) > 1:
+            break
+        length += 1
+    return length
 
 
 def available_memory() -> int:
     """Return the bytes that are left in main memory, or in a container."""
     left = psutil.virtual_memory().available
     with suppress(OSError, ValueError):  # There is no such group, or no limit ("max").
-        limit, used = (int((CONTROL_GROUP / name).read_text()) for name in ("memory.max", "memory.current"))
-        droppable = dict(line.split() for line in (CONTROL_GROUP / "memory.stat").read_text().splitlines())
-        left = min(left, limit - used + int(droppable["inactive_file"]))
+        limit = int((CONTROL_GROUP / "memory.max").read_text())
+        used = int((CONTROL_GROUP / "memory.current").read_text())
+        lines = (CONTROL_GROUP / "memory.stat").read_text().splitlines()
+        statistics = dict(line.split() for line in lines)
+        left = min(left, limit - used + int(statistics["inactive_file"]))
     return left

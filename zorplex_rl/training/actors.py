@@ -26,8 +26,8 @@ from zorplex_rl.learning.replay_buffer import ReplayBuffer
 from zorplex_rl.policy.auto import resolved
 from zorplex_rl.run.timeline import Span, SpanRecorder
 from zorplex_rl.services.runtime import Actor, concurrent_endpoint
-from zorplex_rl.simulation.setting import lognormal
 from zorplex_rl.task.episode import Episode, Finish, Score, Task
+from zorplex_rl.task.latency import lognormal
 from zorplex_rl.task.own_task import EnvironmentSource, OwnTask
 from zorplex_rl.task.parser import ToolCall
 from zorplex_rl.task.specs import Split
