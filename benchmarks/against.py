@@ -173,10 +173,14 @@ def compare(base: Path, program: str, count: int) -> dict[str, list[tuple[float,
             for tree in (there, here):
                 tree.wait_for("ready")
             for pair in range(count):
-                rates = {tree: tree.burst() for tree in ((there, here) if pair % 2 else (here, there))}
+                rates = {
+                    tree: tree.burst() for tree in ((there, here) if pair % 2 else (here, there))
+                }
                 for name, rate in rates[here].items():
                     pairs.setdefault(name, []).append((rates[there][name], rate))
-                ratios = (f"{name} {rate / rates[there][name]:.3f}" for name, rate in rates[here].items())
+                ratios = (
+                    f"{name} {rate / rates[there][name]:.3f}" for name, rate in rates[here].items()
+                )
                 print(f"{pair}: {', '.join(ratios)}", file=sys.stderr, flush=True)
         finally:
             there.process.communicate(timeout=60)
@@ -198,9 +202,25 @@ def main(options: Options) -> None:
             ratios = [here / there for there, here in pairs]
             there, here = (f"{median(side):.1f}" for side in zip(*pairs, strict=True))
             low, _, high = quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
-            rows.append([name, there, here, f"{median(ratios):.3f}", f"{low:.2f} – {high:.2f}", str(len(pairs))])
+            rows.append(
+                [
+                    name,
+                    there,
+                    here,
+                    f"{median(ratios):.3f}",
+                    f"{low:.2f} – {high:.2f}",
+                    str(len(pairs)),
+                ]
+            )
     print(describe_machine())
-    columns = ["larger is better", commit_of(base), commit_of(HERE), "ratio, median", "middle half", "pairs"]
+    columns = [
+        "larger is better",
+        commit_of(base),
+        commit_of(HERE),
+        "ratio, median",
+        "middle half",
+        "pairs",
+    ]
     print_table(f"{commit_of(HERE)} against {commit_of(base)}, in turns", columns, rows)
 
 

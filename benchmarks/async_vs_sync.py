@@ -79,7 +79,9 @@ def run(options: Options, flags: tuple[str, ...], seed: int, latency: float) -> 
     return Measured(rate, final["sampled_accuracy"], final["greedy_accuracy"])
 
 
-def compare(options: Options, contenders: dict[str, tuple[str, ...]], repeats: int, latency: float) -> None:
+def compare(
+    options: Options, contenders: dict[str, tuple[str, ...]], repeats: int, latency: float
+) -> None:
     """Run all ``contenders`` with each seed, and print medians and ranges. Rates are also given as
     multiples of sync's with the same seed."""
     found: dict[str, list[Measured]] = {name: [] for name in contenders}
@@ -88,7 +90,11 @@ def compare(options: Options, contenders: dict[str, tuple[str, ...]], repeats: i
         shift = seed % len(order)
         for name in order[shift:] + order[:shift]:
             found[name].append(run(options, contenders[name], seed, latency))
-            print(f"seed {seed}, {name}: {found[name][-1].rate:.0f} episodes/s", file=sys.stderr, flush=True)
+            print(
+                f"seed {seed}, {name}: {found[name][-1].rate:.0f} episodes/s",
+                file=sys.stderr,
+                flush=True,
+            )
     rows = []
     for name, runs in found.items():
         ratios = [mine.rate / theirs.rate for mine, theirs in zip(runs, found["sync"], strict=True)]

@@ -58,8 +58,13 @@ class Measured:
 def run(options: Options, seed: int, victims: tuple[str, ...]) -> Measured:
     """Train once, and kill one of ``victims`` after equal shares of the steps."""
     # Tools have their own processes only if they take time.
-    config = Config(steps=options.steps, seed=seed, tool_latency=0.02, eval_every=1_000_000, eval_tasks=200)
-    due = {options.steps * (index + 1) // (len(victims) + 1): role for index, role in enumerate(victims)}
+    config = Config(
+        steps=options.steps, seed=seed, tool_latency=0.02, eval_every=1_000_000, eval_tasks=200
+    )
+    due = {
+        options.steps * (index + 1) // (len(victims) + 1): role
+        for index, role in enumerate(victims)
+    }
     controllers: list[Controller] = []
 
     def show(row: MetricsRow) -> None:
@@ -70,10 +75,16 @@ def run(options: Options, seed: int, victims: tuple[str, ...]) -> Measured:
         folder = RunFolder.create(Path(scratch) / "run", config)
         _, last = asyncio.run(run_training(config, folder, show=show, on_start=controllers.append))
         counters = folder.controller_state(folder.newest_checkpoint())["replay_buffer"]["counters"]
-        restarts = {row["role"]: row["recovery_seconds"] for row in folder.metrics() if row["event"] == "restart"}
+        restarts = {
+            row["role"]: row["recovery_seconds"]
+            for row in folder.metrics()
+            if row["event"] == "restart"
+        }
     groups = config.steps * config.prompts_per_step
     if counters["trained"] != groups or counters["started"] != groups + counters["abandoned"]:
-        raise RuntimeError(f"the books do not balance: {groups} groups were to be trained on, {counters}")
+        raise RuntimeError(
+            f"the books do not balance: {groups} groups were to be trained on, {counters}"
+        )
     if set(restarts) != set(victims):
         raise RuntimeError(f"killed: {sorted(victims)}; restarted: {sorted(restarts)}")
     accuracies = last["sampled_accuracy"], last["greedy_accuracy"]
@@ -92,10 +103,19 @@ def tabulate(found: dict[str, list[Measured]]) -> None:
     rows = []
     for name, runs in found.items():
         spread = f" ± {stdev(r.sampled for r in runs):.3f}" if len(runs) > 1 else ""
-        sampled, greedy = f"{mean(r.sampled for r in runs):.3f}{spread}", f"{mean(r.greedy for r in runs):.3f}"
+        sampled, greedy = (
+            f"{mean(r.sampled for r in runs):.3f}{spread}",
+            f"{mean(r.greedy for r in runs):.3f}",
+        )
         seconds, given_back = median(r.seconds for r in runs), sum(r.given_back for r in runs)
         rows.append([name, sampled, greedy, f"{seconds:.0f}", str(given_back)])
-    columns = ["run", "sampled accuracy", "greedy", "seconds of training", "groups given back and started again"]
+    columns = [
+        "run",
+        "sampled accuracy",
+        "greedy",
+        "seconds of training",
+        "groups given back and started again",
+    ]
     note = "Each group was trained on once, and none was lost. Accuracy: mean and standard deviation over the seeds."
     print_table("With and without faults", columns, rows, note)
     rows = []
@@ -113,7 +133,9 @@ def main(options: Options) -> None:
     for seed in range(options.repeats):
         for name in list(CONTENDERS)[:: -1 if seed % 2 else 1]:
             found[name].append(run(options, seed, CONTENDERS[name]))
-            print(f"seed {seed}, {name}: {found[name][-1].seconds:.0f} s", file=sys.stderr, flush=True)
+            print(
+                f"seed {seed}, {name}: {found[name][-1].seconds:.0f} s", file=sys.stderr, flush=True
+            )
     print(describe_machine())
     tabulate(found)
 

@@ -28,7 +28,11 @@ from zorplex_rl.policy.rollout import rollout
 from zorplex_rl.task.environment import Zorplex
 from zorplex_rl.task.specs import run_tool
 
-MM, ADDMM, LINEAR = torch.ops.aten.mm.default, torch.ops.aten.addmm.default, torch.ops.aten.linear.default
+MM, ADDMM, LINEAR = (
+    torch.ops.aten.mm.default,
+    torch.ops.aten.addmm.default,
+    torch.ops.aten.linear.default,
+)
 MATMUL, ONEDNN = torch.ops.aten.matmul.default, torch.ops.mkldnn._linear_pointwise.default
 ROTATED_BYTES = 128_000_000
 """Bytes of matrices that take turns, the larger of the two: more than a cache holds."""
@@ -53,11 +57,15 @@ class Products(TorchDispatchMode):
         self.found: Counter[tuple[Any, ...]] = Counter()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in (MM, ADDMM, LINEAR, ONEDNN) or (func is MATMUL and args[0].dim() == args[1].dim() == 2):
+        if func in (MM, ADDMM, LINEAR, ONEDNN) or (
+            func is MATMUL and args[0].dim() == args[1].dim() == 2
+        ):
             left, right = args[1:3] if func is ADDMM else args[:2]
             if func in (LINEAR, ONEDNN):
                 left, right = left.reshape(-1, left.shape[-1]), right.t()
-            self.found[(left.shape, left.stride(), right.shape, right.stride(), func is ONEDNN)] += 1
+            self.found[
+                (left.shape, left.stride(), right.shape, right.stride(), func is ONEDNN)
+            ] += 1
         return func(*args, **kwargs or {})
 
     def seconds(self, like: Tensor) -> float:
@@ -65,7 +73,9 @@ class Products(TorchDispatchMode):
         return sum(count * _seconds_of(*shapes, like) for shapes, count in self.found.items())
 
 
-def _seconds_of(left: Any, of_left: Any, right: Any, of_right: Any, by_onednn: bool, like: Tensor) -> float:
+def _seconds_of(
+    left: Any, of_left: Any, right: Any, of_right: Any, by_onednn: bool, like: Tensor
+) -> float:
     def made(shape: Any, strides: Any) -> Tensor:
         return torch.empty_strided(shape, strides, dtype=like.dtype, device=like.device).normal_()
 
@@ -76,7 +86,10 @@ def _seconds_of(left: Any, of_left: Any, right: Any, of_right: Any, by_onednn: b
     else:
         rights = [made(right, of_right) for _ in range(turns)]
     product = (lambda a, b: ONEDNN(a, b.t(), None, "none", [], "")) if by_onednn else torch.matmul
-    return timed(lambda: [product(one, other) for one in lefts for other in rights], like.device, 2)[0] / turns
+    return (
+        timed(lambda: [product(one, other) for one in lefts for other in rights], like.device, 2)[0]
+        / turns
+    )
 
 
 def timed(work: Callable[[], Any], device: torch.device, repeats: int) -> tuple[float, Any]:
@@ -93,10 +106,15 @@ def timed(work: Callable[[], Any], device: torch.device, repeats: int) -> tuple[
     return median(seconds[1:]), result
 
 
-def measure(policy: Policy, prompts: int, group_size: int = 8, shots: int = 2, repeats: int = 3) -> Iterator[Part]:
+def measure(
+    policy: Policy, prompts: int, group_size: int = 8, shots: int = 2, repeats: int = 3
+) -> Iterator[Part]:
     """Yield sampling, gradient and step of ``prompts`` × ``group_size`` episodes of ``simple``. The step
     trains ``policy`` in place."""
-    model, tasks = policy.model, Zorplex(0, ("simple:easy",), shots).tasks(("simple:easy",), prompts)
+    model, tasks = (
+        policy.model,
+        Zorplex(0, ("simple:easy",), shots).tasks(("simple:easy",), prompts),
+    )
     requests = group_requests(enumerate(tasks), group_size, 0)
     sampling = Sampling(slots=len(requests))
     learner = Learner(policy, LearnerConfig(learning_rate=1e-6))
@@ -109,7 +127,9 @@ def measure(policy: Policy, prompts: int, group_size: int = 8, shots: int = 2, r
         return Part(name, seconds, bound, tokens(result)), result
 
     found, episodes = part(
-        "sampling", lambda: rollout(policy, requests, run_tool, sampling), lambda all: sum(sum(e.sampled) for e in all)
+        "sampling",
+        lambda: rollout(policy, requests, run_tool, sampling),
+        lambda all: sum(sum(e.sampled) for e in all),
     )
     yield found
     # Each teaches, whatever it earned.

@@ -100,7 +100,9 @@ def run(options: Options, side: str, seed: int) -> list[tuple[float, float]]:
             }  # fmt: skip
             command = (REPOSITORY / "benchmarks" / "trl_peer.py", json.dumps(job))
         program = [sys.executable, *map(str, command)]
-        subprocess.run(program, cwd=REPOSITORY, env=environment(THREADS), stdout=subprocess.DEVNULL, check=True)
+        subprocess.run(
+            program, cwd=REPOSITORY, env=environment(THREADS), stdout=subprocess.DEVNULL, check=True
+        )
         shutil.rmtree(folder / "checkpoints", ignore_errors=True)  # 1.6 GB that nobody needs
 
     return progress(made(options.out.resolve() / f"{side}_{seed}", train))
@@ -126,7 +128,9 @@ def arrival(found: list[tuple[float, float]]) -> int | None:
     >>> arrival([(1, 0.7), (2, 0.8), (3, 0.9)]), arrival([(1, 0.5)] * 3)
     (2, None)
     """
-    means = [fmean(accuracy for _, accuracy in found[max(0, i - 1) : i + 2]) for i in range(len(found))]
+    means = [
+        fmean(accuracy for _, accuracy in found[max(0, i - 1) : i + 2]) for i in range(len(found))
+    ]
     return next((i + 1 for i, mean in enumerate(means) if mean >= TARGET - 1e-9), None)
 
 
@@ -140,13 +144,17 @@ def tabulate(runs: dict[str, list[tuple[int | None, int, float]]]) -> None:
         a_step = [seconds for *_, seconds in found]
         times = [step * each for step, each in zip(reached, a_step, strict=True)]
         values[side] = {"steps": reached, "seconds a step": a_step, "seconds": times}
-        print(f"{side}: arrived after {', '.join(str(step or f'> {steps}') for step, steps, _ in found)} steps")
+        print(
+            f"{side}: arrived after {', '.join(str(step or f'> {steps}') for step, steps, _ in found)} steps"
+        )
         print(f"{side}: {', '.join(f'{seconds:.2f}' for seconds in a_step)} seconds a step")
     rows = []
     for name in next(iter(values.values())):
         cells = [name]
         for of_side in values.values():
-            low, high = bootstrap(lambda draw, of=of_side[name]: median(draw.choices(of, k=len(of))))
+            low, high = bootstrap(
+                lambda draw, of=of_side[name]: median(draw.choices(of, k=len(of)))
+            )
             cells.append(f"{median(of_side[name]):.3g} ({low:.3g} – {high:.3g})")
         if len(values) == 2:
             ours, theirs = (values[side][name] for side in SIDES)
@@ -165,8 +173,19 @@ def bound(options: Options) -> None:
     torch.set_num_threads(THREADS)
     rows = []
     for part in measure(load_policy(str(options.policy)), PROMPTS, GROUP_SIZE, options.shots):
-        rows.append([part.name, f"{part.seconds:.2f}", f"{part.bound:.2f}", f"{part.bound / part.seconds:.0%}"])
-    print_table(f"{PROMPTS} × {GROUP_SIZE} episodes, {THREADS} threads", ["", "s", "products alone, s", "share"], rows)
+        rows.append(
+            [
+                part.name,
+                f"{part.seconds:.2f}",
+                f"{part.bound:.2f}",
+                f"{part.bound / part.seconds:.0%}",
+            ]
+        )
+    print_table(
+        f"{PROMPTS} × {GROUP_SIZE} episodes, {THREADS} threads",
+        ["", "s", "products alone, s", "share"],
+        rows,
+    )
 
 
 def main(options: Options) -> None:
@@ -180,7 +199,11 @@ def main(options: Options) -> None:
             for side in sides:
                 found = run(options, side, seed)
                 step = arrival(found) or len(found)
-                pace = run(replace(options, tasks=PACE_TASKS, steps=step, out=options.out / "pace"), side, seed)
+                pace = run(
+                    replace(options, tasks=PACE_TASKS, steps=step, out=options.out / "pace"),
+                    side,
+                    seed,
+                )
                 runs[side].append((arrival(found), len(found), pace[-1][0] / step))
         tabulate(runs)
     if options.side in ("both", "bound"):

@@ -33,7 +33,12 @@ from zorplex_rl.services.runtime import Actor, concurrent_endpoint
 from zorplex_rl.services.spawn import spawn
 from zorplex_rl.training.transports import Subscriber
 from zorplex_rl.weights.reshard.plan import Sharding, local_box
-from zorplex_rl.weights.reshard.sharded_model import Description, ModelPlan, ShardedWeight, plan_model
+from zorplex_rl.weights.reshard.sharded_model import (
+    Description,
+    ModelPlan,
+    ShardedWeight,
+    plan_model,
+)
 
 Mesh = dict[str, int]
 PAIRS: tuple[tuple[Mesh, Mesh], ...] = (
@@ -70,7 +75,9 @@ class RankActor(Actor):
     @concurrent_endpoint
     async def offer(self, route: str, plan: ModelPlan, what: str) -> dict:
         """Set up a publisher of the ``shard``, or the ``whole`` that this rank gathered."""
-        self.publishers[route] = ShardPublisher(self.held[what], plan, 0 if what == "whole" else self.rank)
+        self.publishers[route] = ShardPublisher(
+            self.held[what], plan, 0 if what == "whole" else self.rank
+        )
         return offer_all(self.publishers[route])
 
     @concurrent_endpoint
@@ -134,7 +141,9 @@ class Sides:
 
 async def call(replicas: list[Replica], endpoint: str, *args) -> list:
     """Call all ``replicas`` at once. Returns their answers."""
-    return await asyncio.gather(*(getattr(replica.actor, endpoint).call_one(*args) for replica in replicas))
+    return await asyncio.gather(
+        *(getattr(replica.actor, endpoint).call_one(*args) for replica in replicas)
+    )
 
 
 async def measure(options: Options, trainer: Mesh, generator: Mesh) -> list[str]:
@@ -142,14 +151,18 @@ async def measure(options: Options, trainer: Mesh, generator: Mesh) -> list[str]
     source, destination = (describe_llama(options, mesh) for mesh in (trainer, generator))
     described = [("trainer", source, rank) for rank in range(math.prod(trainer.values()))]
     described += [("generator", destination, rank) for rank in range(math.prod(generator.values()))]
-    replicas = [await spawn(f"{side}_{rank}", RankActor, held, rank) for side, held, rank in described]
+    replicas = [
+        await spawn(f"{side}_{rank}", RankActor, held, rank) for side, held, rank in described
+    ]
     try:
         first = math.prod(trainer.values())
         sides = Sides(replicas[:first], replicas[first:], source, destination)
         megabytes = [f"{size / 1e6:.1f}" for size in await sides.connect()]
         seconds: dict[str, list[float]] = {"reshard": [], "gather": []}
         for version in range(options.repeats + 1):
-            for times, transfer in zip(seconds.values(), (sides.reshard, sides.gather_then_scatter), strict=True):
+            for times, transfer in zip(
+                seconds.values(), (sides.reshard, sides.gather_then_scatter), strict=True
+            ):
                 began = time.perf_counter()
                 await transfer(version)
                 times.append(time.perf_counter() - began)
@@ -158,8 +171,16 @@ async def measure(options: Options, trainer: Mesh, generator: Mesh) -> list[str]
     # The first round warms up.
     ratios = [theirs / ours for ours, theirs in list(zip(*seconds.values(), strict=True))[1:]]
     medians = [f"{median(times[1:]):.3f}" for times in seconds.values()]
-    meshes = " → ".join(" × ".join(f"{name} {size}" for name, size in mesh.items()) for mesh in (trainer, generator))
-    return [meshes, *megabytes, *medians, f"{median(ratios):.2f}", f"{min(ratios):.2f} – {max(ratios):.2f}"]
+    meshes = " → ".join(
+        " × ".join(f"{name} {size}" for name, size in mesh.items()) for mesh in (trainer, generator)
+    )
+    return [
+        meshes,
+        *megabytes,
+        *medians,
+        f"{median(ratios):.2f}",
+        f"{min(ratios):.2f} – {max(ratios):.2f}",
+    ]
 
 
 def describe_llama(options: Options, mesh: Mesh) -> dict[str, ShardedWeight]:
@@ -180,7 +201,9 @@ def hold(description: Description, rank: int) -> nn.Module:
     """Return random numbers in the shapes of ``rank``'s shards."""
     model = nn.Module()
     for name, weight in description.items():
-        model.register_buffer(name, torch.randn(local_box(weight.shape, weight.sharding, rank).sizes).to(weight.dtype))
+        model.register_buffer(
+            name, torch.randn(local_box(weight.shape, weight.sharding, rank).sizes).to(weight.dtype)
+        )
     return model
 
 
@@ -195,7 +218,15 @@ def _place(shape: list[int], tp_dim: int, mesh: Mesh) -> ShardedWeight:
 def main(options: Options) -> None:
     print(describe_machine())
     rows = [asyncio.run(measure(options, trainer, generator)) for trainer, generator in PAIRS]
-    columns = ["meshes", "MB, reshard", "MB, gather", "s, reshard", "s, gather", "its time ÷ reshard's", "range"]
+    columns = [
+        "meshes",
+        "MB, reshard",
+        "MB, gather",
+        "s, reshard",
+        "s, gather",
+        "its time ÷ reshard's",
+        "range",
+    ]
     note = "'gather' is gather, then scatter."
     print_table("Weights from trainer meshes to generator meshes", columns, rows, note)
 

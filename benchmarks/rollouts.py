@@ -62,11 +62,15 @@ def measure(options: Options, ours: Policy, theirs: Policy, prompts: int, count:
     seconds: dict[str, list[float]] = {}
     tokens: dict[str, list[int]] = {}
     for repeat in range(-1, options.repeats):
-        tasks = [spec.task((repeat + 1) * prompts + index * prompts // count) for index in range(count)]
+        tasks = [
+            spec.task((repeat + 1) * prompts + index * prompts // count) for index in range(count)
+        ]
         contenders: dict[str, Callable[[], list[Episode]]] = {
             ENGINE: partial(run_engine, ours, tasks, 1000 * repeat, options.batch),
             "generate, batched": partial(run_generate, theirs, tasks, options.batch),
-            "generate, one by one": partial(run_generate, theirs, tasks[:: count // options.batch], 1),
+            "generate, one by one": partial(
+                run_generate, theirs, tasks[:: count // options.batch], 1
+            ),
         }
         order = list(contenders)
         shift = repeat % len(order)
@@ -83,9 +87,23 @@ def measure(options: Options, ours: Policy, theirs: Policy, prompts: int, count:
     for name, times in seconds.items():
         ratios = [own / other for own, other in zip(times, seconds[ENGINE], strict=True)]
         spread = f"{min(ratios):.2f} – {max(ratios):.2f}"
-        rows.append([name, f"{1 / median(times):.1f}", f"{median(ratios):.2f}", spread, f"{mean(tokens[name]):.1f}"])
-    title = f"{count} episodes, {options.batch} at once: {prompts} prompts × {count // prompts} samples"
-    print_table(title, ["contender", "episodes/s", "its time ÷ engine's", "range", "tokens per episode"], rows)
+        rows.append(
+            [
+                name,
+                f"{1 / median(times):.1f}",
+                f"{median(ratios):.2f}",
+                spread,
+                f"{mean(tokens[name]):.1f}",
+            ]
+        )
+    title = (
+        f"{count} episodes, {options.batch} at once: {prompts} prompts × {count // prompts} samples"
+    )
+    print_table(
+        title,
+        ["contender", "episodes/s", "its time ÷ engine's", "range", "tokens per episode"],
+        rows,
+    )
 
 
 def main(options: Options) -> None:

@@ -43,7 +43,13 @@ from zorplex_rl.services.spawn import replicas_of, spawn
 
 FAULTS = {"kill -9": signal.SIGKILL, "SIGSTOP": signal.SIGSTOP}
 ANSWERED, FAILED = "answered", "failed, the error naming replica and cause"
-WRONG = ("anything else", "answered but not done", "done twice, not idempotent", "scaling failed", "processes left")
+WRONG = (
+    "anything else",
+    "answered but not done",
+    "done twice, not idempotent",
+    "scaling failed",
+    "processes left",
+)
 """Of these there should be none."""
 REPLICAS = 4
 AT_ONCE = 64
@@ -110,10 +116,19 @@ async def cost_of_a_call(service: Service, calls: int) -> None:
                     seconds[name].append(time.perf_counter() - began)
     bare = median(seconds["bare call_one"])
     rows = [
-        [name, f"{1e3 * median(s):.3f}", f"{1e3 * sorted(s)[int(0.99 * len(s))]:.2f}", f"{median(s) / bare:.2f}"]
+        [
+            name,
+            f"{1e3 * median(s):.3f}",
+            f"{1e3 * sorted(s)[int(0.99 * len(s))]:.2f}",
+            f"{median(s) / bare:.2f}",
+        ]
         for name, s in seconds.items()
     ]
-    print_table(f"A call, one caller, {calls} each, in turns", ["call", "median ms", "p99 ms", "÷ bare"], rows)
+    print_table(
+        f"A call, one caller, {calls} each, in turns",
+        ["call", "median ms", "p99 ms", "÷ bare"],
+        rows,
+    )
 
 
 async def throughput(service: Service, options: Options) -> None:
@@ -137,8 +152,15 @@ async def throughput(service: Service, options: Options) -> None:
                 rates[name].append(each * AT_ONCE / (time.perf_counter() - began))
     shares = [routed / bare for bare, routed in zip(*rates.values(), strict=True)]
     ratios = ["1.00", f"{median(shares):.2f} ({min(shares):.2f} – {max(shares):.2f})"]
-    rows = [[name, f"{median(rate):.0f}", ratio] for (name, rate), ratio in zip(rates.items(), ratios, strict=True)]
-    print_table(f"Throughput, {AT_ONCE} callers, {len(actors)} replicas", ["call", "calls/s", "× bare"], rows)
+    rows = [
+        [name, f"{median(rate):.0f}", ratio]
+        for (name, rate), ratio in zip(rates.items(), ratios, strict=True)
+    ]
+    print_table(
+        f"Throughput, {AT_ONCE} callers, {len(actors)} replicas",
+        ["call", "calls/s", "× bare"],
+        rows,
+    )
 
 
 class Caller(Actor):
@@ -156,7 +178,9 @@ async def send(service: ServiceEndpoints, numbers: list[int]) -> list[object]:
     async def request(number: int) -> int:
         async with gate:
             # Looking up may be repeated, doing may not.
-            return await (service.look_up if number % 2 else service.do).route(number, 0.5 * rng.random())
+            return await (service.look_up if number % 2 else service.do).route(
+                number, 0.5 * rng.random()
+            )
 
     return await asyncio.gather(*map(request, numbers), return_exceptions=True)
 
@@ -181,7 +205,11 @@ class Books:
     def __str__(self) -> str:
         struck = sum(map(len, self.back.values()))
         told = f"{self.counts[ANSWERED]} answered, {self.counts[FAILED]} failed with their cause, {struck} replicas replaced"
-        return told if self.balance else f"{told}, WRONG: { ({name: self.counts[name] for name in WRONG}) }"
+        return (
+            told
+            if self.balance
+            else f"{told}, WRONG: { ({name: self.counts[name] for name in WRONG}) }"
+        )
 
     def rows(self) -> list[list[str]]:
         rows = [[name, str(count)] for name, count in self.counts.items()]
@@ -207,7 +235,11 @@ async def under_faults(options: Options, seed: int = 0) -> Books:
             with suppress(ActorError, ServiceError):
                 await service.complain.route()
         else:
-            while not (unharmed := [replica for replica in service.router.ready if replica.name not in struck]):
+            while not (
+                unharmed := [
+                    replica for replica in service.router.ready if replica.name not in struck
+                ]
+            ):
                 await asyncio.sleep(0.01)
             victim = rng.choice(unharmed)
             struck.add(victim.name)
@@ -229,14 +261,21 @@ async def under_faults(options: Options, seed: int = 0) -> Books:
             await asyncio.sleep(0.01)
         books.back[fault].append(time.monotonic() - began)
 
-    few_slots = ServiceOptions(REPLICAS, idempotent=("look_up",), max_in_flight=6, wait_timeout=120, start_timeout=60)
+    few_slots = ServiceOptions(
+        REPLICAS, idempotent=("look_up",), max_in_flight=6, wait_timeout=120, start_timeout=60
+    )
     with tempfile.TemporaryDirectory() as folder:
-        async with Service("faulty", replicas_of(Worker, folder), few_slots, restarts.append) as service:
+        async with Service(
+            "faulty", replicas_of(Worker, folder), few_slots, restarts.append
+        ) as service:
             await register_service(service)
             others = [await spawn(f"caller_{number}", Caller) for number in range(1, CALLERS)]
-            own, *rest = [list(range(start, start + share)) for start in range(0, CALLERS * share, share)]
+            own, *rest = [
+                list(range(start, start + share)) for start in range(0, CALLERS * share, share)
+            ]
             sends = [
-                caller.actor.send.call_one(service.name, theirs) for caller, theirs in zip(others, rest, strict=True)
+                caller.actor.send.call_one(service.name, theirs)
+                for caller, theirs in zip(others, rest, strict=True)
             ]
             striking = asyncio.create_task(strikes(service))
             parts = await asyncio.gather(send(service, own), *(sent.as_asyncio() for sent in sends))
@@ -255,7 +294,10 @@ async def under_faults(options: Options, seed: int = 0) -> Books:
     books.counts[FAILED] = sum(isinstance(outcome, ReplicaFailed) for _, outcome in outcomes)
     wrong = (
         len(outcomes) - books.counts[ANSWERED] - books.counts[FAILED],
-        sum(outcome == number and number % 2 == 0 and not done[number] for number, outcome in outcomes),
+        sum(
+            outcome == number and number % 2 == 0 and not done[number]
+            for number, outcome in outcomes
+        ),
         sum(count > 1 for count in done.values()),
         sum(not task.cancelled() and task.exception() is not None for task in ended),
         len(await left_of(set(journals))),
@@ -268,7 +310,9 @@ async def under_faults(options: Options, seed: int = 0) -> Books:
 async def left_of(workers: set[int]) -> set[int]:
     """Return which of these processes are there after ten seconds."""
     for _ in range(100):
-        if not (left := workers & {child.pid for child in psutil.Process().children(recursive=True)}):
+        if not (
+            left := workers & {child.pid for child in psutil.Process().children(recursive=True)}
+        ):
             break
         await asyncio.sleep(0.1)
     return left
@@ -287,7 +331,9 @@ async def storms(options: Options) -> bool:
     while number == options.first or time.monotonic() - began < 60 * options.storm:
         books = await under_faults(options, number)
         total.add(books)
-        print(f"storm {number}, until {(time.monotonic() - began) / 60:.1f} min: {books}", flush=True)
+        print(
+            f"storm {number}, until {(time.monotonic() - began) / 60:.1f} min: {books}", flush=True
+        )
         number += 1
     codes = [await other.wait() for other in others]
     print_table(f"Storms {options.first} to {number - 1}", ["", "count"], total.rows())
@@ -314,9 +360,13 @@ async def burst(journal: str) -> None:
         began = time.monotonic()
         while len(service.replicas) > 1 and time.monotonic() - began < 60:
             await asyncio.sleep(0.05)
-        rows.append(["afterwards", "", str(len(service.replicas)), f"{time.monotonic() - began:.1f}"])
+        rows.append(
+            ["afterwards", "", str(len(service.replicas)), f"{time.monotonic() - began:.1f}"]
+        )
         counts = service.router.counts
-        errors = f"{counts['raised'] + counts['failed']} errors among {counts['requests']} requests."
+        errors = (
+            f"{counts['raised'] + counts['failed']} errors among {counts['requests']} requests."
+        )
     columns = ["load", "requests/s", "replicas", "s until scaled back"]
     print_table("A burst of ten times the load", columns, rows, errors)
 

@@ -42,7 +42,9 @@ def load_notebook() -> ModuleType:
     return module
 
 
-def record(notebook: ModuleType, config: SimpleNamespace, bonus: float, penalty: float) -> dict[str, Any]:
+def record(
+    notebook: ModuleType, config: SimpleNamespace, bonus: float, penalty: float
+) -> dict[str, Any]:
     """Train once. Returns the bonus, the penalty and a list for each number, with a value for every step."""
     series: dict[str, list[float]] = {"reward": [], "accuracy": [], "calls": [], "kl": []}
     for step in notebook.train(config, notebook.shaped(bonus), config.hack_steps, penalty):
@@ -64,10 +66,23 @@ def main() -> None:
     for penalty in PENALTIES:
         for bonus in BONUSES:
             runs.append(record(notebook, config, bonus, penalty))
-            print(f"bonus {bonus:g}, penalty {penalty:g}: {runs[-1]['accuracy'][-1]:.0%} right", flush=True)
-    shared = {"steps": config.hack_steps, "learning_rate": config.learning_rate, "seed": config.seed}
-    about = {"command": "benchmarks/shaped_rewards.py", "date": date.today().isoformat(), "machine": describe_machine()}
-    RECORDED.write_text(json.dumps(about | {"conditions": shared, "runs": runs}, indent=1) + "\n", encoding="utf-8")
+            print(
+                f"bonus {bonus:g}, penalty {penalty:g}: {runs[-1]['accuracy'][-1]:.0%} right",
+                flush=True,
+            )
+    shared = {
+        "steps": config.hack_steps,
+        "learning_rate": config.learning_rate,
+        "seed": config.seed,
+    }
+    about = {
+        "command": "benchmarks/shaped_rewards.py",
+        "date": date.today().isoformat(),
+        "machine": describe_machine(),
+    }
+    RECORDED.write_text(
+        json.dumps(about | {"conditions": shared, "runs": runs}, indent=1) + "\n", encoding="utf-8"
+    )
 
 
 if __name__ == "__main__":

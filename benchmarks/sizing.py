@@ -24,7 +24,9 @@ MADE = {
     "12 × 512": ModelShape(12, 512, heads=8, kv_heads=2, intermediate=1536, vocabulary=16_000),
     "3 × 320": ModelShape(3, 320, heads=10, kv_heads=5, intermediate=2200, vocabulary=9000),
     "16 × 448": ModelShape(16, 448, heads=7, kv_heads=7, intermediate=1300, vocabulary=11_000),
-    "9 × 160, untied": ModelShape(9, 160, heads=5, kv_heads=1, intermediate=640, vocabulary=2500, tied=False),
+    "9 × 160, untied": ModelShape(
+        9, 160, heads=5, kv_heads=1, intermediate=640, vocabulary=2500, tied=False
+    ),
     "7 × 768": ModelShape(7, 768, heads=12, kv_heads=4, intermediate=2048, vocabulary=25_000),
 }
 """Models that are made on the spot, with the embedded policy's tokenizer."""

@@ -40,7 +40,15 @@ from zorplex_rl.learning.ratios import Diagnostics
 from zorplex_rl.task.environment import Zorplex
 
 FIVE: tuple[LossName, ...] = ("reinforce", "grpo", "cispo", "dppo", "icepop")
-ELEVEN: tuple[LossName, ...] = (*FIVE, "tis", "decoupled_ppo", "m2po", "gspo", "sequence_rejection", "dapo")
+ELEVEN: tuple[LossName, ...] = (
+    *FIVE,
+    "tis",
+    "decoupled_ppo",
+    "m2po",
+    "gspo",
+    "sequence_rejection",
+    "dapo",
+)
 
 TO_THE_END = Conditions(steps=60)
 
@@ -67,8 +75,19 @@ class Plan:
 
 
 STUDIES = {
-    "staleness": Plan((Grid((2e-4, 4e-4, 8e-4), (0, 8, 32), ("reinforce", "tis", "grpo", "decoupled_ppo"), range(3)),)),
-    "lags": Plan((Grid((4e-4,), (0, 1, 2, 4, 8), ("grpo", "reinforce"), range(2)),), Conditions(steps=20), 20),
+    "staleness": Plan(
+        (
+            Grid(
+                (2e-4, 4e-4, 8e-4),
+                (0, 8, 32),
+                ("reinforce", "tis", "grpo", "decoupled_ppo"),
+                range(3),
+            ),
+        )
+    ),
+    "lags": Plan(
+        (Grid((4e-4,), (0, 1, 2, 4, 8), ("grpo", "reinforce"), range(2)),), Conditions(steps=20), 20
+    ),
     "laboratory": Plan(
         (
             Grid((4e-4,), (0, 8, 32), ELEVEN),
@@ -83,7 +102,17 @@ STUDIES = {
             Grid(
                 (3e-4, 2e-4, 4e-4),
                 (8, 32, 2),
-                ("reinforce", "grpo", "tis", "cispo", "dppo", "icepop", "gspo", "decoupled_ppo", "m2po"),
+                (
+                    "reinforce",
+                    "grpo",
+                    "tis",
+                    "cispo",
+                    "dppo",
+                    "icepop",
+                    "gspo",
+                    "decoupled_ppo",
+                    "m2po",
+                ),
                 range(5, 12),
             ),
         )
@@ -123,7 +152,11 @@ def trials(plan: Plan) -> Iterator[tuple[float, Trial]]:
 def missing(plan: Plan, study: Study) -> list[tuple[float, Trial]]:
     """Return the trials of ``plan`` that ``study`` lacks."""
     done = {row.key for row in study.rows}
-    return [(rate, trial) for rate, trial in trials(plan) if (trial.loss, trial.lag, rate, trial.seed) not in done]
+    return [
+        (rate, trial)
+        for rate, trial in trials(plan)
+        if (trial.loss, trial.lag, rate, trial.seed) not in done
+    ]
 
 
 def run_trial(plan: Plan, rate: float, trial: Trial) -> Row:
@@ -138,7 +171,9 @@ def run_trial(plan: Plan, rate: float, trial: Trial) -> Row:
     def watch(learner: Learner, metrics: Diagnostics) -> None:
         sizes.append(round(metrics["episode_sample_size"], 3))
         if learner.version % plan.eval_every == 0:
-            evaluated.append((learner.version, round(held_out_accuracy(learner.policy, environment, few), 3)))
+            evaluated.append(
+                (learner.version, round(held_out_accuracy(learner.policy, environment, few), 3))
+            )
 
     diverged_at = None
     try:
@@ -147,7 +182,18 @@ def run_trial(plan: Plan, rate: float, trial: Trial) -> Row:
         accuracy, diverged_at = 0.0, len(sizes) + 1
     steps, accuracies = [step for step, _ in evaluated], [value for _, value in evaluated]
     today = date.today().isoformat()
-    return Row(trial.loss, trial.lag, rate, trial.seed, accuracy, diverged_at, today, steps, accuracies, sizes)
+    return Row(
+        trial.loss,
+        trial.lag,
+        rate,
+        trial.seed,
+        accuracy,
+        diverged_at,
+        today,
+        steps,
+        accuracies,
+        sizes,
+    )
 
 
 def record(plan: Plan, file: Path, options: Options) -> None:
@@ -175,7 +221,10 @@ def begin(file: Path, command: str, plan: Plan) -> None:
     if file.exists():
         file.write_text("".join(f"{line}\n" for line in whole_lines(file)), encoding="utf-8")
         return
-    shared = asdict(plan.conditions) | {"eval_every": plan.eval_every, "eval_tasks": plan.eval_tasks}
+    shared = asdict(plan.conditions) | {
+        "eval_every": plan.eval_every,
+        "eval_tasks": plan.eval_tasks,
+    }
     del shared["learning_rate"]
     header = {"command": command, "machine": describe_machine(), "conditions": shared}
     file.write_text(json.dumps(header) + "\n", encoding="utf-8")

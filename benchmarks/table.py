@@ -14,7 +14,9 @@ import torch
 from zorplex_rl.devices import cores
 
 
-def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *notes: str) -> None:
+def print_table(
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *notes: str
+) -> None:
     """Print ``rows``, lists of cells, below ``title``; ``notes`` are sentences below them."""
     print(f"\n{title}\n")
     print(f"| {' | '.join(columns)} |")

@@ -75,19 +75,46 @@ def arrival(accuracies: Sequence[float]) -> int | None:
 
 def train_ours(seed: int, folder: Path, *flags: str) -> None:
     """Train with ``zorplex-rl train`` into ``folder``."""
-    command = [sys.executable, "-m", "zorplex_rl", "train", *OURS, "--seed", str(seed), "--out", str(folder), *flags]
-    subprocess.run(command, cwd=REPOSITORY, env=environment(1), stdout=subprocess.DEVNULL, check=True)
+    command = [
+        sys.executable,
+        "-m",
+        "zorplex_rl",
+        "train",
+        *OURS,
+        "--seed",
+        str(seed),
+        "--out",
+        str(folder),
+        *flags,
+    ]
+    subprocess.run(
+        command, cwd=REPOSITORY, env=environment(1), stdout=subprocess.DEVNULL, check=True
+    )
 
 
-def train_trl(options: Options, seed: int, folder: Path, threads: int, steps: int, tasks: int) -> None:
+def train_trl(
+    options: Options, seed: int, folder: Path, threads: int, steps: int, tasks: int
+) -> None:
     """Train with TRL into ``folder``, evaluated on so many ``tasks`` after each step."""
-    job = {"folder": str(folder), "seed": seed, "steps": steps, "threads": threads, "eval_tasks": tasks}
+    job = {
+        "folder": str(folder),
+        "seed": seed,
+        "steps": steps,
+        "threads": threads,
+        "eval_tasks": tasks,
+    }
     command = [options.trl_python, str(REPOSITORY / "benchmarks" / "trl_peer.py"), json.dumps(job)]
-    subprocess.run(command, cwd=REPOSITORY, env=environment(threads), stdout=subprocess.DEVNULL, check=True)
+    subprocess.run(
+        command, cwd=REPOSITORY, env=environment(threads), stdout=subprocess.DEVNULL, check=True
+    )
 
 
 def environment(threads: int) -> dict[str, str]:
-    settings = {"HF_HUB_OFFLINE": "1", "TRL_EXPERIMENTAL_SILENCE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    settings = {
+        "HF_HUB_OFFLINE": "1",
+        "TRL_EXPERIMENTAL_SILENCE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
     settings["THP_MEM_ALLOC_ENABLE"] = "1"  # Our processes set it, so TRL's get it, too.
     return os.environ | settings | {"OMP_NUM_THREADS": str(threads), "PYTHONPATH": str(REPOSITORY)}
 
@@ -140,7 +167,9 @@ def bootstrap(of: Callable[[random.Random], float], draws: int = 10_000) -> tupl
     return found[int(0.025 * draws)], found[int(0.975 * draws)]
 
 
-def tabulate(arrivals: dict[str, list[int | None]], paces: dict[str, list[float]], most: int) -> None:
+def tabulate(
+    arrivals: dict[str, list[int | None]], paces: dict[str, list[float]], most: int
+) -> None:
     """Print the arrivals, and the ratios TRL ÷ ours. For the intervals the seeds are drawn anew, each
     side for itself."""
     rows = [
@@ -166,15 +195,22 @@ def tabulate(arrivals: dict[str, list[int | None]], paces: dict[str, list[float]
         "seconds a step": pace_ratio,
         "time": lambda draw: steps_ratio(draw) * pace_ratio(draw),
     }
-    cells = [[name, f"{of(None):.2f}", "{:.2f} – {:.2f}".format(*bootstrap(of))] for name, of in lines.items()]
+    cells = [
+        [name, f"{of(None):.2f}", "{:.2f} – {:.2f}".format(*bootstrap(of))]
+        for name, of in lines.items()
+    ]
     seconds = "; ".join(f"{who} {median(found):.2f}" for who, found in paces.items())
-    print_table("TRL ÷ ours", ["what", "ratio of medians", "95 %"], cells, f"Seconds a step: {seconds}.")
+    print_table(
+        "TRL ÷ ours", ["what", "ratio of medians", "95 %"], cells, f"Seconds a step: {seconds}."
+    )
 
 
 def main(options: Options) -> None:
     print(describe_machine())
     seeds = range(options.seeds)
-    arrivals = {who: [measure_steps(options, who, seed) for seed in seeds] for who in ("ours", "trl")}
+    arrivals = {
+        who: [measure_steps(options, who, seed) for seed in seeds] for who in ("ours", "trl")
+    }
     paces: dict[str, list[float]] = {who: [] for who in PACES}
     for seed in seeds:
         # In turns, so that a slow moment of the machine slows down all of them.

@@ -77,8 +77,13 @@ def train_with_trl(job: Job) -> None:
     from transformers import AutoTokenizer, TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
 
-    policy, environment = load_policy(job.policy, of_transformers=True), Zorplex(job.seed, (job.kind,), job.shots)
-    judged = load_policy(job.policy)  # Evaluations are no part of the time, so they take the fast way.
+    policy, environment = (
+        load_policy(job.policy, of_transformers=True),
+        Zorplex(job.seed, (job.kind,), job.shots),
+    )
+    judged = load_policy(
+        job.policy
+    )  # Evaluations are no part of the time, so they take the fast way.
     held_out = [environment.task(index, "held_out") for index in range(job.eval_tasks)]
     tasks = [environment.task(index) for index in range(job.prompts * job.steps)]
     # TRL hands over prompts only, in the order of the dataset; tasks with the same question follow
@@ -86,7 +91,9 @@ def train_with_trl(job: Job) -> None:
     tasks_of: dict[str, deque[Task]] = defaultdict(deque)
     for task in tasks:
         tasks_of[task.question].append(task)
-    messages = [[{"role": role, "content": text} for role, text in turns_of(task)] for task in tasks]
+    messages = [
+        [{"role": role, "content": text} for role, text in turns_of(task)] for task in tasks
+    ]
 
     def roll_out(prompts: list, trainer: GRPOTrainer) -> dict[str, list | None]:
         asked = []
@@ -159,7 +166,9 @@ def train_with_trl(job: Job) -> None:
 
 def turns_of(task: Task) -> list[tuple[str, str]]:
     """Return role and text of each turn before the policy's."""
-    shown = [turn for asked, told in task.examples for turn in (("user", asked), ("assistant", told))]
+    shown = [
+        turn for asked, told in task.examples for turn in (("user", asked), ("assistant", told))
+    ]
     return [("system", task.system), *shown, ("user", task.question)]
 
 

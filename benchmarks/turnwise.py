@@ -39,10 +39,14 @@ class StopAtTurnEnd(StoppingCriteria):
         self._limits = limits
         self.ends: list[int | None] = [None] * len(limits)
 
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor, **kwargs: object) -> torch.Tensor:
+    def __call__(
+        self, input_ids: torch.Tensor, scores: torch.Tensor, **kwargs: object
+    ) -> torch.Tensor:
         length = input_ids.shape[1] - self._width
         for row, token in enumerate(input_ids[:, -1].tolist()):
-            if self.ends[row] is None and self._is_over(input_ids[row, self._width :], token, self._limits[row]):
+            if self.ends[row] is None and self._is_over(
+                input_ids[row, self._width :], token, self._limits[row]
+            ):
                 self.ends[row] = length
         return torch.tensor([end is not None for end in self.ends], device=input_ids.device)
 
@@ -67,8 +71,13 @@ def generate_turnwise(
     ``Episode.logprobs`` stay empty."""
     sampling = {"temperature": temperature, "top_k": 0, "top_p": 1.0} if temperature else {}
     eos, pad = list(policy.eos_ids), policy.tokenizer.pad_token_id
-    config = GenerationConfig(do_sample=temperature > 0, eos_token_id=eos, pad_token_id=pad, **sampling)
-    rows = [Episode(task, encode_prompt(policy.tokenizer, task), [], [], [], [], NOT_YET) for task in tasks]
+    config = GenerationConfig(
+        do_sample=temperature > 0, eos_token_id=eos, pad_token_id=pad, **sampling
+    )
+    rows = [
+        Episode(task, encode_prompt(policy.tokenizer, task), [], [], [], [], NOT_YET)
+        for task in tasks
+    ]
     while still_open := [row for row in rows if row.finish is NOT_YET]:
         turns = _generate_turn(policy, still_open, config, max_tokens)
         for row, turn in zip(still_open, turns, strict=True):
@@ -113,7 +122,11 @@ def _generate_turn(
 
 
 def _end_turn(
-    policy: Policy, row: Episode, turn: list[int], execute: Callable[[Task, ToolCall], str], limits: tuple[int, int]
+    policy: Policy,
+    row: Episode,
+    turn: list[int],
+    execute: Callable[[Task, ToolCall], str],
+    limits: tuple[int, int],
 ) -> None:
     """Add a sampled turn to its row. Run the call that ended it, if there is one. Set ``finish`` if
     the episode is over."""

@@ -140,7 +140,10 @@ async def time_reads(megabytes: int, transport: str, options: Options) -> tuple[
 
 
 def time_memcpy(megabytes: int, repeats: int) -> list[float]:
-    source, target = torch.ones(megabytes * MB, dtype=torch.uint8), torch.zeros(megabytes * MB, dtype=torch.uint8)
+    source, target = (
+        torch.ones(megabytes * MB, dtype=torch.uint8),
+        torch.zeros(megabytes * MB, dtype=torch.uint8),
+    )
     seconds = []
     for _ in range(repeats + 1):
         began = time.perf_counter()
@@ -152,9 +155,21 @@ def time_memcpy(megabytes: int, repeats: int) -> list[float]:
 def time_as_monarch_comes(options: Options) -> dict[int, list[float]]:
     """Return the seconds of ``rdma`` reads in a process with Monarch's own settings, by size."""
     sizes = [str(size) for size in options.megabytes]
-    flags = ["--as-monarch-comes", "--megabytes", *sizes, "--repeats", str(options.repeats), "--device", options.device]
-    done = subprocess.run([sys.executable, __file__, *flags], capture_output=True, text=True, check=True)
-    return {int(size): seconds for size, seconds in json.loads(done.stdout.splitlines()[-1]).items()}
+    flags = [
+        "--as-monarch-comes",
+        "--megabytes",
+        *sizes,
+        "--repeats",
+        str(options.repeats),
+        "--device",
+        options.device,
+    ]
+    done = subprocess.run(
+        [sys.executable, __file__, *flags], capture_output=True, text=True, check=True
+    )
+    return {
+        int(size): seconds for size, seconds in json.loads(done.stdout.splitlines()[-1]).items()
+    }
 
 
 async def ladder(options: Options) -> None:
@@ -168,9 +183,19 @@ async def ladder(options: Options) -> None:
         measured["swap"] = swaps
         rate = {name: megabytes / 1000 / median(seconds) for name, seconds in measured.items()}
         for name, seconds in measured.items():
-            ratios = (rate[name] / rate[other] for other in ("memcpy", "message", "rdma, as Monarch comes"))
+            ratios = (
+                rate[name] / rate[other]
+                for other in ("memcpy", "message", "rdma, as Monarch comes")
+            )
             ratios = [f"{ratio:.2f}" for ratio in ratios]
-            rows.append([f"{megabytes} MB, {name}", f"{1e3 * median(seconds):.2f}", f"{rate[name]:.2f}", *ratios])
+            rows.append(
+                [
+                    f"{megabytes} MB, {name}",
+                    f"{1e3 * median(seconds):.2f}",
+                    f"{rate[name]:.2f}",
+                    *ratios,
+                ]
+            )
     columns = ["one reader", "median ms", "GB/s", "× memcpy", "× message", "× untuned rdma"]
     print_table("The ladder", columns, rows)
 
@@ -194,7 +219,9 @@ async def storm(options: Options) -> None:
                 except WeightPullError:
                     counts["failed"] += 1
                     continue
-                counts["torn"] += not all(bool((parameter == float(version)).all()) for parameter in model)
+                counts["torn"] += not all(
+                    bool((parameter == float(version)).all()) for parameter in model
+                )
                 counts["backwards"] += version < last
                 last = version
                 versions.add(version)
@@ -204,7 +231,16 @@ async def storm(options: Options) -> None:
             await writer.stop()
         numbers = (options.pulls, *counts.values(), len(versions), published)
         rows.append([transport, *map(str, numbers), f"{1e3 * took / options.pulls:.2f}"])
-    columns = ["transport", "pulls", "torn", "backwards", "failed", "versions seen", "published", "ms a pull"]
+    columns = [
+        "transport",
+        "pulls",
+        "torn",
+        "backwards",
+        "failed",
+        "versions seen",
+        "published",
+        "ms a pull",
+    ]
     print_table(f"Storm, {STORM_MB} MB, a writer that never rests", columns, rows)
 
 

@@ -40,11 +40,11 @@ def picture(setting: Setting) -> str:
         done = LEFT + run.seconds * scale
         at, bottom = share * run.seconds / end, top + LANE * len(_actors(run)) - 4
         said = f"{setting.steps} steps in {run.seconds:.1f} s"
-        rest += (
-            f'<g class="done{number}"><path d="M{done:.1f} {top - 2}V{bottom}" stroke="currentColor" stroke-width="2"/>'
-        )
+        rest += f'<g class="done{number}"><path d="M{done:.1f} {top - 2}V{bottom}" stroke="currentColor" stroke-width="2"/>'
         rest += f'<text x="{done - 6:.1f}" y="{top - 10}" text-anchor="end" font-weight="600">{said}</text></g>\n'
-        rules += f"@keyframes done{number}{{0%,{at:.2f}%{{opacity:0}}{at + 0.5:.2f}%,100%{{opacity:1}}}}"
+        rules += (
+            f"@keyframes done{number}{{0%,{at:.2f}%{{opacity:0}}{at + 0.5:.2f}%,100%{{opacity:1}}}}"
+        )
         rules += f".done{number}{{animation:done{number} {whole}s linear infinite}}"
         top = bottom + 16
     # A line from the first second to the last makes the group as wide as time is long.

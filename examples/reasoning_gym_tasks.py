@@ -70,7 +70,9 @@ class ReasoningGym(Environment):
                     system=SYSTEM_PROMPTS["default"],
                     table=entry,
                 )
-        raise ValueError(f"{self.name} has too few questions for two splits; give it other settings")
+        raise ValueError(
+            f"{self.name} has too few questions for two splits; give it other settings"
+        )
 
     def entry(self, number: int) -> dict:
         """Return the library's entry of this number, without its place: the same question twice is one task."""

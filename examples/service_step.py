@@ -197,7 +197,9 @@ async def main():
     seconds = time.monotonic() - began
     print(f"{step.victim} was killed while it wrote; {step.retries} requests were sent again.")
     print(f"{same} of {total} episodes are those of the same step in one process, token for token.")
-    print(f"Loss {step.metrics['loss']:.4f}. Every policy process has version {set(step.versions)}.")
+    print(
+        f"Loss {step.metrics['loss']:.4f}. Every policy process has version {set(step.versions)}."
+    )
     print(f"All of it, eight processes started and ended included, took {seconds:.0f} s.")
 
 

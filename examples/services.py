@@ -87,7 +87,9 @@ async def bound(crowd=60):
         outcomes = await asyncio.gather(*calls, return_exceptions=True)
     answered = outcomes.count(True)
     refused = [outcome for outcome in outcomes if isinstance(outcome, Overloaded)]
-    print(f"A bound: of {crowd} requests at the same moment {answered} were answered. The others got:")
+    print(
+        f"A bound: of {crowd} requests at the same moment {answered} were answered. The others got:"
+    )
     print(f"    {refused[0]}")
 
 
@@ -104,7 +106,9 @@ async def sessions():
             os.kill(pid, signal.SIGKILL)
             await session.ping.route()
             after = await session.note.route(16)
-    print(f"Sessions: a replica knew {scattered[-1]} of six notes that were routed each for itself,")
+    print(
+        f"Sessions: a replica knew {scattered[-1]} of six notes that were routed each for itself,"
+    )
     print(f"    {together[-1]} within a session, and after a kill {after}.")
     print("    What must survive belongs into a store.")
 

@@ -21,12 +21,20 @@ def exact_seconds(setting: Setting, mode: Mode) -> float:
     """Return the wall time in seconds."""
     assert not setting.variation and setting.straggler == 1
     rounds = -(-setting.groups_per_step // setting.generators)
-    batch, train, transfer = rounds * setting.generation_seconds, setting.training_seconds, setting.sync_seconds
+    batch, train, transfer = (
+        rounds * setting.generation_seconds,
+        setting.training_seconds,
+        setting.sync_seconds,
+    )
     once, steps, lag = transfer + batch + train, setting.steps, setting.max_lag
     if mode == "sync" or lag == 0:
         return steps * once
-    assert setting.groups_per_step % setting.generators == 0, "in async mode generators share a step evenly"
+    assert setting.groups_per_step % setting.generators == 0, (
+        "in async mode generators share a step evenly"
+    )
     row = max(batch, train, transfer)
     paths = [(steps - 1) * max(batch, train)]
-    paths += [m * once + (steps - 1 - m * (lag + 1)) * row for m in range(1, (steps - 1) // (lag + 1) + 1)]
+    paths += [
+        m * once + (steps - 1 - m * (lag + 1)) * row for m in range(1, (steps - 1) // (lag + 1) + 1)
+    ]
     return once + max(paths)

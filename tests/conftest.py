@@ -42,9 +42,13 @@ sys.dont_write_bytecode = False
 # of its own would wait for ever.
 for _number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
     if signal.getsignal(_number) == signal.SIG_IGN:
-        signal.signal(_number, signal.default_int_handler if _number == signal.SIGINT else signal.SIG_DFL)
+        signal.signal(
+            _number, signal.default_int_handler if _number == signal.SIGINT else signal.SIG_DFL
+        )
 torch.set_num_threads(1)
-settings.register_profile("repeatable", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "repeatable", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("repeatable")
 
 
@@ -65,7 +69,11 @@ def pytest_pyfunc_call(pyfuncitem):
     """Run a test that is a coroutine in an event loop."""
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
-    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}))
+    asyncio.run(
+        pyfuncitem.obj(
+            **{name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+        )
+    )
     return True
 
 
@@ -136,7 +144,9 @@ def babbler(
         "pad_token_id": tokenizer.pad_token_id,
     }
     model = (
-        Qwen2ForCausalLM(Qwen2Config(**shape)) if architecture == "qwen2" else LlamaForCausalLM(LlamaConfig(**shape))
+        Qwen2ForCausalLM(Qwen2Config(**shape))
+        if architecture == "qwen2"
+        else LlamaForCausalLM(LlamaConfig(**shape))
     )
     axes = torch.linalg.qr(torch.randn(64, 64))[0]
     with torch.no_grad():
@@ -147,10 +157,15 @@ def babbler(
                     (10 + torch.tensor(share).log()) / 8 * axis
                 )
     if not foreign:
-        ours = Model(SimpleNamespace(**model.config.to_dict()), SimpleNamespace(eos_token_id=tokenizer.eos_token_id))
+        ours = Model(
+            SimpleNamespace(**model.config.to_dict()),
+            SimpleNamespace(eos_token_id=tokenizer.eos_token_id),
+        )
         ours.load_state_dict(model.state_dict())
         model = ours
-    return Policy(model.to(dtype).eval(), tokenizer, f"babbler:{architecture}", (tokenizer.eos_token_id,))
+    return Policy(
+        model.to(dtype).eval(), tokenizer, f"babbler:{architecture}", (tokenizer.eos_token_id,)
+    )
 
 
 @pytest.fixture(scope="session")

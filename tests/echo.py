@@ -139,7 +139,9 @@ class Finder(Actor):
         return [await service.who.route() for _ in range(requests)]
 
     @concurrent_endpoint
-    async def send(self, name: str, method: str, numbers: list[int], seconds: float, at_once: int = 1000) -> list[Any]:
+    async def send(
+        self, name: str, method: str, numbers: list[int], seconds: float, at_once: int = 1000
+    ) -> list[Any]:
         return await send(await get_service(name), method, numbers, seconds, at_once)
 
 
@@ -179,7 +181,9 @@ class Pupil(Actor):
         self._taught = Path(folder, "taught").read_text().splitlines()
 
 
-async def send(service: Any, method: str, numbers: list[int], seconds: float, at_once: int = 1000) -> list[Any]:
+async def send(
+    service: Any, method: str, numbers: list[int], seconds: float, at_once: int = 1000
+) -> list[Any]:
     """Send a request for each of ``numbers``; what became of each: its number, or the error in
     words."""
     gate = asyncio.Semaphore(at_once)
@@ -200,7 +204,9 @@ def count_overtaking(router: Any) -> Counter[int]:
     overtaken, send_now = Counter(), router._send
 
     def send_and_count(request: Any, replica: Any) -> None:
-        overtaken.update(waiting.number for waiting in router.queue if waiting.number < request.number)
+        overtaken.update(
+            waiting.number for waiting in router.queue if waiting.number < request.number
+        )
         send_now(request, replica)
 
     router._send = send_and_count

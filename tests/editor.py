@@ -44,7 +44,9 @@ def copied(folder: Path, notebooks: Path = ROOT / "notebooks") -> Path:
     folder of the copy."""
     for name in ("zorplex_rl", "pyproject.toml", "examples", "benchmarks"):
         (folder / name).symlink_to(ROOT / name)
-    return Path(shutil.copytree(notebooks, folder / "notebooks", ignore=shutil.ignore_patterns("__*__")))
+    return Path(
+        shutil.copytree(notebooks, folder / "notebooks", ignore=shutil.ignore_patterns("__*__"))
+    )
 
 
 @contextmanager
@@ -120,7 +122,9 @@ class Editor:
     def press_all(self) -> dict[str, float]:
         """Press every button that starts something, also those that appear then. Returns the seconds of each."""
         seconds: dict[str, float] = {}
-        while waiting := [button for button in self._buttons() if button.inner_text().strip() not in seconds]:
+        while waiting := [
+            button for button in self._buttons() if button.inner_text().strip() not in seconds
+        ]:
             label, begun = waiting[0].inner_text().strip(), time.monotonic()
             waiting[0].scroll_into_view_if_needed()
             waiting[0].click()
@@ -172,7 +176,10 @@ class Editor:
     def _processes(self) -> Iterator[int]:
         for process in psutil.process_iter():
             try:
-                if process.environ().get(MARK) == self.mark and process.status() != psutil.STATUS_ZOMBIE:
+                if (
+                    process.environ().get(MARK) == self.mark
+                    and process.status() != psutil.STATUS_ZOMBIE
+                ):
                     yield process.pid
             except psutil.Error:
                 continue

@@ -31,7 +31,11 @@ class Host(namespaces.NamespacedHost):
         """Run ``command`` on this host. Returns what it wrote. Raises CalledProcessError if it
         fails."""
         done = subprocess.run(
-            self.entered(*command, cwd=cwd), timeout=timeout, check=True, stdout=subprocess.PIPE, text=True
+            self.entered(*command, cwd=cwd),
+            timeout=timeout,
+            check=True,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         return done.stdout
 
@@ -47,7 +51,10 @@ class Host(namespaces.NamespacedHost):
         found = []
         for process in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
-                if os.readlink(process / "ns/pid") == here and int(process.name) != self.inside.first:
+                if (
+                    os.readlink(process / "ns/pid") == here
+                    and int(process.name) != self.inside.first
+                ):
                     words = (process / "cmdline").read_bytes().split(b"\0")
                     # One that has ended and is about to be reaped has no command line.
                     if line := b" ".join(words).decode().strip():
@@ -57,7 +64,11 @@ class Host(namespaces.NamespacedHost):
     def of_runs(self) -> list[str]:
         """Return the processes that runs have started on this host: not the worker program, nor
         Monarch's loop that waits for a run."""
-        return [line for line in self.processes() if "zorplex_rl worker" not in line and "hosts.worker" not in line]
+        return [
+            line
+            for line in self.processes()
+            if "zorplex_rl worker" not in line and "hosts.worker" not in line
+        ]
 
     def shared_memory(self) -> list[str]:
         """Return the names of all files in this host's /dev/shm."""

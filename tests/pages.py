@@ -15,7 +15,9 @@ from typing import Any
 
 import pytest
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+CHROMIUM = (
+    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+)
 # Each window loads two pages of its own for the suggestions below its address bar, and keeps a process
 # ready for a next page: two thirds of what a test's page costs. Of several --disable-features only
 # the last counts, so those that Playwright turns off are here again.
@@ -83,7 +85,10 @@ def guarded_page(browser: Any, allowed: str = "http://127.0.0.1", **options: Any
         page.set_default_timeout(120_000)
         page.wrong = wrong = []
         page.on("pageerror", lambda error: wrong.append(str(error)))
-        page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
+        page.on(
+            "console",
+            lambda message: wrong.append(message.text) if message.type == "error" else None,
+        )
 
         def refuse_what_leaves(route: Any) -> None:
             if route.request.url.startswith((allowed, "data:", "blob:")):
@@ -101,13 +106,19 @@ def state_of(widget: Any) -> dict[str, Any]:
     """The traits that a page gets."""
     own = widget.trait_names(sync=True) if hasattr(widget, "trait_names") else []
     ignored = {"layout", "tabbable", "tooltip", "comm", "log", "keys"}
-    return {name: getattr(widget, name) for name in own if not name.startswith("_") and name not in ignored}
+    return {
+        name: getattr(widget, name)
+        for name in own
+        if not name.startswith("_") and name not in ignored
+    }
 
 
 def bare_page(*widgets: Any, dark: bool = False, static: bool = False) -> str:
     """A page that shows ``widgets`` as any host of anywidgets does: each in a shadow root, talking
     to ``window.kernel``."""
-    data = {"widgets": [{"esm": str(w._esm), "css": str(w._css), "state": state_of(w)} for w in widgets]}
+    data = {
+        "widgets": [{"esm": str(w._esm), "css": str(w._css), "state": state_of(w)} for w in widgets]
+    }
     embedded = json.dumps(data).replace("</", "<\\/")
     background, colour = DARK if dark else LIGHT
     return (
@@ -128,7 +139,9 @@ class _Quiet(http.server.SimpleHTTPRequestHandler):
 @contextmanager
 def served(folder: Path) -> Iterator[str]:
     """The address under which ``folder`` is served."""
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Quiet, directory=str(folder))) as server:
+    with http.server.ThreadingHTTPServer(
+        ("127.0.0.1", 0), functools.partial(_Quiet, directory=str(folder))
+    ) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}/"
         server.shutdown()

@@ -28,8 +28,15 @@ def _strings(call: ast.Call) -> list[str]:
     for node in ast.walk(call):
         if isinstance(node, ast.JoinedStr):
             parts |= {id(part) for value in node.values for part in ast.walk(value)}
-            found.append("".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in node.values))
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in parts:
+            found.append(
+                "".join(
+                    str(part.value) if isinstance(part, ast.Constant) else "…"
+                    for part in node.values
+                )
+            )
+        elif (
+            isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in parts
+        ):
             found.append(node.value)
     return found
 
@@ -43,14 +50,23 @@ def sentences(markdown: str) -> list[str]:
     """
     text = re.sub(r"```.*?```", "\n\n", markdown, flags=re.DOTALL)
     found = []
-    for block in re.split(r"\n\s*(?:[-*]|\d+\.)\s|\n\s*\n|^\s*(?:[-*]|\d+\.)\s|\n(?=\s*\|)|\s\|\s", text):
+    for block in re.split(
+        r"\n\s*(?:[-*]|\d+\.)\s|\n\s*\n|^\s*(?:[-*]|\d+\.)\s|\n(?=\s*\|)|\s\|\s", text
+    ):
         block = " ".join(block.split()).strip("| ")
         if block and not block.startswith("#") and not re.fullmatch(r"[-|: ]+", block):
-            found += re.split(r"(?<=[.?!])(?<!e\.g\.)(?<!i\.e\.)(?<!vs\.)[*_)\"”]*\s+(?=[`*_(\"“\[…A-Z0-9])", block)
+            found += re.split(
+                r"(?<=[.?!])(?<!e\.g\.)(?<!i\.e\.)(?<!vs\.)[*_)\"”]*\s+(?=[`*_(\"“\[…A-Z0-9])",
+                block,
+            )
     return found
 
 
 def too_long(text: str) -> list[str]:
     """Return the sentences with more than ``LONGEST`` words; code in a line is one word."""
     counted = ((sentence, re.sub(r"`[^`]*`", "code", sentence)) for sentence in sentences(text))
-    return [sentence for sentence, plain in counted if len(re.findall(r"[\w…][\w…'’.,%/-]*", plain)) > LONGEST]
+    return [
+        sentence
+        for sentence, plain in counted
+        if len(re.findall(r"[\w…][\w…'’.,%/-]*", plain)) > LONGEST
+    ]

@@ -61,9 +61,13 @@ def undisturbed_weights(config: Config) -> dict[str, torch.Tensor]:
         batches[step + 1] = [(group, name) for group in groups]
         events += [(None, "version", step), (None, "submit", groups)]
     schedule = Schedule([Segment(config.steps, {name: events}, batches)], evaluations=[])
-    execution = Execution(config, EnvironmentSource.of(config), schedule, load_policy(config.policy))
+    execution = Execution(
+        config, EnvironmentSource.of(config), schedule, load_policy(config.policy)
+    )
     assert len(list(execution)) == config.steps
-    return {key: weight.detach() for key, weight in execution.learner.policy.model.named_parameters()}
+    return {
+        key: weight.detach() for key, weight in execution.learner.policy.model.named_parameters()
+    }
 
 
 def final_weights(path: Path) -> dict[str, torch.Tensor]:
@@ -80,7 +84,12 @@ def state_at(step: int, config: Config = SMALL, **changed) -> dict:
     """What the controller writes into a checkpoint: the state of a run of ``config`` that has done
     ``step`` steps."""
     groups = step * config.prompts_per_step
-    buffer = {"version": step, "next_group": groups, "again": [], "counters": asdict(Counters(trained=groups))}
+    buffer = {
+        "version": step,
+        "next_group": groups,
+        "again": [],
+        "counters": asdict(Counters(trained=groups)),
+    }
     written = {"metrics.jsonl": 0, "episodes.jsonl": 0}
     return {
         "step": step, "episodes": 64 * step, "next_evaluation": 20, "replay_buffer": buffer, "seconds": 1.5, "timeline_seconds": 1.5,

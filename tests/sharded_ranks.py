@@ -41,8 +41,12 @@ def train_sharded(folder: Path, ranks: int, case: Case, batch) -> None:
     """
     # All ranks are forked from one process, which has imported what they need.
     context = torch.multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__, "zorplex_rl.learning.sharded_learner", "torch._dynamo"])
-    torch.multiprocessing.start_processes(_rank, (folder, ranks, case, batch), ranks, start_method="forkserver")
+    context.set_forkserver_preload(
+        [__name__, "zorplex_rl.learning.sharded_learner", "torch._dynamo"]
+    )
+    torch.multiprocessing.start_processes(
+        _rank, (folder, ranks, case, batch), ranks, start_method="forkserver"
+    )
 
 
 def _rank(rank: int, folder: Path, ranks: int, case: Case, batch) -> None:
@@ -52,9 +56,13 @@ def _rank(rank: int, folder: Path, ranks: int, case: Case, batch) -> None:
 
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    dist.init_process_group("gloo", store=dist.FileStore(str(folder / "store"), ranks), rank=rank, world_size=ranks)
+    dist.init_process_group(
+        "gloo", store=dist.FileStore(str(folder / "store"), ranks), rank=rank, world_size=ranks
+    )
     config, dtype = case
-    learner = ShardedLearner(load_policy(dtype=dtype), init_device_mesh("cpu", (ranks,)), config, DECAY_STEPS)
+    learner = ShardedLearner(
+        load_policy(dtype=dtype), init_device_mesh("cpu", (ranks,)), config, DECAY_STEPS
+    )
     own = sum(p.to_local().numel() for p in learner.policy.model.parameters())
     found = {"own_parameters": own, "metrics": train(learner, batch), "state": learner.state_dict()}
     save_learner(learner, folder / "saved_by_group")

@@ -38,12 +38,16 @@ def expect_figures(widget: Locator, setting: Setting) -> None:
     both = compare(setting)
     figures = widget.locator("dd[data-value]")
     for index, number in enumerate((both.sync.seconds, both.asynchronous.seconds, both.speed_up)):
-        expect(figures.nth(index)).to_have_attribute("data-value", f"{number:.3f}".rstrip("0").rstrip("."))
+        expect(figures.nth(index)).to_have_attribute(
+            "data-value", f"{number:.3f}".rstrip("0").rstrip(".")
+        )
     spans = both.sync.timeline.spans + both.asynchronous.timeline.spans
     expect(widget.locator("svg rect:not(.zx-row)")).to_have_count(len(spans))
     groups = setting.steps * setting.groups_per_step
     for lag, count in both.asynchronous.staleness.items():
-        expect(widget.locator(".zx-bars > div").nth(lag)).to_have_text(f"lag {lag}{count} of {groups}")
+        expect(widget.locator(".zx-bars > div").nth(lag)).to_have_text(
+            f"lag {lag}{count} of {groups}"
+        )
 
 
 def sliders_to(widget: Locator, params: dict) -> None:

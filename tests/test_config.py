@@ -11,7 +11,15 @@ from typing import get_args
 import pytest
 
 import zorplex_rl
-from zorplex_rl.config import Config, Difficulty, LearnerConfig, LossName, ServicesConfig, TaskName, TransportName
+from zorplex_rl.config import (
+    Config,
+    Difficulty,
+    LearnerConfig,
+    LossName,
+    ServicesConfig,
+    TaskName,
+    TransportName,
+)
 from zorplex_rl.errors import ConfigError
 from zorplex_rl.learning.learner import LOSS_SETTINGS
 from zorplex_rl.learning.losses import LOSSES
@@ -66,7 +74,9 @@ def test_every_setting_is_read_somewhere():
         tree = ast.parse(path.read_text())
         if path.name == "config.py":
             # What its checks read does nothing yet.
-            tree = ast.Module([node for node in ast.walk(tree) if ast.unparse(node).startswith("@property")], [])
+            tree = ast.Module(
+                [node for node in ast.walk(tree) if ast.unparse(node).startswith("@property")], []
+            )
         if "course" not in path.parts:
             read |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     # The knobs go to the loss by their names.

@@ -30,7 +30,9 @@ ACTORS = ["trainer", "generator_0", "generator_1", "generator_2"]
         ("cuda", 8, ["cuda:0", "cuda:1", "cuda:2", "cuda:3"]),
     ],
 )
-def test_gpus_are_given_in_turn_the_trainer_first_and_without_any_all_compute_on_the_cpu(requested, gpus, expected):
+def test_gpus_are_given_in_turn_the_trainer_first_and_without_any_all_compute_on_the_cpu(
+    requested, gpus, expected
+):
     assert [*assign_devices(requested, ACTORS, gpus).values()] == expected
 
 
@@ -58,11 +60,15 @@ def large(tmp_path, monkeypatch) -> Config:
     return Config(policy=str(tmp_path), device="cpu")
 
 
-def test_a_small_model_computes_in_float32_on_one_thread_whatever_the_machine_and_has_a_spare(monkeypatch):
+def test_a_small_model_computes_in_float32_on_one_thread_whatever_the_machine_and_has_a_spare(
+    monkeypatch,
+):
     monkeypatch.setattr(auto, "cores", lambda: 64)
     monkeypatch.delattr(auto, "is_faster_in_bfloat16")
     for lag in (0, 1):
-        assert resolved(Config(max_lag=lag)) == Config(max_lag=lag).changed(dtype="float32", threads=1, spares=1)
+        assert resolved(Config(max_lag=lag)) == Config(max_lag=lag).changed(
+            dtype="float32", threads=1, spares=1
+        )
 
 
 @pytest.mark.parametrize("faster", [True, False])
@@ -85,7 +91,9 @@ def test_a_larger_model_takes_the_faster_number_type_all_cores_in_turns_or_a_sha
 
 def test_the_faster_number_type_is_measured_and_leaves_the_threads_as_they_are():
     threads = torch.get_num_threads()
-    with_instructions = any(f in Path("/proc/cpuinfo").read_text() for f in ("avx512_bf16", "amx_bf16", " bf16"))
+    with_instructions = any(
+        f in Path("/proc/cpuinfo").read_text() for f in ("avx512_bf16", "amx_bf16", " bf16")
+    )
     assert devices.is_faster_in_bfloat16() == with_instructions
     assert torch.get_num_threads() == threads
 
@@ -142,8 +150,12 @@ def test_a_container_has_the_cores_of_its_quota_and_of_the_machine_no_more(
 def test_cores_are_counted_in_one_place():
     """A second one would forget the quota, or that macOS cannot be asked in Linux's way."""
     root = Path(__file__).parents[1]
-    files = [path for path in root.rglob("*.py") if not path.relative_to(root).parts[0].startswith(".")]
+    files = [
+        path for path in root.rglob("*.py") if not path.relative_to(root).parts[0].startswith(".")
+    ]
     counting = {
-        path for path in files if {"sched_getaffinity", "cpu_count"} & set(re.findall(r"\w+", path.read_text()))
+        path
+        for path in files
+        if {"sched_getaffinity", "cpu_count"} & set(re.findall(r"\w+", path.read_text()))
     }
     assert counting == {Path(devices.__file__), Path(__file__)}

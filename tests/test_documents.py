@@ -16,7 +16,12 @@ from zorplex_rl.simulation.simulate import compare
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
-TEXTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+TEXTS = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "CHANGELOG.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+]
 
 
 def test_the_first_picture_is_what_its_script_draws_and_its_words_are_the_simulator_s():
@@ -27,7 +32,10 @@ def test_the_first_picture_is_what_its_script_draws_and_its_words_are_the_simula
     assert drawer.FILE.read_text() == drawn
     assert drawer.picture(Setting(variation=0.0)) != drawn
     assert "prefers-reduced-motion" in drawn and "prefers-color-scheme" in drawn
-    assert f"in turns they take {both.sync.seconds:.1f} s, side by side {both.asynchronous.seconds:.1f} s]" in README
+    assert (
+        f"in turns they take {both.sync.seconds:.1f} s, side by side {both.asynchronous.seconds:.1f} s]"
+        in README
+    )
 
 
 def test_the_loop_in_the_readme_is_that_of_the_one_file():
@@ -58,8 +66,15 @@ def test_every_file_that_is_linked_or_named_is_there(text):
 
 
 def test_the_drawing_of_the_house_has_its_floors_in_their_order():
-    drawn = (ROOT / "docs" / "ARCHITECTURE.md").read_text().split("## The house")[1].split("| folder")[0]
-    rooms = [name for floor in FLOORS for name in floor if not name.startswith("__") and name != "errors"]
+    drawn = (
+        (ROOT / "docs" / "ARCHITECTURE.md")
+        .read_text()
+        .split("## The house")[1]
+        .split("| folder")[0]
+    )
+    rooms = [
+        name for floor in FLOORS for name in floor if not name.startswith("__") and name != "errors"
+    ]
     places = [re.search(rf"│ (?:\w+\.py  )*{room}(/|\.py)", drawn) for room in rooms]
     assert all(places), rooms
     # Those of one floor stand side by side, in any order.
@@ -68,6 +83,8 @@ def test_the_drawing_of_the_house_has_its_floors_in_their_order():
 
 
 def test_the_version_is_said_everywhere_alike_and_is_the_newest_of_the_changelog():
-    newest = re.search(r"^## (\S+) · (next|\d{4}-\d\d-\d\d)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    newest = re.search(
+        r"^## (\S+) · (next|\d{4}-\d\d-\d\d)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE
+    )
     cited = re.search(r"^version: (\S+)$", (ROOT / "CITATION.cff").read_text(), re.MULTILINE)
     assert newest[1] == cited[1] == zorplex_rl.__version__

@@ -50,7 +50,9 @@ SCORE = """
 """
 
 
-@pytest.mark.parametrize(("tool_latency", "resumed"), [(0.0, True), pytest.param(0.01, False, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    ("tool_latency", "resumed"), [(0.0, True), pytest.param(0.01, False, marks=pytest.mark.long)]
+)
 def test_a_tool_that_never_answers_or_fails_has_said_so_to_its_episodes_and_the_run_goes_on_and_is_resumed(
     tmp_path, tool_latency, resumed
 ):
@@ -60,7 +62,9 @@ def test_a_tool_that_never_answers_or_fails_has_said_so_to_its_episodes_and_the_
     rows."""
     task = str(tmp_path / "tasks.py")
     Path(task).write_text(TASK)
-    config = CONFIG.changed(task=task, tool_timeout=0.5, tool_latency=tool_latency, group_size=2, checkpoint_every=2)
+    config = CONFIG.changed(
+        task=task, tool_timeout=0.5, tool_latency=tool_latency, group_size=2, checkpoint_every=2
+    )
     run = train_here(config, tmp_path / "run")
     assert len(rows(run.path, "step")) == config.steps
     if resumed:
@@ -71,7 +75,10 @@ def test_a_tool_that_never_answers_or_fails_has_said_so_to_its_episodes_and_the_
         assert len(rows(run.path, "step")) == config.steps
     recording = read_recording(run.path, task=task)
     assert [len(sitting.batches) for sitting in recording.sittings] == ([2, 2] if resumed else [4])
-    said = {"] -> ERROR: timed out after 0.5 s": set(), "] -> ERROR: ConnectionError: the backend is gone": set()}
+    said = {
+        "] -> ERROR: timed out after 0.5 s": set(),
+        "] -> ERROR: ConnectionError: the backend is gone": set(),
+    }
     for batch in (batch for sitting in recording.sittings for batch in sitting.batches.values()):
         for place, episode in enumerate(batch.episodes):
             text = recording.policy.tokenizer.decode(episode.token_ids)

@@ -47,16 +47,28 @@ def test_a_pickle_in_any_place_of_the_folder_never_runs(tmp_path, ran, monkeypat
     """Where text is expected, and where tensors are; each time the checksums are right."""
     original = make_run(tmp_path / "original")
     monkeypatch.setattr(train, "train", lambda *_: 0)
-    for file in sorted(path.relative_to(original) for path in original.rglob("*") if path.is_file()):
+    for file in sorted(
+        path.relative_to(original) for path in original.rglob("*") if path.is_file()
+    ):
         path = Path(shutil.copytree(original, tmp_path / "run"))
         (path / file).write_bytes(pickle.dumps(Runs(str(ran))))
         if file.parts[0] == "checkpoints" and file.name != "manifest.json":
             seal(path / "checkpoints" / "step_000002")
-        for command in ("export --to model", "export --to of_step --step 2", "status", "replay", "train --resume"):
+        for command in (
+            "export --to model",
+            "export --to of_step --step 2",
+            "status",
+            "replay",
+            "train --resume",
+        ):
             name, *flags = command.replace("--to ", f"--to {tmp_path}/").split()
             # A spoilt file may be a traceback: what counts is that nothing ran.
             with contextlib.suppress(Exception):
-                main([name, *flags, str(path)] if flags[-1:] == ["--resume"] else [name, str(path), *flags])
+                main(
+                    [name, *flags, str(path)]
+                    if flags[-1:] == ["--resume"]
+                    else [name, str(path), *flags]
+                )
         assert not ran.exists(), file
         shutil.rmtree(path)
         shutil.rmtree(tmp_path / "model", ignore_errors=True)

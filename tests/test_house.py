@@ -76,7 +76,10 @@ def imported_by(path: Path) -> set[str]:
 
 def own_imports(name: str) -> set[str]:
     """The modules of the package that ``name`` imports."""
-    names = {"__init__" if i == "zorplex_rl" else i.removeprefix("zorplex_rl.") for i in imported_by(MODULES[name])}
+    names = {
+        "__init__" if i == "zorplex_rl" else i.removeprefix("zorplex_rl.")
+        for i in imported_by(MODULES[name])
+    }
     return {i for i in names if i in MODULES and i != name}
 
 
@@ -133,7 +136,9 @@ def test_each_folder_imports_only_from_those_below_it():
 
 def test_no_module_imports_itself_by_a_detour():
     packages = {name for name, path in MODULES.items() if path.name == "__init__.py"}
-    graph = {name: targets - packages for name, targets in imports().items() if name not in packages}
+    graph = {
+        name: targets - packages for name, targets in imports().items() if name not in packages
+    }
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
@@ -168,11 +173,17 @@ def tokens_by_line(file: Path) -> Counter[int]:
     text = file.read_text()
     prose: set[int] = set()
     for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+        if (
+            isinstance(node, ast.Expr)
+            and isinstance(node.value, ast.Constant)
+            and isinstance(node.value.value, str)
+        ):
             prose.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
     kinds = (tokenize.NAME, tokenize.OP, tokenize.NUMBER, tokenize.STRING)
     found = tokenize.generate_tokens(io.StringIO(text).readline)
-    return Counter(token.start[0] for token in found if token.type in kinds and token.start[0] not in prose)
+    return Counter(
+        token.start[0] for token in found if token.type in kinds and token.start[0] not in prose
+    )
 
 
 def test_each_folder_keeps_its_budget_of_tokens():
@@ -200,7 +211,9 @@ def test_the_files_that_learners_open_first_have_air():
         assert sum(line.total() for line in lines) <= 8 * sum(map(len, lines)), name
         for file, numbers in zip(group, lines, strict=True):
             text = file.read_text().splitlines()
-            assert [text[number - 1] for number in numbers if len(text[number - 1]) > 110] == [], file
+            assert [text[number - 1] for number in numbers if len(text[number - 1]) > 110] == [], (
+                file
+            )
 
 
 def floors_within(folder: str) -> dict[str, int]:
@@ -220,7 +233,9 @@ def test_the_services_stand_on_few_floors():
 
 
 def test_a_service_knows_nothing_of_hosts_and_tasks():
-    assert {room_of(i) for name in MODULES if room_of(name) == "services" for i in imports()[name]} - {"__init__"} <= {
+    assert {
+        room_of(i) for name in MODULES if room_of(name) == "services" for i in imports()[name]
+    } - {"__init__"} <= {
         "services",
         "errors",
     }
@@ -228,4 +243,7 @@ def test_a_service_knows_nothing_of_hosts_and_tasks():
 
 def test_the_folders_of_the_tests_are_those_of_the_package():
     folders = {path.parent.relative_to(TESTS) for path in TESTS.rglob("test_*.py")}
-    assert {str(folder) for folder in folders if not (ROOT / folder).is_dir()} == {"notebooks", "workshop"}
+    assert {str(folder) for folder in folders if not (ROOT / folder).is_dir()} == {
+        "notebooks",
+        "workshop",
+    }

@@ -85,7 +85,10 @@ def test_a_model_on_the_gpu_gets_what_another_process_published_from_there(trans
             for version in range(1, 31):
                 assert await writer.actor.publish.call_one() == version
                 assert await subscriber.pull() == version
-                assert all(bool((tensor == float(version)).all()) for tensor in named_weights(model).values())
+                assert all(
+                    bool((tensor == float(version)).all())
+                    for tensor in named_weights(model).values()
+                )
         finally:
             await writer.stop()
 
@@ -100,7 +103,10 @@ def test_a_policy_on_the_gpu_answers_as_on_the_cpu(dtype):
         [
             episode.text
             for episode in rollout(
-                load_policy("embedded", device, dtype), requests, spec.execute, Sampling(0.0, slots=32)
+                load_policy("embedded", device, dtype),
+                requests,
+                spec.execute,
+                Sampling(0.0, slots=32),
             )
         ]
         for device in ("cpu", GPU)
@@ -119,7 +125,9 @@ def test_an_asynchronous_run_on_the_gpu_learns_and_survives_the_death_of_its_gen
     def show(row):
         if row["event"] == "step" and row["step"] == 4:
             service = started[0].services["generator"]
-            os.kill(next(replica.pid for replica in service.replicas if replica.pid), signal.SIGKILL)
+            os.kill(
+                next(replica.pid for replica in service.replicas if replica.pid), signal.SIGKILL
+            )
 
     run: RunFolder = train_here(config, tmp_path / "run", show=show, on_start=started.append)
     assert [row["role"] for row in rows(run.path, "restart")] == ["generator"]

@@ -17,7 +17,9 @@ from zorplex_rl.task.environment import Zorplex
 
 SPEEDRUN = Path(__file__).parents[1] / "speedrun"
 ENTRIES = [
-    pytest.param(file, id=file.stem, marks=pytest.mark.slow if file.stem == "baseline" else pytest.mark.long)
+    pytest.param(
+        file, id=file.stem, marks=pytest.mark.slow if file.stem == "baseline" else pytest.mark.long
+    )
     for file in sorted((SPEEDRUN / "entries").glob("*.py"))
 ]
 TINY = """
@@ -85,7 +87,9 @@ def test_the_clock_stands_while_held_out_tasks_are_sampled(run, entry):
 
 
 @pytest.mark.slow
-def test_an_entry_replaces_how_the_loop_compares_episodes_or_what_it_does_with_the_gradient(run, monkeypatch, embedded):
+def test_an_entry_replaces_how_the_loop_compares_episodes_or_what_it_does_with_the_gradient(
+    run, monkeypatch, embedded
+):
     monkeypatch.syspath_prepend(str(SPEEDRUN / "entries"))
     loop = importlib.import_module("baseline").Baseline
 
@@ -102,7 +106,9 @@ def test_an_entry_replaces_how_the_loop_compares_episodes_or_what_it_does_with_t
         next(entry.train())
         is_pushed = any(parameter.grad.any() for parameter in entry.parameters)
         before = embedded.model.parameters()
-        is_changed = any(not one.equal(other) for one, other in zip(entry.parameters, before, strict=True))
+        is_changed = any(
+            not one.equal(other) for one, other in zip(entry.parameters, before, strict=True)
+        )
         return is_pushed, is_changed
 
     assert after_a_step(loop) == (True, True)

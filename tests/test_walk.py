@@ -27,7 +27,12 @@ from zorplex_rl.task.rewards import score_turns
 from zorplex_rl.task.specs import run_tool
 
 ROOT = Path(zorplex_rl.__file__).parent
-WALKS = (ROOT.parent / "docs" / "ARCHITECTURE.md").read_text().split("## Three walks")[1].split("\n## ")[0]
+WALKS = (
+    (ROOT.parent / "docs" / "ARCHITECTURE.md")
+    .read_text()
+    .split("## Three walks")[1]
+    .split("\n## ")[0]
+)
 BETWEEN_PROCESSES = {"controller.py", "groups.py", "generator.py", "actors.py", "trainer.py"}
 """Files of ``training/`` that hand the episode on; they need processes, which a trace does not
 reach."""
@@ -51,7 +56,11 @@ def traced():
     def note(frame, event, argument):
         code = frame.f_code
         # What the learner checks after the loss is no part of the way to it.
-        if code.co_flags & CO_OPTIMIZED and code.co_filename.startswith(f"{ROOT}/") and "losses.py" not in entered:
+        if (
+            code.co_flags & CO_OPTIMIZED
+            and code.co_filename.startswith(f"{ROOT}/")
+            and "losses.py" not in entered
+        ):
             entered.add(Path(code.co_filename).name)
 
     # It returns nothing, so it is called for calls alone.
@@ -72,7 +81,9 @@ def files_of(walk: str) -> set[str]:
 
 async def episodes_of(policy, tasks):
     stream = RolloutStream(lambda: RolloutEngine(policy, run_tool), asyncio.Lock())
-    return await stream.sample([RolloutRequest(task, seed, 0) for task in tasks for seed in range(4)])
+    return await stream.sample(
+        [RolloutRequest(task, seed, 0) for task in tasks for seed in range(4)]
+    )
 
 
 def test_an_episode_passes_the_files_that_the_architecture_names_and_no_other():
@@ -85,7 +96,9 @@ def test_an_episode_passes_the_files_that_the_architecture_names_and_no_other():
     with traced() as entered:
         episodes = asyncio.run(episodes_of(policy, tasks))
         for episode in episodes:
-            episode.score = score_turns(episode.task, episode.sampled_text, episode.tool_calls, episode.finish)
+            episode.score = score_turns(
+                episode.task, episode.sampled_text, episode.tool_calls, episode.finish
+            )
         rewards = [episode.scored.reward for episode in episodes]
     buffer.add(number, 0)
     assert buffer.take() == [number]
@@ -118,5 +131,7 @@ def test_a_version_of_the_weights_passes_five_files():
 @pytest.mark.long
 def test_the_command_train_passes_35_files_in_the_process_that_steers_the_run(tmp_path):
     program = TRAIN.format(tmp_path / "run")
-    done = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, check=True
+    )
     assert int(done.stdout.split()[-1]) <= 35

@@ -14,20 +14,28 @@ LOW, BEYOND = map(int, re.fullmatch(r">=3\.(\d+),<3\.(\d+)", ALLOWED).groups())
 
 def test_the_workflow_runs_ci_on_the_lowest_and_the_highest_python():
     workflow = (ROOT / ".github/workflows/ci.yml").read_text()
-    assert re.findall(r'"(3\.\d+)"', re.search(r"python: \[(.*)\]", workflow)[1]) == [f"3.{LOW}", f"3.{BEYOND - 1}"]
+    assert re.findall(r'"(3\.\d+)"', re.search(r"python: \[(.*)\]", workflow)[1]) == [
+        f"3.{LOW}",
+        f"3.{BEYOND - 1}",
+    ]
     assert "image: python:${{ matrix.python }}-" in workflow
     assert "run: bash .ci/run" in workflow
 
 
 def test_the_workflow_publishes_what_the_build_writes():
     workflow = (ROOT / ".github/workflows/site.yml").read_text()
-    (built,), (published,) = re.findall(r"run: \./build_site\.sh (\S+)", workflow), re.findall(r"path: (\S+)", workflow)
+    (built,), (published,) = (
+        re.findall(r"run: \./build_site\.sh (\S+)", workflow),
+        re.findall(r"path: (\S+)", workflow),
+    )
     assert built == published
 
 
 def test_the_branch_of_previews_has_the_notebooks_with_the_outputs_of_the_last_build(tmp_path):
     def git(*words) -> str:
-        return subprocess.run(["git", *map(str, words)], check=True, capture_output=True, text=True).stdout
+        return subprocess.run(
+            ["git", *map(str, words)], check=True, capture_output=True, text=True
+        ).stdout
 
     origin, clone = tmp_path / "origin.git", tmp_path / "clone"
     git("init", "--quiet", "--bare", origin)
@@ -37,12 +45,24 @@ def test_the_branch_of_previews_has_the_notebooks_with_the_outputs_of_the_last_b
     output = clone / "notebooks/__marimo__/session/05_rl_intro.py.json"
     output.parent.mkdir(parents=True)
     output.write_text("{}")
-    subprocess.run(["bash", clone / ".ci/previews"], check=True, env={**os.environ, "GITHUB_REPOSITORY": "one/fork"})
+    subprocess.run(
+        ["bash", clone / ".ci/previews"],
+        check=True,
+        env={**os.environ, "GITHUB_REPOSITORY": "one/fork"},
+    )
     found = git("-C", origin, "ls-tree", "-r", "--name-only", "previews", "notebooks").split()
-    assert {"notebooks/05_rl_intro.py", "notebooks/__marimo__/session/05_rl_intro.py.json"} < set(found)
-    texts = [git("-C", origin, "show", f"previews:{name}") for name in ("notebooks/05_rl_intro.py", "README.md")]
+    assert {"notebooks/05_rl_intro.py", "notebooks/__marimo__/session/05_rl_intro.py.json"} < set(
+        found
+    )
+    texts = [
+        git("-C", origin, "show", f"previews:{name}")
+        for name in ("notebooks/05_rl_intro.py", "README.md")
+    ]
     assert 'zorplex-rl = { git = "https://github.com/one/fork" }' in texts[0]
-    badges = [f"/one/fork/blob/previews/notebooks/{path.name}) |" for path in (ROOT / "notebooks").glob("[0-9]*.py")]
+    badges = [
+        f"/one/fork/blob/previews/notebooks/{path.name}) |"
+        for path in (ROOT / "notebooks").glob("[0-9]*.py")
+    ]
     assert all(badge in texts[1] for badge in badges)
     assert git("-C", clone, "status", "--porcelain", "notebooks", "README.md") == ""
     assert "run: bash .ci/previews" in (ROOT / ".github/workflows/site.yml").read_text()

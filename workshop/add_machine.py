@@ -48,7 +48,11 @@ def copy_gb_per_second(size: int = 256_000_000) -> float:
     """Return how many GB a second memory is copied with: the median of seven copies."""
     import torch
 
-    source, target, seconds = torch.ones(size, dtype=torch.uint8), torch.empty(size, dtype=torch.uint8), []
+    source, target, seconds = (
+        torch.ones(size, dtype=torch.uint8),
+        torch.empty(size, dtype=torch.uint8),
+        [],
+    )
     for _ in range(8):
         began = time.perf_counter()
         target.copy_(source)
@@ -59,7 +63,9 @@ def copy_gb_per_second(size: int = 256_000_000) -> float:
 def training_seconds() -> float:
     """Return the seconds that ``examples/my_rl.py`` takes, imports included."""
     began = time.perf_counter()
-    subprocess.run([sys.executable, "examples/my_rl.py"], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(
+        [sys.executable, "examples/my_rl.py"], cwd=ROOT, check=True, stdout=subprocess.DEVNULL
+    )
     return time.perf_counter() - began
 
 
@@ -68,7 +74,9 @@ def with_row(text: str, machine: str, cells: list[str]) -> str:
     Raises ValueError if that table is not there."""
     before, head, after = text.partition(HEAD)
     if not head:
-        raise ValueError("numbers.md has no table of machines; expected its head as add_machine.py writes it")
+        raise ValueError(
+            "numbers.md has no table of machines; expected its head as add_machine.py writes it"
+        )
     rows, blank, rest = after.partition("\n\n") if not after.startswith("\n") else ("", "", after)
     kept = [row for row in rows.splitlines() if not row.startswith(f"| {machine} |")]
     kept.append(f"| {machine} | {' | '.join(cells)} |")
@@ -81,9 +89,16 @@ def main() -> None:
     from table import describe_machine
 
     load = os.getloadavg()[0]
-    cells = [f"{call_ms():.2f}", f"{copy_gb_per_second():.1f}", f"{training_seconds():.0f}", f"{load:.1f}"]
+    cells = [
+        f"{call_ms():.2f}",
+        f"{copy_gb_per_second():.1f}",
+        f"{training_seconds():.0f}",
+        f"{load:.1f}",
+    ]
     file = ROOT / "workshop" / "numbers.md"
-    file.write_text(with_row(file.read_text(encoding="utf-8"), describe_machine(), cells), encoding="utf-8")
+    file.write_text(
+        with_row(file.read_text(encoding="utf-8"), describe_machine(), cells), encoding="utf-8"
+    )
     print(f"{describe_machine()}: {', '.join(cells)}; in {file.name}")
 
 

@@ -45,7 +45,9 @@ def solve(notebook: Path, count: int | None = None) -> tuple[str, list[str]]:
     lines = source.splitlines(keepends=True)
     for name, _, _, solution in reversed(found):
         stub_node = functions[name]
-        lines[stub_node.lineno - 1 : stub_node.end_lineno] = [exercise.solution_source(name, solution) + "\n"]
+        lines[stub_node.lineno - 1 : stub_node.end_lineno] = [
+            exercise.solution_source(name, solution) + "\n"
+        ]
     return "".join(lines), [name for name, *_ in found]
 
 
@@ -54,8 +56,14 @@ def _exercises(notebook: Path) -> tuple[dict[str, Any], list[tuple[str, Any, Any
     of the page, not in that of the checks below it."""
     from zorplex_rl.course.lesson import exercise
 
-    functions = {node.name: node for node in ast.parse(notebook.read_text("utf-8")).body if hasattr(node, "name")}
-    return functions, sorted(exercise.exercises(_load(notebook)), key=lambda each: functions[each[0]].lineno)
+    functions = {
+        node.name: node
+        for node in ast.parse(notebook.read_text("utf-8")).body
+        if hasattr(node, "name")
+    }
+    return functions, sorted(
+        exercise.exercises(_load(notebook)), key=lambda each: functions[each[0]].lineno
+    )
 
 
 def _load(notebook: Path, whose: str = "notebook") -> ModuleType:
@@ -77,7 +85,9 @@ def complaints(theirs: Path) -> dict[str, str | None]:
     _, found = _exercises(ROOT / "notebooks" / theirs.name)
     own = _load(theirs, "learner")
     return {
-        name: exercise.complaint(check, getattr(own, name)) if hasattr(own, name) else f"there is no `{name}`"
+        name: exercise.complaint(check, getattr(own, name))
+        if hasattr(own, name)
+        else f"there is no `{name}`"
         for name, _, check, _ in found
     }
 
@@ -86,7 +96,9 @@ def judged(theirs: Path, seconds: float) -> dict[str, str | None]:
     """Return ``complaints`` of a notebook, from a process of its own that has ``seconds``. One that
     cannot be imported, or takes too long, has one entry: the notebook itself."""
     command = [sys.executable, str(Path(__file__).resolve()), "--judge", str(theirs)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+    ) as process:
         try:
             said, complained = process.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
@@ -98,7 +110,9 @@ def judged(theirs: Path, seconds: float) -> dict[str, str | None]:
         # Their code may print, too: the answer is the last line.
         return json.loads(said.decode(errors="replace").splitlines()[-1])
     except (ValueError, IndexError):
-        last = complained.decode(errors="replace").strip().splitlines()[-1:] or ["it ended without an answer"]
+        last = complained.decode(errors="replace").strip().splitlines()[-1:] or [
+            "it ended without an answer"
+        ]
         return {theirs.stem: f"cannot be checked: {last[0]}"}
 
 
@@ -120,7 +134,9 @@ def report(folder: Path, seconds: float) -> str:
         for theirs in notebooks(learner):
             result = judged(theirs, seconds)
             done = [name for name, wrong in result.items() if wrong is None]
-            open_ = [_still_to_do(name, wrong) for name, wrong in result.items() if wrong is not None]
+            open_ = [
+                _still_to_do(name, wrong) for name, wrong in result.items() if wrong is not None
+            ]
             number = theirs.name.partition("_")[0]
             lines.append(
                 f"| {_cell(learner.resolve().name)} | {number} | {len(done)} of {len(result)} | {', '.join(done)} | {'; '.join(open_)} |"
@@ -149,9 +165,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("notebook", nargs="?", help="its number, like 05")
     parser.add_argument("--exercises", type=int, metavar="N", help="solve the first N only")
-    parser.add_argument("--out", type=Path, default=ROOT / "caught_up", metavar="FOLDER", help="default: caught_up")
-    parser.add_argument("--report", type=Path, metavar="FOLDER", help="print which exercises learners have done")
-    parser.add_argument("--seconds", type=float, default=180, metavar="S", help="for each notebook of a report: 180")
+    parser.add_argument(
+        "--out", type=Path, default=ROOT / "caught_up", metavar="FOLDER", help="default: caught_up"
+    )
+    parser.add_argument(
+        "--report", type=Path, metavar="FOLDER", help="print which exercises learners have done"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=180, metavar="S", help="for each notebook of a report: 180"
+    )
     parser.add_argument("--judge", type=Path, help=argparse.SUPPRESS)
     asked = parser.parse_args(arguments)
     if asked.judge:
@@ -168,7 +190,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("name a notebook, like 05, or a folder of learners with --report FOLDER")
     found = sorted((ROOT / "notebooks").glob(f"{asked.notebook}_*.py"))
     if len(found) != 1:
-        numbers = ", ".join(sorted(path.name.partition("_")[0] for path in (ROOT / "notebooks").glob("[0-9]*_*.py")))
+        numbers = ", ".join(
+            sorted(path.name.partition("_")[0] for path in (ROOT / "notebooks").glob("[0-9]*_*.py"))
+        )
         parser.error(f"no notebook {asked.notebook!r}; expected one of {numbers}")
     target = asked.out / found[0].name
     if target.exists():
@@ -178,7 +202,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     source, names = solve(found[0], asked.exercises)
     asked.out.mkdir(parents=True, exist_ok=True)
     target.write_text(source, encoding="utf-8")
-    print(f"{target}: solved {', '.join(names) or 'nothing'}; open it: .venv/bin/marimo edit --no-sandbox {target}")
+    print(
+        f"{target}: solved {', '.join(names) or 'nothing'}; open it: .venv/bin/marimo edit --no-sandbox {target}"
+    )
     return 0
 
 

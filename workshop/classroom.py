@@ -33,7 +33,10 @@ from typing import Any
 import psutil  # marimo needs it, too
 
 ROOT = Path(__file__).resolve().parents[1]
-COPIED, LINKED = ("notebooks", "examples", "pyproject.toml"), ("zorplex_rl", "workshop", "benchmarks")
+COPIED, LINKED = (
+    ("notebooks", "examples", "pyproject.toml"),
+    ("zorplex_rl", "workshop", "benchmarks"),
+)
 STARTED_WITHIN_S = 60.0
 
 
@@ -50,7 +53,9 @@ def make_folder(folder: Path) -> None:
             (folder / name).symlink_to(ROOT / name)
 
 
-def start(place: Path, learners: Sequence[str], host: str, first_port: int) -> dict[str, dict[str, Any]]:
+def start(
+    place: Path, learners: Sequence[str], host: str, first_port: int
+) -> dict[str, dict[str, Any]]:
     """Start marimo for each learner who has none. Returns everybody's port, token and process.
 
     Raises RuntimeError if a port is taken, or a server does not answer.
@@ -66,24 +71,47 @@ def start(place: Path, learners: Sequence[str], host: str, first_port: int) -> d
             else max([first_port - 1, *(one["port"] for one in book.values())]) + 1
         )
         if answers(host, port):
-            raise RuntimeError(f"port {port} for {learner} is in use by another program; choose others with --port")
+            raise RuntimeError(
+                f"port {port} for {learner} is in use by another program; choose others with --port"
+            )
         make_folder(place / learner)
         token = place / learner / ".token"
         token.write_text(secrets.token_urlsafe(16))
         token.chmod(0o600)
-        command = [sys.executable, "-P", "-m", "marimo", "edit", "notebooks", "--headless", "--skip-update-check"]
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "marimo",
+            "edit",
+            "notebooks",
+            "--headless",
+            "--skip-update-check",
+        ]
         command += ["--host", host, "--port", str(port), "--token-password-file", str(token)]
         with (place / learner / "server.log").open("ab") as log:
             process = subprocess.Popen(
-                command, cwd=place / learner, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                command,
+                cwd=place / learner,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
-        book[learner] = {"port": port, "token": token.read_text(), "pid": process.pid, "born": born(process.pid)}
+        book[learner] = {
+            "port": port,
+            "token": token.read_text(),
+            "pid": process.pid,
+            "born": born(process.pid),
+        }
         write(place, book)
     end = time.monotonic() + STARTED_WITHIN_S
     for learner in learners:
         while not answers(host, book[learner]["port"]):
             if time.monotonic() > end or not runs(book[learner]):
-                raise RuntimeError(f"the server of {learner} does not answer; see {place / learner / 'server.log'}")
+                raise RuntimeError(
+                    f"the server of {learner} does not answer; see {place / learner / 'server.log'}"
+                )
             time.sleep(0.1)
     return book
 
@@ -137,21 +165,33 @@ def born(pid: int) -> float | None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Start or stop a class. Returns the exit code."""
-    parser = argparse.ArgumentParser(prog="workshop/classroom.py", description="A notebook server for each learner.")
+    parser = argparse.ArgumentParser(
+        prog="workshop/classroom.py", description="A notebook server for each learner."
+    )
     actions = parser.add_subparsers(dest="action", required=True)
     starting = actions.add_parser("start", help="start a server for each learner who has none")
     starting.add_argument("place", type=Path, help="the folder of the class")
     starting.add_argument("learners", nargs="+", help="their names, which name their folders")
-    starting.add_argument("--host", default="127.0.0.1", help="where to listen; 0.0.0.0 lets other machines in")
-    starting.add_argument("--port", type=int, default=9000, help="of the first learner; the others follow: 9000")
-    starting.add_argument("--stay", action="store_true", help="wait for Ctrl-C, then stop all: for a container")
-    actions.add_parser("stop", help="stop all servers; folders stay").add_argument("place", type=Path)
+    starting.add_argument(
+        "--host", default="127.0.0.1", help="where to listen; 0.0.0.0 lets other machines in"
+    )
+    starting.add_argument(
+        "--port", type=int, default=9000, help="of the first learner; the others follow: 9000"
+    )
+    starting.add_argument(
+        "--stay", action="store_true", help="wait for Ctrl-C, then stop all: for a container"
+    )
+    actions.add_parser("stop", help="stop all servers; folders stay").add_argument(
+        "place", type=Path
+    )
     asked = parser.parse_args(arguments)
     place = asked.place.resolve()
     if asked.action == "stop":
         print("stopped:", ", ".join(stop(place)) or "nobody's server was running")
         return 0
-    if wrong := [name for name in asked.learners if not name.replace("-", "").replace("_", "").isalnum()]:
+    if wrong := [
+        name for name in asked.learners if not name.replace("-", "").replace("_", "").isalnum()
+    ]:
         parser.error(f"{wrong[0]!r} cannot name a folder; expected letters, digits, - and _")
     try:
         book = start(place, asked.learners, asked.host, asked.port)
@@ -159,7 +199,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(str(error))
     shown = socket.gethostname() if asked.host == "0.0.0.0" else asked.host
     for learner in asked.learners:
-        print(f"{learner}: http://{shown}:{book[learner]['port']}/?access_token={book[learner]['token']}", flush=True)
+        print(
+            f"{learner}: http://{shown}:{book[learner]['port']}/?access_token={book[learner]['token']}",
+            flush=True,
+        )
     if asked.stay:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         with suppress(KeyboardInterrupt):

@@ -63,7 +63,12 @@ class Estimate:
     @property
     def minutes(self) -> float:
         """Return the minutes that the rule gives; without measured seconds, waiting is left out."""
-        reading = self.words / WORDS_PER_MINUTE + self.lines / LINES_PER_MINUTE + self.figures + self.predictions
+        reading = (
+            self.words / WORDS_PER_MINUTE
+            + self.lines / LINES_PER_MINUTE
+            + self.figures
+            + self.predictions
+        )
         writing = MINUTES_PER_EXERCISE * self.exercises + self.written / TOKENS_PER_MINUTE
         return reading + writing + (self.seconds or 0) / 60
 
@@ -71,7 +76,9 @@ class Estimate:
 def estimate(notebook: Path, recorded: Path = RECORDED) -> Estimate:
     """Read a notebook's source and the recorded seconds of its cells."""
     tree = ast.parse(notebook.read_text(encoding="utf-8"))
-    seconds = json.loads(recorded.read_text(encoding="utf-8"))["seconds"] if recorded.is_file() else {}
+    seconds = (
+        json.loads(recorded.read_text(encoding="utf-8"))["seconds"] if recorded.is_file() else {}
+    )
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
     names = [ast.unparse(call.func) for call in calls]
     return Estimate(
@@ -83,7 +90,12 @@ def estimate(notebook: Path, recorded: Path = RECORDED) -> Estimate:
         written=sum(_tokens_of(solution.body) for solution in solutions_of(tree)),
         seconds=seconds.get(notebook.stem),
         stated=next(
-            (_number(call, "minutes") for call, name in zip(calls, names, strict=True) if name == "lesson.header"), 0
+            (
+                _number(call, "minutes")
+                for call, name in zip(calls, names, strict=True)
+                if name == "lesson.header"
+            ),
+            0,
         ),
     )
 
@@ -94,9 +106,12 @@ def words_of(tree: ast.Module) -> int:
     shown = [
         node
         for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and re.match(r"mo\.md$|lesson\.(?!term$|folded$)\w+$", ast.unparse(node.func))
+        if isinstance(node, ast.Call)
+        and re.match(r"mo\.md$|lesson\.(?!term$|folded$)\w+$", ast.unparse(node.func))
     ]
-    inner = {id(part) for call in shown for part in ast.walk(call) if part is not call and part in shown}
+    inner = {
+        id(part) for call in shown for part in ast.walk(call) if part is not call and part in shown
+    }
     return _count([text for call in shown if id(call) not in inner for text in _texts(call)])
 
 
@@ -108,7 +123,9 @@ def visible_lines(tree: ast.Module) -> int:
 
 def solutions_of(tree: ast.Module) -> list[ast.FunctionDef]:
     """Return the solutions of the page: what its ``Solutions`` has besides checks."""
-    held = [part for node in tree.body if getattr(node, "name", "") == "Solutions" for part in node.body]
+    held = [
+        part for node in tree.body if getattr(node, "name", "") == "Solutions" for part in node.body
+    ]
     return [part for part in held if hasattr(part, "name") and not part.name.startswith("check_")]
 
 
@@ -150,7 +167,9 @@ def _bare(parts: list[ast.stmt]) -> str:
     definitions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
     for node in ast.walk(tree):
         if isinstance(node, definitions):
-            node.decorator_list = [part for part in node.decorator_list if not ast.unparse(part).startswith("app.")]
+            node.decorator_list = [
+                part for part in node.decorator_list if not ast.unparse(part).startswith("app.")
+            ]
         if isinstance(node, (ast.Module, *definitions)) and ast.get_docstring(node) is not None:
             node.body = node.body[1:] or [ast.Expr(ast.Constant(...))]
     return ast.unparse(tree)
@@ -183,7 +202,9 @@ def _number(call: ast.Call, name: str) -> int:
 
 def main(wanted: list[str]) -> None:
     """Print one line for each notebook whose name begins with one of ``wanted``."""
-    print(f"{'notebook':<24} words figures predict exercises to write  cells     rule  stated   code: shown file")
+    print(
+        f"{'notebook':<24} words figures predict exercises to write  cells     rule  stated   code: shown file"
+    )
     for notebook in sorted(NOTEBOOKS.glob("[0-9]*.py")):
         if wanted and not notebook.name.startswith(tuple(wanted)):
             continue

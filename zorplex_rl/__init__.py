@@ -7,9 +7,20 @@ import importlib
 from typing import Any
 
 __version__ = "0.1.0"
-__all__ = ["TASK_SPECS", "ZORPLEX_WORDS", "generate_with_tools", "get_spec", "make_zorplex_table", "print_result"]
+__all__ = [
+    "TASK_SPECS",
+    "ZORPLEX_WORDS",
+    "generate_with_tools",
+    "get_spec",
+    "make_zorplex_table",
+    "print_result",
+]
 # Threads of torch that wait spin for microseconds, then sleep, for others' sake; large tensors lie in pages of 2 MB.
-TORCH_SETTINGS = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "1000", "THP_MEM_ALLOC_ENABLE": "1"}
+TORCH_SETTINGS = {
+    "OMP_WAIT_POLICY": "PASSIVE",
+    "GOMP_SPINCOUNT": "1000",
+    "THP_MEM_ALLOC_ENABLE": "1",
+}
 
 _NEED_TORCH = ("generate_with_tools", "print_result")
 

@@ -137,7 +137,10 @@ class Config:
 
     def settings(self) -> dict[str, Any]:
         """Return every setting's value by its name, in one flat list."""
-        return {name: getattr(getattr(self, group) if group else self, name) for name, group in GROUP_OF.items()}
+        return {
+            name: getattr(getattr(self, group) if group else self, name)
+            for name, group in GROUP_OF.items()
+        }
 
     def changed(self, **settings: Any) -> Self:
         """Return a copy with other values for ``settings``, whatever groups they are in.
@@ -148,7 +151,11 @@ class Config:
         changed = self
         for name, value in settings.items():
             group = GROUP_OF[name]
-            within = {group: replace(getattr(changed, group), **{name: value})} if group else {name: value}
+            within = (
+                {group: replace(getattr(changed, group), **{name: value})}
+                if group
+                else {name: value}
+            )
             changed = replace(changed, **within)
         return changed
 
@@ -157,7 +164,9 @@ class Config:
         for part in (self, self.learner, self.services):
             types = get_type_hints(type(part))
             for each in fields(part):
-                check_setting(each.name, getattr(part, each.name), types[each.name], **each.metadata)
+                check_setting(
+                    each.name, getattr(part, each.name), types[each.name], **each.metadata
+                )
         compares = self.learner.loss != "reinforce" or self.learner.credit == "prefix"
         if compares and self.group_size < 2:
             raise ConfigError(
@@ -202,16 +211,22 @@ class Config:
     def difference(self, other: Self) -> str | None:
         """Return the first setting that differs in ``other``: ``--flag here ≠ there``, or None."""
         mine, theirs = self.settings(), other.settings()
-        return next((f"{flag(n)} {mine[n]} ≠ {theirs[n]}" for n in mine if mine[n] != theirs[n]), None)
+        return next(
+            (f"{flag(n)} {mine[n]} ≠ {theirs[n]}" for n in mine if mine[n] != theirs[n]), None
+        )
 
 
 _GROUPS = {"learner": LearnerConfig, "services": ServicesConfig}
-GROUP_OF: dict[str, str | None] = {each.name: None for each in fields(Config) if each.name not in _GROUPS}
+GROUP_OF: dict[str, str | None] = {
+    each.name: None for each in fields(Config) if each.name not in _GROUPS
+}
 GROUP_OF |= {each.name: group for group, of in _GROUPS.items() for each in fields(of)}
 """The group of each setting; None if it is in none."""
 
 
-def check_setting(name: str, value: Any, kind: Any, least: float = -math.inf, most: float = math.inf) -> None:
+def check_setting(
+    name: str, value: Any, kind: Any, least: float = -math.inf, most: float = math.inf
+) -> None:
     """Raise ConfigError if ``value`` is none of a choice, or not a number between its bounds."""
     if get_origin(kind) is Literal and value not in get_args(kind):
         raise ConfigError(f"{flag(name)} is {value!r}; expected one of {', '.join(get_args(kind))}")

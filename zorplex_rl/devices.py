@@ -13,7 +13,9 @@ from zorplex_rl.errors import ConfigError
 CONTROL_GROUP = Path("/sys/fs/cgroup")  # a container's limits
 
 
-def assign_devices(requested: str, actors: Sequence[str], gpus: int | None = None) -> dict[str, str]:
+def assign_devices(
+    requested: str, actors: Sequence[str], gpus: int | None = None
+) -> dict[str, str]:
     """Return a torch device name for each actor, which share the GPUs, the first actors first;
     ``gpus`` is by default this machine's number, for which CUDA is not asked if ``requested`` is cpu.
     Raises ConfigError if there is none.
@@ -24,7 +26,9 @@ def assign_devices(requested: str, actors: Sequence[str], gpus: int | None = Non
     if gpus is None:
         gpus = 0 if requested == "cpu" else count_gpus()
     if requested == "cuda" and not gpus:
-        raise ConfigError("--device is cuda, but this machine has no CUDA device; use --device auto or cpu")
+        raise ConfigError(
+            "--device is cuda, but this machine has no CUDA device; use --device auto or cpu"
+        )
     if requested == "cpu" or not gpus:
         return dict.fromkeys(actors, "cpu")
     return {actor: f"cuda:{index % gpus}" for index, actor in enumerate(actors)}
@@ -34,7 +38,9 @@ def devices_of(config: Config) -> dict[str, str]:
     """Return the device on this machine of each process of ``config`` that holds a model."""
     services = config.services
     ranks = [f"trainer rank {rank}" for rank in range(services.trainer_processes)]
-    generators = [f"generator_{number}" for number in range(services.generators + int(services.spares))]
+    generators = [
+        f"generator_{number}" for number in range(services.generators + int(services.spares))
+    ]
     devices = assign_devices(config.device, [*ranks, *generators, "reference"])
     gpus = {devices[rank] for rank in ranks}
     if "cpu" not in gpus and len(gpus) < len(ranks):
@@ -46,11 +52,18 @@ def devices_of(config: Config) -> dict[str, str]:
 
 def cores() -> int:
     """Return the number of cores that this process may use: in a container, as many as its quota."""
-    found = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    for names in (["cpu.max"], ["cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"]):  # of version 2, and 1
+    found = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
+    for names in (
+        ["cpu.max"],
+        ["cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"],
+    ):  # of version 2, and 1
         # There is no such group, or no limit: "max", or a quota of -1.
         with suppress(OSError, ValueError):
-            quota, period = map(int, " ".join((CONTROL_GROUP / name).read_text() for name in names).split())
+            quota, period = map(
+                int, " ".join((CONTROL_GROUP / name).read_text() for name in names).split()
+            )
             found = min(found, ceil(quota / period)) if quota > 0 else found
     return found
 

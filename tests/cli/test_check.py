@@ -22,7 +22,9 @@ pytestmark = pytest.mark.slow
 def recorded(monkeypatch, tmp_path):
     """Recorded seconds of two notebooks, on a machine as fast as this one is half."""
     file = tmp_path / "seconds.json"
-    notebook_seconds.record(file, "2 cores of something", 0.2, {"05_rl_intro": 40.0, "06_services": 60.0})
+    notebook_seconds.record(
+        file, "2 cores of something", 0.2, {"05_rl_intro": 40.0, "06_services": 60.0}
+    )
     monkeypatch.setattr(check, "RECORDED", file)
     monkeypatch.setattr(check, "seconds_per_step", lambda: 0.4)
 
@@ -63,7 +65,11 @@ def test_what_makes_notebooks_fail_is_named_again_at_the_end_and_what_changes_ho
 def test_a_build_of_the_site_records_how_long_each_notebook_took(tmp_path, monkeypatch):
     """The build is a real one; that a notebook runs and becomes a page is left out."""
     page = SimpleNamespace(complaints=[], cells=[], lesson=None)
-    monkeypatch.setattr(build, "export", lambda notebook, jobs: time.sleep(0.3 if notebook.stem == "02_slow" else 0.1))
+    monkeypatch.setattr(
+        build,
+        "export",
+        lambda notebook, jobs: time.sleep(0.3 if notebook.stem == "02_slow" else 0.1),
+    )
     monkeypatch.setattr(build, "Page", SimpleNamespace(read=lambda source: page))
     monkeypatch.setattr(build, "publish", lambda course, pages, lessons, site: site.mkdir())
     monkeypatch.setattr(build, "zip_site", lambda site: site)

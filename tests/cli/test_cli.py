@@ -23,7 +23,19 @@ from zorplex_rl.policy import smollm2
 from zorplex_rl.policy.load import EMBEDDED_PATH
 from zorplex_rl.run.folder import RunFolder
 
-COMMANDS = {"train", "eval", "export", "size", "replay", "status", "check", "open", "policy", "env", "worker"}
+COMMANDS = {
+    "train",
+    "eval",
+    "export",
+    "size",
+    "replay",
+    "status",
+    "check",
+    "open",
+    "policy",
+    "env",
+    "worker",
+}
 
 
 def refused(capsys, *arguments: object) -> str:
@@ -95,7 +107,9 @@ def test_what_cannot_work_is_refused_by_name_and_nothing_is_written(
     assert REFUSED[arguments] in said and "Traceback" not in said
     assert not any(tmp_path.iterdir())
     command, own = arguments.split()[0], said.startswith("zorplex-rl: ")
-    assert not own or set(re.findall(r"--[a-z-]+", said)) <= set(re.findall(r"--[a-z-]+", helped(capsys, command)))
+    assert not own or set(re.findall(r"--[a-z-]+", said)) <= set(
+        re.findall(r"--[a-z-]+", helped(capsys, command))
+    )
 
 
 def helped(capsys, *arguments: str) -> str:
@@ -138,7 +152,9 @@ def test_importing_the_package_is_cheap_and_changes_no_environment(imported, abs
         "import os, sys; before = dict(os.environ); import "
         f"{imported}; print({absent} & set(sys.modules) or '{{}}', before == dict(os.environ))"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     assert done.stdout == "{} True\n"
 
 
@@ -215,7 +231,9 @@ def test_a_run_is_resumed_with_its_own_settings_only(run, capsys, flags, named):
     assert sorted(run.path.rglob("*")) == before
 
 
-def test_resuming_needs_a_run_folder_with_a_whole_checkpoint_that_is_not_in_use(run, capsys, tmp_path):
+def test_resuming_needs_a_run_folder_with_a_whole_checkpoint_that_is_not_in_use(
+    run, capsys, tmp_path
+):
     assert "config.json" in refused(capsys, "train", "--resume", tmp_path / "nowhere")
     with RunFolder(run.path).locked():
         assert "another process" in refused(capsys, "train", "--resume", run.path)
@@ -243,11 +261,20 @@ def started():
 
 def test_status_is_a_screen_of_last_rows_and_of_processes_that_live(run, capsys, started):
     one, other = started(), started()
-    processes = {"generator_0": one, "reward_0": 2**22 + 1, "trainer_0": one, "dataset_0": os.getpid()}
+    processes = {
+        "generator_0": one,
+        "reward_0": 2**22 + 1,
+        "trainer_0": one,
+        "dataset_0": os.getpid(),
+    }
     run.append_metrics({"event": "started", "step": 0, "processes": processes})
     for step in range(1, 90):
         run.append_metrics({"event": "step", "step": step, "reward": 0.5})
-    restart = {"died": "generator_0", "took_over": "generator_1", "processes": {"generator_1": other}}
+    restart = {
+        "died": "generator_0",
+        "took_over": "generator_1",
+        "processes": {"generator_1": other},
+    }
     run.append_metrics({"event": "restart", "step": 89, "reason": "killed by signal 9"} | restart)
     assert main(["status", str(run.path)]) == 0
     said = capsys.readouterr().out.splitlines()
@@ -302,7 +329,9 @@ def test_eval_writes_accuracy_outcomes_turns_calls_and_latency_of_all_four_kinds
 def test_a_path_that_cannot_be_written_is_named_and_before_an_evaluation_begins(
     run, capsys, tmp_path, monkeypatch, command
 ):
-    monkeypatch.setattr("zorplex_rl.policy.evaluate.evaluate", lambda *_: pytest.fail("the work has begun"))
+    monkeypatch.setattr(
+        "zorplex_rl.policy.evaluate.evaluate", lambda *_: pytest.fail("the work has begun")
+    )
     run.policy.symlink_to(EMBEDDED_PATH)
     (tmp_path / "a file").touch()
     target = tmp_path / "a file" / "target"
@@ -317,8 +346,14 @@ def test_policy_show_says_what_the_embedded_policy_is(capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not smollm2.cached().is_dir(), reason="SmolLM2 is not in the cache: zorplex-rl policy get smollm2")
+@pytest.mark.skipif(
+    not smollm2.cached().is_dir(),
+    reason="SmolLM2 is not in the cache: zorplex-rl policy get smollm2",
+)
 def test_policy_show_says_where_the_weights_of_smollm2_come_from(capsys):
     assert main(["policy", "show", "smollm2"]) == 0
     shown = capsys.readouterr().out
-    assert all(text in shown for text in ("134,515,008", "269 MB", "SmolLM2-135M-Instruct", "Apache 2.0", "4.5 bits"))
+    assert all(
+        text in shown
+        for text in ("134,515,008", "269 MB", "SmolLM2-135M-Instruct", "Apache 2.0", "4.5 bits")
+    )

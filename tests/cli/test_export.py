@@ -66,11 +66,17 @@ def test_plain_transformers_writes_the_same_greedy_texts_as_the_package(tmp_path
     sampling, environment = Sampling(temperature=0.0, max_tokens=TOKENS, slots=1), NoTools()
     requests = [RolloutRequest(task) for task in TASKS]
     ours = rollout(policy, requests, environment.execute, sampling, environment=environment)
-    assert found == {"texts": [episode.text for episode in ours], "dtype": f"torch.{dtype}", "zorplex": False}
+    assert found == {
+        "texts": [episode.text for episode in ours],
+        "dtype": f"torch.{dtype}",
+        "zorplex": False,
+    }
     assert same_weights(load_file(tmp_path / "model" / "model.safetensors"), final_weights(path))
 
 
-def test_a_checkpoint_is_exported_like_a_policy_and_its_files_may_be_read_alike(sync_run, tmp_path, capsys):
+def test_a_checkpoint_is_exported_like_a_policy_and_its_files_may_be_read_alike(
+    sync_run, tmp_path, capsys
+):
     run = str(sync_run.path)
     for step in ("4", "2"):
         assert main(["export", run, "--to", str(tmp_path / step), "--step", step]) == 0
@@ -90,7 +96,9 @@ def test_sampling_settings_of_a_model_are_left_out_and_a_run_without_a_policy_na
 ):
     path = shutil.copytree(sync_run.path, tmp_path / "run")
     settings = path / "policy" / "generation_config.json"
-    settings.write_text(json.dumps(json.loads(settings.read_text()) | {"repetition_penalty": 5.0, "top_k": 1}))
+    settings.write_text(
+        json.dumps(json.loads(settings.read_text()) | {"repetition_penalty": 5.0, "top_k": 1})
+    )
     assert main(["export", str(path), "--to", str(tmp_path / "model")]) == 0
     written = json.loads((tmp_path / "model" / "generation_config.json").read_text())
     assert written.keys() == {"eos_token_id", "pad_token_id", "do_sample"}

@@ -21,13 +21,28 @@ def out_of_memory(kind: str, message: str) -> EndpointError:
 
 GO_ON, LOWER = "step 3 with: zorplex-rl train --resume", "--token-budget, --slots or --max-tokens"
 FAILURES = {
-    "disk": (StorageError("the run folder cannot be written any more (No space left on device)"), GO_ON),
-    "memory of a GPU": (out_of_memory("OutOfMemoryError", "CUDA out of memory. Tried to allocate 2 GiB"), LOWER),
+    "disk": (
+        StorageError("the run folder cannot be written any more (No space left on device)"),
+        GO_ON,
+    ),
+    "memory of a GPU": (
+        out_of_memory("OutOfMemoryError", "CUDA out of memory. Tried to allocate 2 GiB"),
+        LOWER,
+    ),
     "memory": (out_of_memory("RuntimeError", "DefaultCPUAllocator: can't allocate memory"), LOWER),
-    "diverged": (TrainingDiverged("the loss of step 3 is nan"), "start again with a lower --learning-rate"),
-    "role lost": (GivenUp("dataset is lost, and with it what it alone knew: killed by signal 9"), GO_ON),
+    "diverged": (
+        TrainingDiverged("the loss of step 3 is nan"),
+        "start again with a lower --learning-rate",
+    ),
+    "role lost": (
+        GivenUp("dataset is lost, and with it what it alone knew: killed by signal 9"),
+        GO_ON,
+    ),
     "host lost": (HostError("no host is left on which the trainer could run"), GO_ON),
-    "a defect": (KeyError("no such group"), f"KeyError: 'no such group'; continue from the checkpoint of {GO_ON}"),
+    "a defect": (
+        KeyError("no such group"),
+        f"KeyError: 'no such group'; continue from the checkpoint of {GO_ON}",
+    ),
     "of a side task": (
         ExceptionGroup("unhandled errors", [GivenUp("reward has failed 5 times")]),
         "reward has failed 5",
@@ -36,7 +51,9 @@ FAILURES = {
 
 
 @pytest.mark.parametrize("name", FAILURES)
-def test_what_ends_a_run_is_one_line_with_what_to_do_and_its_traceback_in_the_log(tmp_path, capsys, monkeypatch, name):
+def test_what_ends_a_run_is_one_line_with_what_to_do_and_its_traceback_in_the_log(
+    tmp_path, capsys, monkeypatch, name
+):
     error, advice = FAILURES[name]
 
     async def run_training(*_):

@@ -14,7 +14,13 @@ STEP = {
     "event": "step", "step": 12, "seconds": 14.2, "reward": 0.53, "accuracy": 0.41, "lag_mean": 0.4, "episodes_per_second": 231.2,
     "loss": 0.0131, "busy": {"generator 0": 0.87, "trainer": 0.41},
 }  # fmt: skip
-EVAL = {"event": "eval", "step": 10, "seconds": 12.0, "greedy_accuracy": 0.62, "sampled_accuracy": 0.55}
+EVAL = {
+    "event": "eval",
+    "step": 10,
+    "seconds": 12.0,
+    "greedy_accuracy": 0.62,
+    "sampled_accuracy": 0.55,
+}
 WAIT = {"event": "wait", "text": "sampling groups, 3 of 8: 5 s"}
 
 
@@ -23,7 +29,13 @@ def plain(width: int = 80) -> Console:
 
 
 def terminal() -> Console:
-    return Console(file=io.StringIO(), width=80, force_terminal=True, highlight=False, _environ={"TERM": "xterm"})
+    return Console(
+        file=io.StringIO(),
+        width=80,
+        force_terminal=True,
+        highlight=False,
+        _environ={"TERM": "xterm"},
+    )
 
 
 def written(console: Console) -> str:

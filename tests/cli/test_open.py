@@ -43,7 +43,9 @@ def became(monkeypatch):
 def header_and_code(notebook: Path) -> tuple[dict, str]:
     """What a notebook says of itself (PEP 723), and the rest of it."""
     header, _, code = notebook.read_text().partition("# ///\n\n")
-    return tomllib.loads(re.sub("^# ?", "", header.removeprefix("# /// script\n"), flags=re.MULTILINE)), code
+    return tomllib.loads(
+        re.sub("^# ?", "", header.removeprefix("# /// script\n"), flags=re.MULTILINE)
+    ), code
 
 
 @pytest.mark.slow
@@ -81,15 +83,27 @@ def test_open_starts_marimo_on_the_copy(became, home, capsys):
     assert f"{home}/mine/notebooks/05_rl_intro.py" in capsys.readouterr().out
 
 
-def test_in_a_clone_its_own_notebooks_are_opened_and_a_number_that_is_none_is_refused(became, capsys):
+def test_in_a_clone_its_own_notebooks_are_opened_and_a_number_that_is_none_is_refused(
+    became, capsys
+):
     main(["open"])
-    assert became == [str(ROOT), "-P", "-m", "marimo", "edit", "--no-sandbox", "notebooks/05_rl_intro.py"]
+    assert became == [
+        str(ROOT),
+        "-P",
+        "-m",
+        "marimo",
+        "edit",
+        "--no-sandbox",
+        "notebooks/05_rl_intro.py",
+    ]
     assert main(["open", "99"]) == 2
     assert "'99'" in capsys.readouterr().err
 
 
 def test_the_wheel_carries_what_is_copied():
-    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"][
+        "targets"
+    ]["wheel"]
     assert {name.partition("/")[0] for name in wheel["only-include"]} == {"zorplex_rl", *PARTS}
     assert set(wheel["sources"]) == set(PARTS)
     assert [name for name in wheel["only-include"] if not (ROOT / name).exists()] == []
@@ -98,7 +112,9 @@ def test_the_wheel_carries_what_is_copied():
 @pytest.mark.long
 def test_the_wheel_alone_opens_05b(home):
     """In an environment that has what the course needs, and of the course the wheel only."""
-    clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"HOME": str(home)}
+    clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {
+        "HOME": str(home)
+    }
 
     def run(*command: str | Path) -> str:
         done = subprocess.run(command, cwd=home, env=clean, capture_output=True, text=True)
@@ -111,8 +127,21 @@ def test_the_wheel_alone_opens_05b(home):
     (here,) = (home / "env" / "lib").glob("python*/site-packages")
     # An editable install in the shared folder does not count: lines of its .pth files are not read.
     (here / "needed.pth").write_text(f"{shared}\n")
-    run(own / "python", "-m", "pip", "install", "-q", "--no-deps", "--no-index", *(home / "dist").glob("*.whl"))
-    where = run(own / "python", "-c", "import zorplex_rl.course.nb08b as m; print(m.RECORDED); m.recorded_runs()")
+    run(
+        own / "python",
+        "-m",
+        "pip",
+        "install",
+        "-q",
+        "--no-deps",
+        "--no-index",
+        *(home / "dist").glob("*.whl"),
+    )
+    where = run(
+        own / "python",
+        "-c",
+        "import zorplex_rl.course.nb08b as m; print(m.RECORDED); m.recorded_runs()",
+    )
     assert where.startswith(str(here))
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
@@ -121,13 +150,17 @@ def test_the_wheel_alone_opens_05b(home):
         cwd=home, env=clean, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
     try:
-        address = next(found[0] for line in opened.stdout if (found := re.search(r"http://\S+", line)))
+        address = next(
+            found[0] for line in opened.stdout if (found := re.search(r"http://\S+", line))
+        )
         with launched() as browser:
             page = browser.new_page()
             page.goto(address)
             page.locator(".lesson-header").wait_for(timeout=60_000)
             size = "parseFloat(getComputedStyle(e).fontSize) / parseFloat(getComputedStyle(document.documentElement).fontSize)"
-            assert page.locator(".lesson-header h1").evaluate(f"e => {size}") == pytest.approx(2.125)  # lesson.css
+            assert page.locator(".lesson-header h1").evaluate(f"e => {size}") == pytest.approx(
+                2.125
+            )  # lesson.css
             # It reads examples/my_rl.py, and has run all that does not wait for a button.
             page.get_by_text("on torch and transformers alone").wait_for(timeout=120_000)
             assert page.locator(".marimo-cell.has-error").count() == 0

@@ -53,9 +53,14 @@ def test_prompts_are_counted_in_the_chat_template_without_torch(shots):
         "work = workload_of(config, EMBEDDED_PATH, shape_of(EMBEDDED_PATH), world); "
         "print(work.prompt, work.shared_prompt, {'torch', 'transformers'} & sys.modules.keys())"
     )
-    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    said = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    ).stdout
     tasks = Zorplex(0, kinds_of("compositional"), shots)
-    prompts = [encode_prompt(FastTokenizer(EMBEDDED_PATH), tasks.task(index)) for index in range(size.PROMPTS_TRIED)]
+    prompts = [
+        encode_prompt(FastTokenizer(EMBEDDED_PATH), tasks.task(index))
+        for index in range(size.PROMPTS_TRIED)
+    ]
     shared = next(i for i, tokens in enumerate(zip(*prompts, strict=False)) if len(set(tokens)) > 1)
     assert said == f"{max(map(len, prompts))} {shared} set()\n"
 
@@ -69,17 +74,28 @@ def test_a_real_trainer_and_a_real_generator_are_measured(capfd):
 
 
 def test_the_processes_of_a_run_are_counted_and_generators_compute_in_their_number_type():
-    config = Config().changed(generators=3, spares=0, kl_coefficient=0.1, dtype="bfloat16", generator_dtype="float32")
+    config = Config().changed(
+        generators=3, spares=0, kl_coefficient=0.1, dtype="bfloat16", generator_dtype="float32"
+    )
     work = Workload.of(config, 100)
     found = {role: (count, memory) for role, count, memory in size.processes(MODEL, work, config)}
-    assert {role: count for role, (count, _) in found.items()} == {"trainer": 1, "generator": 3, "reference": 1}
+    assert {role: count for role, (count, _) in found.items()} == {
+        "trainer": 1,
+        "generator": 3,
+        "reference": 1,
+    }
     assert found["trainer"][1] == trainer_memory(MODEL, work)
     assert found["generator"][1].phases["sample"]["weights"] == BYTES["float32"] * MODEL.parameters
-    assert generator_memory(MODEL, work).phases["sample"]["weights"] == BYTES["bfloat16"] * MODEL.parameters
+    assert (
+        generator_memory(MODEL, work).phases["sample"]["weights"]
+        == BYTES["bfloat16"] * MODEL.parameters
+    )
 
 
 @pytest.mark.parametrize("share", [0.9, 1.1])
-def test_train_warns_of_a_run_that_may_outgrow_the_memory_and_refuses_none(share, capsys, monkeypatch):
+def test_train_warns_of_a_run_that_may_outgrow_the_memory_and_refuses_none(
+    share, capsys, monkeypatch
+):
     monkeypatch.setattr(size, "available_memory", lambda: int(share * needed(DEFAULT)))
     work = size.workload_of(DEFAULT, EMBEDDED_PATH, EMBEDDED, EnvironmentSource.of(DEFAULT).make())
     size.warn_of_memory(DEFAULT, EMBEDDED, work)
@@ -94,7 +110,9 @@ def test_the_default_run_fits_into_four_gigabytes():
 
 def test_flags_win_over_a_preset_which_a_resumed_run_does_not_take(tmp_path, capsys):
     given = ["train", "--preset", "embedded", "--slots", "7", "--steps", "9"]
-    assert parse(given, parse(given).defaults()).config == preset_config("embedded").changed(slots=7, steps=9)
+    assert parse(given, parse(given).defaults()).config == preset_config("embedded").changed(
+        slots=7, steps=9
+    )
     for name in get_args(PresetName):
         preset_config(name).check()
     assert main(["train", "--preset", "embedded", "--resume", str(tmp_path)]) == 2

@@ -28,10 +28,16 @@ pytestmark = pytest.mark.slow
 
 def events(path):
     """(event, step) of every row, in order."""
-    return [(row["event"], row["step"]) for row in RunFolder(path).metrics() if row["event"] != "started"]
+    return [
+        (row["event"], row["step"])
+        for row in RunFolder(path).metrics()
+        if row["event"] != "started"
+    ]
 
 
-def test_a_run_that_sigterm_has_stopped_is_resumed_with_the_same_weights_and_leaves_no_process(tmp_path, sync_run):
+def test_a_run_that_sigterm_has_stopped_is_resumed_with_the_same_weights_and_leaves_no_process(
+    tmp_path, sync_run
+):
     path = tmp_path / "a run"
     config = SMALL.changed(checkpoint_every=1000)
     with command("train", *as_flags(config), "--out", str(path)) as running:
@@ -90,7 +96,10 @@ def test_a_disk_that_fills_up_ends_the_run_with_the_way_to_go_on(small_disk):
         assert code == 1
         assert running.all_gone()
     assert "Traceback" not in output
-    said = re.search(r"\(No space left on device\); continue from the checkpoint of step (\d+) with: (.*); the", output)
+    said = re.search(
+        r"\(No space left on device\); continue from the checkpoint of step (\d+) with: (.*); the",
+        output,
+    )
     assert said, output
     done = int(said[1])
     assert shlex.split(said[2]) == ["zorplex-rl", "train", "--resume", str(path)]
@@ -113,7 +122,12 @@ def test_a_closed_terminal_ends_the_run_with_a_checkpoint(tmp_path):
     streams = {"stdin": terminal, "stdout": terminal, "stderr": terminal}
     flags = as_flags(SMALL.changed(max_lag=1, steps=500, checkpoint_every=1000))
     with command(
-        "train", *flags, "--out", str(path), **streams, preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+        "train",
+        *flags,
+        "--out",
+        str(path),
+        **streams,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
     ) as running:
         os.close(terminal)
         reading = threading.Thread(target=drain)
@@ -142,7 +156,11 @@ def stopped(tmp_path, monkeypatch, *actions, under_way=True):
         if controller.stop_requested:
             ended.append("after a checkpoint")
             raise StopRequest
-        evaluation = {"greedy_accuracy": 0.5, "sampled_accuracy": 0.5, "outcomes": {"greedy": {}, "sampled": {}}}
+        evaluation = {
+            "greedy_accuracy": 0.5,
+            "sampled_accuracy": 0.5,
+            "outcomes": {"greedy": {}, "sampled": {}},
+        }
         return evaluation, evaluation | {"seconds": 1.0}
 
     monkeypatch.setattr("zorplex_rl.training.loop.run_training", run_training)
@@ -153,7 +171,9 @@ def stopped(tmp_path, monkeypatch, *actions, under_way=True):
 
 
 @pytest.mark.parametrize("number", train.STOPS)
-def test_a_signal_asks_for_a_checkpoint_and_a_later_one_for_an_end_at_once(tmp_path, monkeypatch, number):
+def test_a_signal_asks_for_a_checkpoint_and_a_later_one_for_an_end_at_once(
+    tmp_path, monkeypatch, number
+):
     assert stopped(tmp_path / "one", monkeypatch, number, number) == (130, "after a checkpoint")
     assert stopped(tmp_path / "two", monkeypatch, number, 0.6, signal.SIGINT) == (130, "at once")
 

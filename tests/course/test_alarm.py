@@ -18,8 +18,13 @@ HALF = SMALLEST_SAMPLE_SIZE / 2
 def rings(config: LearnerConfig, lag: int, sizes: list[float]) -> dict[int, str]:
     """What rings, by step, in steps with these sample sizes, of which all but the first are stale."""
     alarm = Alarm(config, lag)
-    steps = [(STALE if step else {"lag_max": 0.0}) | {"episode_sample_size": size} for step, size in enumerate(sizes)]
-    return {step: part for step, metrics in enumerate(steps, start=1) if (part := alarm.note(metrics))}
+    steps = [
+        (STALE if step else {"lag_max": 0.0}) | {"episode_sample_size": size}
+        for step, size in enumerate(sizes)
+    ]
+    return {
+        step: part for step, metrics in enumerate(steps, start=1) if (part := alarm.note(metrics))
+    }
 
 
 def test_one_step_beyond_the_bound_is_not_enough_and_staying_there_is():
@@ -51,11 +56,14 @@ def test_what_was_foretold_is_said_again_by_the_diagnostic_when_it_comes():
 def test_a_loss_that_stops_each_token_bears_any_lag_and_fresh_data_never_ring():
     assert rings(replace(EMBEDDED, learning_rate=4e-3), 32, 20 * [1.0]) == {}
     alarm = Alarm(replace(EMBEDDED, loss="reinforce"), max_lag=8)
-    assert [alarm.note({"lag_max": 0, "episode_sample_size": 1.0}) for _ in range(50)] == 50 * [None]
+    assert [alarm.note({"lag_max": 0, "episode_sample_size": 1.0}) for _ in range(50)] == 50 * [
+        None
+    ]
 
 
 @pytest.mark.parametrize(
-    ("loss", "lag", "expected"), [("reinforce", 8, True), ("grpo", 8, False), ("reinforce", 0, False)]
+    ("loss", "lag", "expected"),
+    [("reinforce", 8, True), ("grpo", 8, False), ("reinforce", 0, False)],
 )
 def test_in_a_real_training_on_stale_data_it_rings_before_anything_is_lost(loss, lag, expected):
     config = LearnerConfig(loss=loss, learning_rate=4e-4, updates_per_batch=2)

@@ -48,7 +48,10 @@ def test_a_message_is_a_copy_and_a_plain_endpoint_takes_one_at_a_time():
 
     alone, things = asyncio.run(use("alone"))
     assert [count for count, _ in alone] == [1, 2, 3]
-    assert [list_ for _, list_ in alone] == [["milk", "chocolate"]] * 3 and things == ["milk", "tea"]
+    assert [list_ for _, list_ in alone] == [["milk", "chocolate"]] * 3 and things == [
+        "milk",
+        "tea",
+    ]
     assert [count for count, _ in asyncio.run(use("together"))[0]] == [1, 1, 1]
 
 
@@ -98,6 +101,10 @@ def test_a_deadlock_is_said_in_one_sentence(monkeypatch):
 
 
 def test_seconds_are_of_one_thing():
-    assert 0.001 < asyncio.run(nb01.seconds_each(lambda: asyncio.sleep(0.02), times=10, within=0.1)) < 0.02
+    assert (
+        0.001
+        < asyncio.run(nb01.seconds_each(lambda: asyncio.sleep(0.02), times=10, within=0.1))
+        < 0.02
+    )
     assert nb01.listed([1, None]) == "`1`, `None`"
     assert nb01.joined({"me": (["a", "b"], ["c"])}) == [["me", "a, b", "c"]]

@@ -30,7 +30,10 @@ def test_a_played_ring_never_calls_a_torn_slot_even_and_comes_to_rest(seed):
 
 
 def spans(pushed: bool) -> tuple[list[Span], list[list[Span]]]:
-    own = [Span("trainer", "train", 0.0, 1.0, {"version": 1}), Span("trainer", "train", 2.0, 3.0, {"version": 2})]
+    own = [
+        Span("trainer", "train", 0.0, 1.0, {"version": 1}),
+        Span("trainer", "train", 2.0, 3.0, {"version": 2}),
+    ]
     pull = [Span("slow", "pull", 3.5, 4.0)] if pushed else []
     return own, [[Span("slow", "generate", 0.5, 3.5, {"version": 0}), *pull]]
 

@@ -24,7 +24,10 @@ def test_every_outcome_has_its_verdict(once, often, old, said):
 
 def test_a_penalty_saves_the_accuracy_only_if_it_held_the_policy_nearer():
     began, free = {"accuracy": 0.5}, {"accuracy": 0.1, "kl": 0.2}
-    held = [{"accuracy": accuracy, "kl": kl} for accuracy, kl in ((0.5, 0.01), (0.3, 0.01), (0.12, 0.01), (0.5, 0.19))]
+    held = [
+        {"accuracy": accuracy, "kl": kl}
+        for accuracy, kl in ((0.5, 0.01), (0.3, 0.01), (0.12, 0.01), (0.5, 0.19))
+    ]
     assert [nb08b.saved(began, free, found) for found in held] == [0, 1, 2, []]
 
 

@@ -43,7 +43,11 @@ def test_wrong_records_are_a_share_of_the_tokens_and_the_same_each_time():
 
 def test_accuracy_by_lag_is_a_phrase():
     study = study_of(
-        {(loss, lag, 4e-4): [share] for loss in ("reinforce", "grpo") for lag, share in ((0, 0.9), (8, 0.5))}
+        {
+            (loss, lag, 4e-4): [share]
+            for loss in ("reinforce", "grpo")
+            for lag, share in ((0, 0.9), (8, 0.5))
+        }
     )
     assert nb09.accuracy_by_lag(study) == "0, 8 it was 90%, 50% with plain; 90%, 50% with clipped"
 

@@ -30,7 +30,13 @@ def test_advice_is_worth_what_the_run_of_the_same_seed_came_to_that_took_it():
 
     def advise(accuracies, control, numerics):
         assert numerics == [0.0]
-        return "leave it" if accuracies[-1] > 0.5 else "clip" if control[-1] > 0.5 else "lower the rate"
+        return (
+            "leave it"
+            if accuracies[-1] > 0.5
+            else "clip"
+            if control[-1] > 0.5
+            else "lower the rate"
+        )
 
     found = {row["advice"]: row for row in nb11.worth(study, advise, [0.0])}
     assert found["clip"] == {

@@ -25,13 +25,28 @@ SMALL = replace(benchmark.STUDIES["staleness"].conditions, prompts=2, samples=4,
 
 
 def row(loss="grpo", lag=8, rate=4e-4, seed=0, accuracy=0.5, **changes) -> Row:
-    found = Row(loss, lag, rate, seed, accuracy, None, "2026-01-02", [3, 6], [0.4, accuracy], [1.0] * 5 + [0.3])
+    found = Row(
+        loss,
+        lag,
+        rate,
+        seed,
+        accuracy,
+        None,
+        "2026-01-02",
+        [3, 6],
+        [0.4, accuracy],
+        [1.0] * 5 + [0.3],
+    )
     return replace(found, **changes)
 
 
 def evaluated(accuracies: list[float], **changes) -> Row:
     """A trial that was evaluated after every third step."""
-    return row(eval_steps=[3 * (index + 1) for index in range(len(accuracies))], accuracies=accuracies, **changes)
+    return row(
+        eval_steps=[3 * (index + 1) for index in range(len(accuracies))],
+        accuracies=accuracies,
+        **changes,
+    )
 
 
 @pytest.fixture
@@ -72,7 +87,11 @@ def test_a_cell_has_its_seeds_in_order_and_is_shown_once_it_has_enough_of_them(f
 
 def test_a_trial_that_is_in_the_file_is_not_run_again(file):
     append_row(file, row("grpo", rate=4e-4))
-    left = [(rate, trial.loss) for rate, trial in benchmark.missing(PLAN, read_study(file)) if trial.seed == 0]
+    left = [
+        (rate, trial.loss)
+        for rate, trial in benchmark.missing(PLAN, read_study(file))
+        if trial.seed == 0
+    ]
     assert left == [(2e-4, "grpo"), (2e-4, "tis"), (4e-4, "tis")]
 
 
@@ -82,7 +101,10 @@ def test_every_trial_that_a_page_reads_is_recorded(name):
     assert benchmark.missing(plan, study) == []
     assert len({row.key for row in study.rows}) == len(study.rows)
     assert study.command == f"benchmarks/staleness.py {name}"
-    assert (study.conditions["steps"], study.conditions["eval_every"]) == (plan.conditions.steps, plan.eval_every)
+    assert (study.conditions["steps"], study.conditions["eval_every"]) == (
+        plan.conditions.steps,
+        plan.eval_every,
+    )
 
 
 def test_a_trial_of_the_benchmark_is_a_row_with_its_series():
@@ -91,7 +113,10 @@ def test_a_trial_of_the_benchmark_is_a_row_with_its_series():
     assert found.key == ("grpo", 1, 4e-4, 0)
     assert (found.eval_steps, len(found.accuracies)) == ([2], 1)
     assert found.episode_sample_sizes[0] == 1.0 > found.episode_sample_sizes[1]
-    assert found.diagnostics[1] == {"lag_max": 1, "episode_sample_size": found.episode_sample_sizes[1]}
+    assert found.diagnostics[1] == {
+        "lag_max": 1,
+        "episode_sample_size": found.episode_sample_sizes[1],
+    }
 
 
 def test_a_trial_that_diverges_is_a_row_too(monkeypatch):
@@ -114,7 +139,9 @@ def test_a_trial_that_diverges_is_a_row_too(monkeypatch):
         ([0.4, 0.8, 0.8, 0.3], None, True),
     ],
 )
-def test_a_collapse_is_two_evaluations_below_half_of_the_best_so_far(accuracies, collapsed_at, healthy):
+def test_a_collapse_is_two_evaluations_below_half_of_the_best_so_far(
+    accuracies, collapsed_at, healthy
+):
     found = evaluated(accuracies)
     assert (found.collapsed_at, found.is_healthy) == (collapsed_at, healthy)
 

@@ -25,19 +25,26 @@ from zorplex_rl.weights.reshard.sharded_model import ShardedWeight, incoming, pl
 from zorplex_rl.weights.ring import read_rings
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float64, torch.uint8)
-BY_ROWS, BY_COLUMNS, WHOLE = (Sharding((2,), (placement,)) for placement in (ROWS, COLUMNS, EVERYWHERE))
+BY_ROWS, BY_COLUMNS, WHOLE = (
+    Sharding((2,), (placement,)) for placement in (ROWS, COLUMNS, EVERYWHERE)
+)
 
 
 @st.composite
 def descriptions(draw):
     """A model of up to four parameters on both sides; each side's parameters lie on one mesh, as
     those of a model do."""
-    some = [(shape, draw(st.sampled_from(DTYPES))) for shape in draw(st.lists(shapes(), min_size=1, max_size=4))]
+    some = [
+        (shape, draw(st.sampled_from(DTYPES)))
+        for shape in draw(st.lists(shapes(), min_size=1, max_size=4))
+    ]
     sides = []
     for _ in range(2):
         mesh = draw(st.sampled_from([(1,), (2,), (3,), (4,), (2, 2), (2, 3)]))
         placed = [draw(shardings(shape, mesh)) for shape, _ in some]
-        sides.append({f"p{i}": ShardedWeight(*some[i], sharding) for i, sharding in enumerate(placed)})
+        sides.append(
+            {f"p{i}": ShardedWeight(*some[i], sharding) for i, sharding in enumerate(placed)}
+        )
     return sides
 
 
@@ -91,7 +98,9 @@ class FailingReader(LocalReader):
 
 
 def connect(plan, publishers, rank, model):
-    readers = [LocalReader(publishers[source].rings[rank]) for source in incoming(plan, model, rank)]
+    readers = [
+        LocalReader(publishers[source].rings[rank]) for source in incoming(plan, model, rank)
+    ]
     return Subscriber(readers, lambda: list(incoming(plan, model, rank).values()))
 
 
@@ -105,9 +114,13 @@ class Square:
     def __init__(self, rows=4):
         self.plan = plan_model(description(BY_ROWS, rows), description(BY_COLUMNS, rows))
         self.models = [rank_of(self.plan.source, rank) for rank in range(2)]
-        self.publishers = [ShardPublisher(model, self.plan, rank, 2) for rank, model in enumerate(self.models)]
+        self.publishers = [
+            ShardPublisher(model, self.plan, rank, 2) for rank, model in enumerate(self.models)
+        ]
         self.targets = [rank_of(self.plan.destination, rank) for rank in range(2)]
-        self.subscribers = [connect(self.plan, self.publishers, rank, self.targets[rank]) for rank in range(2)]
+        self.subscribers = [
+            connect(self.plan, self.publishers, rank, self.targets[rank]) for rank in range(2)
+        ]
 
     def publish(self, version, ranks=(0, 1)):
         for rank in ranks:
@@ -134,7 +147,10 @@ def test_every_shard_arrives_bit_for_bit_in_no_more_bytes_than_the_minimum(sides
         model = rank_of(source, rank, number)
         publishers.append(ShardPublisher(model, plan, rank))
         publishers[-1].publish(model, 5)
-    read, received = [], [sum(row[rank] for row in plan.traffic()) for rank in ranks_of(destination)]
+    read, received = (
+        [],
+        [sum(row[rank] for row in plan.traffic()) for rank in ranks_of(destination)],
+    )
     for rank in ranks_of(destination):
         model, expected = rank_of(destination, rank), rank_of(destination, rank, number)
         read.append(bytes_of(expected))
@@ -166,7 +182,13 @@ def test_while_one_source_is_ahead_the_version_that_all_have_is_pulled_and_witho
         readers = square.subscribers[0].readers
         staging = [torch.zeros(reader.layout.size, dtype=torch.uint8) for reader in readers]
         asyncio.run(read_rings(readers, staging, timeout=0.05))
-    for version, ranks, expected in ((1, (1,), 1), (2, (0,), 1), (2, (1,), 2), (3, (1,), 2), (3, (0,), 3)):
+    for version, ranks, expected in (
+        (1, (1,), 1),
+        (2, (0,), 1),
+        (2, (1,), 2),
+        (3, (1,), 2),
+        (3, (0,), 3),
+    ):
         square.publish(version, ranks)
         assert pull(square.subscribers[0]) == expected
         assert (square.targets[0].p == expected).all()

@@ -23,7 +23,8 @@ from zorplex_rl.hosts.hosts import parse_hosts
 NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "10_scaling_out.py"
 OURS = STACKS[0]
 STALENESS, CORRECTION, TRANSFER, FAULTS = (
-    list(AXES).index(axis) for axis in ("age of the data", "correction", "weight transfer", "when a process dies")
+    list(AXES).index(axis)
+    for axis in ("age of the data", "correction", "weight transfer", "when a process dies")
 )
 every_stack = pytest.mark.parametrize("stack", STACKS, ids=lambda stack: stack.name)
 
@@ -32,7 +33,9 @@ def test_the_map_has_sixteen_stacks_on_eight_axes_ours_first():
     assert len(STACKS) == len({stack.name for stack in STACKS}) == 16
     assert len(AXES) == len(set(AXES.values())) == 8
     assert OURS.name == "Zorplex RL (ours)"
-    assert [stack.name for stack in STACKS[1:]] == sorted((s.name for s in STACKS[1:]), key=str.lower)
+    assert [stack.name for stack in STACKS[1:]] == sorted(
+        (s.name for s in STACKS[1:]), key=str.lower
+    )
 
 
 @every_stack
@@ -49,7 +52,9 @@ def test_every_line_has_a_source_and_every_source_a_version(stack):
         assert stack is OURS or re.fullmatch(r"https://[^\s/]+/\S+", source.address)
     if stack is OURS:
         assert used == {1, 2}
-    assert not re.search(r"\b(probably|likely|presumably|seems?)\b", " ".join(cell.said for cell in stack.cells))
+    assert not re.search(
+        r"\b(probably|likely|presumably|seems?)\b", " ".join(cell.said for cell in stack.cells)
+    )
 
 
 def test_the_map_says_when_it_was_read():
@@ -93,7 +98,10 @@ def test_our_command_is_one_that_the_command_line_takes():
     given = dict(zip(words[2::2], words[3::2], strict=True))
     values = {name.removeprefix("--").replace("-", "_"): value for name, value in given.items()}
     defaults = Config().settings()
-    typed = {name: value if name == "hosts" else type(defaults[name])(value) for name, value in values.items()}
+    typed = {
+        name: value if name == "hosts" else type(defaults[name])(value)
+        for name, value in values.items()
+    }
     config = Config().changed(**typed)
     config.check()
     assert (config.max_lag, config.services.generators) == (4, 2)
@@ -106,7 +114,9 @@ def test_five_commands_stand_beside_five_names_of_every_knob():
     names = [launch.stack for launch in LAUNCHES]
     assert names == ["Zorplex RL", "OpenRLHF", "TRL", "verl", "torchforge"]
     assert all(len(called) == len(names) for called in KNOBS.values())
-    assert all(launch.sources and all(source.version for source in launch.sources) for launch in LAUNCHES)
+    assert all(
+        launch.sources and all(source.version for source in launch.sources) for launch in LAUNCHES
+    )
     on_map = {stack.name.removesuffix(" (ours)") for stack in STACKS}
     assert set(names) <= on_map
 
@@ -120,7 +130,10 @@ def test_the_reference_page_shows_every_line_and_every_source_of_a_stack_without
     assert re.findall(r"<td>(.*?)</td>", row) == [cell.kind for cell in stack.cells]
     details = shown.partition(f'id="{reference.anchor(stack.name)}"')[2].partition("</dl>")[0]
     assert details.count("<dd>") == len(AXES)
-    assert all(source.address in details or not source.address.startswith("http") for source in stack.sources)
+    assert all(
+        source.address in details or not source.address.startswith("http")
+        for source in stack.sources
+    )
 
 
 def test_the_reference_page_shows_all_commands():
@@ -149,7 +162,9 @@ def check_that_it_sorts(table):
     table.get_by_role("button", name=column).click()
     assert kinds.all_inner_texts() == sorted(stack.cells[FAULTS].kind for stack in STACKS)
     table.get_by_role("button", name=column).click()
-    assert kinds.all_inner_texts() == sorted((stack.cells[FAULTS].kind for stack in STACKS), reverse=True)
+    assert kinds.all_inner_texts() == sorted(
+        (stack.cells[FAULTS].kind for stack in STACKS), reverse=True
+    )
     assert table.locator('[aria-sort="descending"]').count() == 1
 
 

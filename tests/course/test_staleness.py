@@ -19,7 +19,15 @@ from zorplex_rl.course.staleness import (
 
 pytestmark = pytest.mark.slow
 
-SHORT = Conditions(task="simple", steps=4, prompts=2, samples=4, max_tokens=48, held_out_tasks=8, learning_rate=3e-3)
+SHORT = Conditions(
+    task="simple",
+    steps=4,
+    prompts=2,
+    samples=4,
+    max_tokens=48,
+    held_out_tasks=8,
+    learning_rate=3e-3,
+)
 
 
 @pytest.fixture
@@ -62,7 +70,9 @@ def test_a_study_may_ask_for_full_steps_from_the_first_one():
 def test_only_stale_data_disagree_with_the_trainer():
     seen: dict[int, list[dict[str, float]]] = {0: [], 2: []}
     for lag, steps in seen.items():
-        train_with_lag(Trial("tis", lag, 0), SHORT, lambda learner, metrics, steps=steps: steps.append(metrics))
+        train_with_lag(
+            Trial("tis", lag, 0), SHORT, lambda learner, metrics, steps=steps: steps.append(metrics)
+        )
     fresh, stale = [max(step["max_logp_difference"] for step in steps) for steps in seen.values()]
     assert fresh < 1e-4 < stale
     fresh, stale = [min(step["effective_sample_size"] for step in steps) for steps in seen.values()]
@@ -71,7 +81,11 @@ def test_only_stale_data_disagree_with_the_trainer():
 
 def test_a_study_may_take_hard_tasks():
     hard = staleness.sample_batch(
-        staleness.load_policy(), staleness.Zorplex(0), 0, 0, replace(SHORT, task="compositional", difficulty="hard")
+        staleness.load_policy(),
+        staleness.Zorplex(0),
+        0,
+        0,
+        replace(SHORT, task="compositional", difficulty="hard"),
     )
     assert {episode.task.difficulty for episode in hard} == {"hard"}
 

@@ -15,7 +15,15 @@ from pathlib import Path
 import pytest
 from namespaced_hosts import Host as NamespacedHost
 from namespaced_hosts import Network, namespaced_hosts, needs_hosts, wait_for
-from runs import SMALL, as_flags, counters, final_weights, same_weights, train_here, undisturbed_weights
+from runs import (
+    SMALL,
+    as_flags,
+    counters,
+    final_weights,
+    same_weights,
+    train_here,
+    undisturbed_weights,
+)
 
 from zorplex_rl.config import Config
 from zorplex_rl.errors import ConfigError, HostError
@@ -27,11 +35,15 @@ pytestmark = pytest.mark.slow
 
 PORT = 4444
 PROGRAM = (sys.executable, "-m", "zorplex_rl")
-TLS = dict(zip(TLS_FILES, ("/tmp/tls/host.pem", "/tmp/tls/host.key", "/tmp/tls/ca.pem"), strict=True))
+TLS = dict(
+    zip(TLS_FILES, ("/tmp/tls/host.pem", "/tmp/tls/host.key", "/tmp/tls/ca.pem"), strict=True)
+)
 LONGER = SMALL.changed(steps=14, checkpoint_every=3)
 
 
-@pytest.mark.parametrize("text", ["pigeon", "this:2", "processes:0", "attach:", "attach:a:4444", "attach:tcp://a"])
+@pytest.mark.parametrize(
+    "text", ["pigeon", "this:2", "processes:0", "attach:", "attach:a:4444", "attach:tcp://a"]
+)
 def test_hosts_that_cannot_be_are_refused(text):
     with pytest.raises(ConfigError, match="--hosts is"):
         parse_hosts(text)
@@ -49,9 +61,14 @@ def test_nothing_goes_unencrypted_between_hosts_unless_that_is_allowed(monkeypat
 
 def test_the_trainer_lives_on_the_first_host_that_is_alive_and_generators_are_spread():
     hosts = Hosts(Config(), [Host(name, mesh=None) for name in "abc"])
-    placed = {name: hosts.place(name).name for name in ("trainer", "generator_0", "generator_1", "generator_2")}
+    placed = {
+        name: hosts.place(name).name
+        for name in ("trainer", "generator_0", "generator_1", "generator_2")
+    }
     assert placed == {"trainer": "a", "generator_0": "b", "generator_1": "c", "generator_2": "a"}
-    assert [hosts.place(name) for name in ("dataset_0", "replay_buffer_0", "reward_0")] == [None] * 3
+    assert [hosts.place(name) for name in ("dataset_0", "replay_buffer_0", "reward_0")] == [
+        None
+    ] * 3
     hosts.hosts[0].lost.set()
     assert hosts.place("trainer_1").name == "b"
     for host in hosts.hosts:
@@ -87,8 +104,12 @@ def give_certificates(folder: Path, *hosts: NamespacedHost) -> None:
     openssl(f"req -x509 {key} -keyout ca.key -out ca.pem -days 30 -subj /CN=zorplex")
     openssl(f"req {key} -keyout host.key -out host.csr -subj /CN=host")
     names = ",".join(f"IP:{host.address}" for host in hosts)
-    (folder / "host.ext").write_text(f"subjectAltName={names}\nextendedKeyUsage=serverAuth,clientAuth\n")
-    openssl("x509 -req -in host.csr -CA ca.pem -CAkey ca.key -CAcreateserial -extfile host.ext -out host.pem -days 30")
+    (folder / "host.ext").write_text(
+        f"subjectAltName={names}\nextendedKeyUsage=serverAuth,clientAuth\n"
+    )
+    openssl(
+        "x509 -req -in host.csr -CA ca.pem -CAkey ca.key -CAcreateserial -extfile host.ext -out host.pem -days 30"
+    )
     for host in hosts:
         shutil.copytree(folder, host.path("/tmp/tls"))
 
@@ -99,11 +120,17 @@ def workers(network: Network, names: str):
     addresses = {name: f"tls://{network[name].address}:{PORT}" for name in names}
     with ExitStack() as running:
         for name, address in addresses.items():
-            process = network[name].popen(*PROGRAM, "worker", "--listen", address, cwd="/", env=os.environ | TLS)
+            process = network[name].popen(
+                *PROGRAM, "worker", "--listen", address, cwd="/", env=os.environ | TLS
+            )
             running.callback(process.wait)
             running.callback(process.kill)
         for name in names:
-            wait_for(lambda host=network[name]: host.address in host.listening(), 120, "the worker listens")
+            wait_for(
+                lambda host=network[name]: host.address in host.listening(),
+                120,
+                "the worker listens",
+            )
         yield "attach:" + ",".join(addresses.values())
 
 
@@ -120,7 +147,9 @@ def rows(path: Path, event: str) -> list[dict]:
 
 
 @needs_hosts
-def test_over_tls_a_generators_host_killed_the_trainers_killed_and_its_next_cut_off_cost_nothing_but_time(tmp_path):
+def test_over_tls_a_generators_host_killed_the_trainers_killed_and_its_next_cut_off_cost_nothing_but_time(
+    tmp_path,
+):
     """The weights are those of a run in one process that nothing disturbed, bit for bit: every
     group was trained on once, in its turn."""
     with namespaced_hosts("ctl", "a", "b", "c", "d") as network:
@@ -130,7 +159,11 @@ def test_over_tls_a_generators_host_killed_the_trainers_killed_and_its_next_cut_
             run = begin(controller, LONGER.changed(hosts=hosts))
 
             def reached(event: str, number: int) -> None:
-                wait_for(lambda: len(rows(path, event)) >= number or run.poll() is not None, 200, f"{event} {number}")
+                wait_for(
+                    lambda: len(rows(path, event)) >= number or run.poll() is not None,
+                    200,
+                    f"{event} {number}",
+                )
                 assert run.poll() is None, run.stdout.read()
 
             reached("step", 1)
@@ -151,7 +184,11 @@ def test_over_tls_a_generators_host_killed_the_trainers_killed_and_its_next_cut_
             cut = time.monotonic()
             reached("restart", 3)
             # Cut off, it ends by itself; when it is back, nothing on it could do anything.
-            wait_for(lambda: not network["c"].of_runs(), LEASE_SECONDS + 5 - (time.monotonic() - cut), "c is over")
+            wait_for(
+                lambda: not network["c"].of_runs(),
+                LEASE_SECONDS + 5 - (time.monotonic() - cut),
+                "c is over",
+            )
             network["c"].restore()
             output, _ = run.communicate(timeout=200)
             assert run.returncode == 0, output
@@ -162,7 +199,11 @@ def test_over_tls_a_generators_host_killed_the_trainers_killed_and_its_next_cut_
             assert found["trained"] == LONGER.steps * LONGER.prompts_per_step
             assert found["started"] == found["trained"] + found["abandoned"]
             assert same_weights(final_weights(path), undisturbed_weights(LONGER))
-            wait_for(lambda: not any(network[name].of_runs() for name in ("ctl", *"abcd")), 30, "nothing is left")
+            wait_for(
+                lambda: not any(network[name].of_runs() for name in ("ctl", *"abcd")),
+                30,
+                "nothing is left",
+            )
 
 
 def speaks_tls_only(controller, address: str) -> None:

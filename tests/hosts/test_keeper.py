@@ -34,14 +34,18 @@ async def two_hosts():
     async with open_hosts(Config(hosts="processes:2")) as hosts:
 
         def start(actor_class):
-            return hosts.start(lambda config, devices, machine: replicas_of(actor_class, machine=machine), [])
+            return hosts.start(
+                lambda config, devices, machine: replicas_of(actor_class, machine=machine), []
+            )
 
         yield hosts, start
 
 
 def kill_keeper(pid: int) -> None:
     """Kill the keeper of the host on which ``pid`` alone runs."""
-    beside = [process.pid for process in psutil.Process(pid).parent().children() if process.pid != pid]
+    beside = [
+        process.pid for process in psutil.Process(pid).parent().children() if process.pid != pid
+    ]
     assert len(beside) == 1
     os.kill(beside[0], signal.SIGKILL)
 
@@ -65,7 +69,9 @@ async def test_a_host_without_its_keeper_is_lost_at_once_and_what_ran_there_ends
                 pass
 
 
-async def test_a_trainer_whose_keeper_is_killed_before_a_checkpoint_writes_it_from_the_other_host(tmp_path):
+async def test_a_trainer_whose_keeper_is_killed_before_a_checkpoint_writes_it_from_the_other_host(
+    tmp_path,
+):
     async with two_hosts() as (hosts, start):
         trainer = TrainerHandle(start(Pupil))
         async with trainer.service:
@@ -87,7 +93,9 @@ def test_a_worker_that_serves_a_run_refuses_another_and_the_first_goes_on(tmp_pa
 
         def train(name: str, steps: int, **streams):
             flags = as_flags(SMALL.changed(hosts=f"attach:{address}", insecure=True, steps=steps))
-            return running.enter_context(command("train", *flags, "--out", str(tmp_path / name), **streams))
+            return running.enter_context(
+                command("train", *flags, "--out", str(tmp_path / name), **streams)
+            )
 
         first = train("first", steps=1000, stdout=subprocess.DEVNULL)
 
@@ -95,7 +103,11 @@ def test_a_worker_that_serves_a_run_refuses_another_and_the_first_goes_on(tmp_pa
         assert eventually(lambda: len(worker.members()) > 3)
         second = train("second", steps=1)
         code, output = second.finish()
-        assert code == 1 and re.search(rf"zorplex-rl: host {address} serves another run; .*\n\Z", output)
+        assert code == 1 and re.search(
+            rf"zorplex-rl: host {address} serves another run; .*\n\Z", output
+        )
         assert second.all_gone()
-        assert eventually(lambda: len(rows(tmp_path / "first", "step")) > 2 or first.process.poll() is not None)
+        assert eventually(
+            lambda: len(rows(tmp_path / "first", "step")) > 2 or first.process.poll() is not None
+        )
         assert first.process.poll() is None and not rows(tmp_path / "first", "restart")

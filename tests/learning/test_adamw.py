@@ -26,7 +26,9 @@ def test_it_is_torch_s_own_bit_for_bit(weight_decay):
         assert all(torch.equal(one, two) for one, two in zip(ours, theirs, strict=True))
     for one, two in zip(ours, theirs, strict=True):
         assert own.state[one].keys() == other.state[two].keys()
-        assert all(torch.equal(own.state[one][name], other.state[two][name]) for name in own.state[one])
+        assert all(
+            torch.equal(own.state[one][name], other.state[two][name]) for name in own.state[one]
+        )
     assert [weight.grad for weight in ours] == [None] * 3
 
 

@@ -22,7 +22,9 @@ from zorplex_rl.task.specs import get_spec
 
 def sample(tokens: list[int], group: int = 0, prompt: int = 1) -> Episode:
     task = get_spec("simple").task(0)
-    return Episode(task, [prompt], tokens, [True] * len(tokens), [0.0] * len(tokens), [], "answer", group=group)
+    return Episode(
+        task, [prompt], tokens, [True] * len(tokens), [0.0] * len(tokens), [], "answer", group=group
+    )
 
 
 def by_definition(samples: list[list[int]], advantages: list[float]) -> list[list[float]]:
@@ -33,7 +35,9 @@ def by_definition(samples: list[list[int]], advantages: list[float]) -> list[lis
         baseline, values = advantages[own], []
         for at in range(len(sample)):
             others = [
-                n for n, other in enumerate(samples) if n != own and other[:at] == sample[:at] and len(other) >= at
+                n
+                for n, other in enumerate(samples)
+                if n != own and other[:at] == sample[:at] and len(other) >= at
             ]
             if others:
                 baseline = fmean(advantages[n] for n in others)
@@ -45,9 +49,14 @@ def by_definition(samples: list[list[int]], advantages: list[float]) -> list[lis
 @pytest.mark.parametrize("seed", range(20))
 def test_each_token_is_compared_with_the_samples_that_are_the_same_up_to_it(seed):
     draw = random.Random(seed)
-    samples = [[draw.randrange(2) for _ in range(draw.randrange(7))] for _ in range(draw.randrange(1, 9))]
+    samples = [
+        [draw.randrange(2) for _ in range(draw.randrange(7))] for _ in range(draw.randrange(1, 9))
+    ]
     advantages = [draw.choice([-1.0, 0.0, 0.3, 1.0]) for _ in samples]
-    found, expected = by_prefix([*map(sample, samples)], advantages), by_definition(samples, advantages)
+    found, expected = (
+        by_prefix([*map(sample, samples)], advantages),
+        by_definition(samples, advantages),
+    )
     assert [len(values) for values in found] == [len(sample) for sample in samples]
     for values, others in zip(found, expected, strict=True):
         assert values == pytest.approx(others)
@@ -62,11 +71,26 @@ def test_where_all_samples_are_alike_no_token_earns_anything_at_all():
 def test_groups_are_told_apart_by_number_and_prompt_wherever_they_stand():
     first, second, third = ([sample([5], *of), sample([6], *of)] for of in ((0, 1), (1, 1), (0, 2)))
     mixed = [first[0], second[0], third[0], first[1], second[1], third[1]]
-    assert by_prefix(mixed, [1.0, 2.0, 3.0, 0.0, 0.0, 0.0]) == [[1.0], [2.0], [3.0], [-1.0], [-2.0], [-3.0]]
+    assert by_prefix(mixed, [1.0, 2.0, 3.0, 0.0, 0.0, 0.0]) == [
+        [1.0],
+        [2.0],
+        [3.0],
+        [-1.0],
+        [-2.0],
+        [-3.0],
+    ]
 
 
 def scored(text: str, finish: str = "eos", call: str | None = "DOUBLE[4]") -> Episode:
-    made = Episode(Task("doubling", "Double 4?", 8, 1, ""), [1], [2], [True], [-1.0], [Turn(text, 0, 1, call)], finish)
+    made = Episode(
+        Task("doubling", "Double 4?", 8, 1, ""),
+        [1],
+        [2],
+        [True],
+        [-1.0],
+        [Turn(text, 0, 1, call)],
+        finish,
+    )
     made.score = score(made)
     return made
 

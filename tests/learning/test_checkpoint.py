@@ -70,7 +70,9 @@ def test_nothing_in_a_file_is_unpickled(saved, tmp_path):
 
 
 def test_a_file_that_was_cut_off_or_is_of_another_model_is_refused(saved, learner):
-    state = {name: tensor.clone() for name, tensor in learner.state_dict().items()} | {"torch_rng": torch.zeros(3)}
+    state = {name: tensor.clone() for name, tensor in learner.state_dict().items()} | {
+        "torch_rng": torch.zeros(3)
+    }
     whole = (saved / FILE).read_bytes()
     for write in (
         lambda: (saved / FILE).write_bytes(whole[: len(whole) // 2]),

@@ -33,17 +33,23 @@ pytestmark = pytest.mark.slow
 def episodes(embedded):
     """Four groups of four, one of each kind."""
     zorplex = Zorplex(0)
-    tasks = zorplex.tasks(("simple:easy", "compositional:easy", "multi_step:easy", "recursive:easy"), 4, "train")
+    tasks = zorplex.tasks(
+        ("simple:easy", "compositional:easy", "multi_step:easy", "recursive:easy"), 4, "train"
+    )
     return play(embedded, zorplex, [task for task in tasks for _ in range(4)], seed=0)
 
 
 @pytest.fixture(scope="module")
 def advantages(episodes):
-    return [a for i in range(0, 16, 4) for a in compare([e.score.reward for e in episodes[i : i + 4]])]
+    return [
+        a for i in range(0, 16, 4) for a in compare([e.score.reward for e in episodes[i : i + 4]])
+    ]
 
 
 def fresh(embedded: Policy, dtype: torch.dtype = torch.float32) -> Policy:
-    return Policy(copy.deepcopy(embedded.model).to(dtype), embedded.tokenizer, embedded.name, embedded.eos_ids)
+    return Policy(
+        copy.deepcopy(embedded.model).to(dtype), embedded.tokenizer, embedded.name, embedded.eos_ids
+    )
 
 
 def weights(policy: Policy) -> torch.Tensor:
@@ -61,10 +67,14 @@ def test_the_log_probs_of_the_trainer_are_those_of_the_sampler(embedded, episode
 def test_every_loss_takes_a_step_with_all_diagnostics(embedded, episodes, advantages, loss):
     policy = fresh(embedded)
     before = weights(policy)
-    metrics = Learner(policy, LearnerConfig(loss=loss, updates_per_batch=2)).step(episodes[:4], advantages[:4])
+    metrics = Learner(policy, LearnerConfig(loss=loss, updates_per_batch=2)).step(
+        episodes[:4], advantages[:4]
+    )
     assert not torch.equal(before, weights(policy))
     promised = "loss entropy grad_norm mismatch_kl max_logp_difference ratio_max effective_sample_size reward lag_max"
-    of_loss = policy_loss(LOSSES[loss], LossInputs(*torch.ones(2, 1, 1), torch.ones(1), torch.ones(1, 1)))[1]
+    of_loss = policy_loss(
+        LOSSES[loss], LossInputs(*torch.ones(2, 1, 1), torch.ones(1), torch.ones(1, 1))
+    )[1]
     assert {*promised.split(), *of_loss} <= metrics.keys()
 
 
@@ -89,11 +99,15 @@ ONE_EPISODE_AT_A_TIME, ALL_AT_ONCE = 1, 100_000
 
 
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 2e-6), (torch.bfloat16, 0.008)])
-def test_many_micro_batches_add_up_to_the_gradient_of_few(unclipped, embedded, episodes, advantages, dtype, bound):
+def test_many_micro_batches_add_up_to_the_gradient_of_few(
+    unclipped, embedded, episodes, advantages, dtype, bound
+):
     """Where processors do not multiply bfloat16, that is a quarter of the episodes."""
     some = slice(0, len(episodes) // (1 if dtype == torch.float32 else 4))
     many = 2 * episodes[some], 2 * advantages[some], dtype
-    whole, split = (gradient(embedded, *many, token_budget=n) for n in (ALL_AT_ONCE, ONE_EPISODE_AT_A_TIME))
+    whole, split = (
+        gradient(embedded, *many, token_budget=n) for n in (ALL_AT_ONCE, ONE_EPISODE_AT_A_TIME)
+    )
     assert distance(split, whole) < bound
 
 
@@ -107,7 +121,13 @@ def test_what_is_judged_by_episode_or_batch_is_the_same_in_micro_batches(
     for stale in old:
         stale.logprobs = [x + 0.3 * torch.randn((), generator=noise).item() for x in stale.logprobs]
     whole = gradient(embedded, old, advantages, loss=loss, token_budget=ALL_AT_ONCE)
-    assert distance(gradient(embedded, old, advantages, loss=loss, token_budget=ONE_EPISODE_AT_A_TIME), whole) < 2e-6
+    assert (
+        distance(
+            gradient(embedded, old, advantages, loss=loss, token_budget=ONE_EPISODE_AT_A_TIME),
+            whole,
+        )
+        < 2e-6
+    )
     assert distance(whole, gradient(embedded, episodes, advantages, loss=loss)) > 0.01
 
 
@@ -119,12 +139,16 @@ def test_the_gradient_of_what_many_tokens_share_is_added_up_in_float32(embedded)
 
 
 @pytest.mark.parametrize("budget", [100_000, 300, 1])
-def test_each_distinct_beginning_runs_once_and_the_budget_bounds_every_micro_batch(episodes, advantages, budget):
+def test_each_distinct_beginning_runs_once_and_the_budget_bounds_every_micro_batch(
+    episodes, advantages, budget
+):
     batches = collate(episodes, advantages, budget)
     assert sorted(i for batch in batches for i in batch.episodes) == list(range(16))
     for batch in batches:
         assert batch.tree.ids.numel() <= budget or len(batch.episodes) == 1
-        for row, (index, place) in enumerate(zip(batch.episodes, batch.tree.token_index, strict=True)):
+        for row, (index, place) in enumerate(
+            zip(batch.episodes, batch.tree.token_index, strict=True)
+        ):
             episode = episodes[index]
             assert batch.tree.ids[place].tolist() == episode.prompt_ids + episode.token_ids[:-1]
             before = batch.before[row, : len(episode.token_ids)]
@@ -133,7 +157,9 @@ def test_each_distinct_beginning_runs_once_and_the_budget_bounds_every_micro_bat
     assert (whole < sum(len(e.prompt_ids) + len(e.token_ids) - 1 for e in episodes)) == (budget > 1)
 
 
-def test_an_episode_without_advantage_leaves_no_trace_in_the_gradient(unclipped, embedded, episodes, advantages):
+def test_an_episode_without_advantage_leaves_no_trace_in_the_gradient(
+    unclipped, embedded, episodes, advantages
+):
     muted = [0.0] * 4 + advantages[4:]
     share = sum(sum(e.sampled) for e in episodes[4:]) / sum(sum(e.sampled) for e in episodes)
     without = gradient(embedded, episodes[4:], muted[4:]) * share
@@ -143,7 +169,9 @@ def test_an_episode_without_advantage_leaves_no_trace_in_the_gradient(unclipped,
 def test_injected_tokens_carry_no_gradient(embedded, episodes):
     episode = next(e for e in episodes if e.tool_calls)
     tampered = copy.copy(episode)
-    tampered.logprobs = [lp if s else -99.0 for lp, s in zip(episode.logprobs, episode.sampled, strict=True)]
+    tampered.logprobs = [
+        lp if s else -99.0 for lp, s in zip(episode.logprobs, episode.sampled, strict=True)
+    ]
     changed = []
     for one in (episode, tampered):
         policy = fresh(embedded)
@@ -164,7 +192,9 @@ def test_a_setting_of_a_loss_is_one_of_the_configuration_and_refused_where_the_l
                 loss_of(config)
 
 
-def test_with_credit_by_prefix_every_token_has_the_gradient_of_its_own_advantage(embedded, episodes, advantages):
+def test_with_credit_by_prefix_every_token_has_the_gradient_of_its_own_advantage(
+    embedded, episodes, advantages
+):
     credit = by_prefix(episodes, advantages)
     assert any(len(set(values)) > 1 for values in credit)
     config = LearnerConfig(loss="reinforce", credit="prefix")
@@ -206,10 +236,17 @@ def test_a_loss_that_is_not_finite_does_not_reach_the_weights(embedded, episodes
 
 
 def test_small_steps_do_not_vanish_in_bfloat16(embedded, episodes, advantages):
-    learner = Learner(fresh(embedded, torch.bfloat16), LearnerConfig(learning_rate=1e-7, warmup_steps=1))
-    before, masters = weights(learner.policy), [m.detach().clone() for m in learner.optimizer.masters]
+    learner = Learner(
+        fresh(embedded, torch.bfloat16), LearnerConfig(learning_rate=1e-7, warmup_steps=1)
+    )
+    before, masters = (
+        weights(learner.policy),
+        [m.detach().clone() for m in learner.optimizer.masters],
+    )
     learner.step(episodes[:4], advantages[:4])
-    moved = torch.cat([(m != b).flatten() for m, b in zip(learner.optimizer.masters, masters, strict=True)])
+    moved = torch.cat(
+        [(m != b).flatten() for m, b in zip(learner.optimizer.masters, masters, strict=True)]
+    )
     assert (weights(learner.policy) == before).float().mean() > 0.99
     assert moved.float().mean() > 0.9
     assert all(p.dtype == torch.bfloat16 for p in learner.policy.model.parameters())

@@ -13,7 +13,14 @@ from zorplex_rl.learning.advantages import (
     mean_relative,
     zero_variance_share,
 )
-from zorplex_rl.learning.losses import LOSSES, LossInputs, kl_penalty, policy_loss, second_moment_bound, wanted_squares
+from zorplex_rl.learning.losses import (
+    LOSSES,
+    LossInputs,
+    kl_penalty,
+    policy_loss,
+    second_moment_bound,
+    wanted_squares,
+)
 from zorplex_rl.learning.ratios import mismatch
 
 
@@ -89,7 +96,9 @@ def of_whole_episodes(low, high):
 def decoupled(low, high, c):
     """The proximal policy is halfway between the two others."""
     return each_token(
-        lambda p, q, b, a: -min(math.exp((q - b) / 2), c) * clipped(math.exp(p - (q + b) / 2), a, low, high)
+        lambda p, q, b, a: (
+            -min(math.exp((q - b) / 2), c) * clipped(math.exp(p - (q + b) / 2), a, low, high)
+        )
     )
 
 
@@ -121,7 +130,11 @@ def second_moment(c):
 
 def rejection(low, high, mean):
     """Whole episodes, by the product of their ratios or by its geometric mean."""
-    return each_episode(lambda _, s, p, n, a: -a * p if 1 - low <= math.exp(s / n if mean else s) <= 1 + high else 0.0)
+    return each_episode(
+        lambda _, s, p, n, a: (
+            -a * p if 1 - low <= math.exp(s / n if mean else s) <= 1 + high else 0.0
+        )
+    )
 
 
 REFERENCES = {
@@ -131,22 +144,35 @@ REFERENCES = {
     "dapo": ({"clip_low": 0.2, "clip_high": 0.28}, ppo),
     "gspo": ({"clip_low": 0.03, "clip_high": 0.04}, of_whole_episodes),
     "maxrl": ({"clip_low": 0.2, "clip_high": 0.2}, ppo),
-    "tis": ({"truncation": 2.0}, lambda c: each_token(lambda p, q, b, a: -min(math.exp(q - b), c) * a * p)),
+    "tis": (
+        {"truncation": 2.0},
+        lambda c: each_token(lambda p, q, b, a: -min(math.exp(q - b), c) * a * p),
+    ),
     "cispo": (
         {"clip_low": 1.0, "clip_high": 3.0},
-        lambda low, high: each_token(lambda p, q, b, a: -clip(math.exp(q - b), 1 - low, 1 + high) * a * p),
+        lambda low, high: each_token(
+            lambda p, q, b, a: -clip(math.exp(q - b), 1 - low, 1 + high) * a * p
+        ),
     ),
     "decoupled_ppo": ({"clip_low": 0.2, "clip_high": 0.2, "truncation": 2.0}, decoupled),
     "icepop": (
         {"clip_low": 0.5, "clip_high": 4.0},
         lambda low, high: each_token(
-            lambda p, q, b, a: -math.exp(p - b) * a if 1 - low <= math.exp(q - b) <= 1 + high else 0.0
+            lambda p, q, b, a: (
+                -math.exp(p - b) * a if 1 - low <= math.exp(q - b) <= 1 + high else 0.0
+            )
         ),
     ),
     "dppo": ({"clip_low": 0.15, "clip_high": 0.15, "truncation": 20.0}, divergence),
     "m2po": ({"truncation": 0.04}, second_moment),
-    "sequence_rejection": ({"clip_low": 0.5, "clip_high": 1.0}, lambda low, high: rejection(low, high, mean=False)),
-    "geometric_rejection": ({"clip_low": 0.03, "clip_high": 0.03}, lambda low, high: rejection(low, high, mean=True)),
+    "sequence_rejection": (
+        {"clip_low": 0.5, "clip_high": 1.0},
+        lambda low, high: rejection(low, high, mean=False),
+    ),
+    "geometric_rejection": (
+        {"clip_low": 0.03, "clip_high": 0.03},
+        lambda low, high: rejection(low, high, mean=True),
+    ),
 }
 """Of each loss its knobs, as the papers have them, and what makes the loss of them."""
 OTHERS = {
@@ -187,7 +213,9 @@ def test_a_loss_and_its_gradient_are_those_of_its_paper_in_float64(name, seed):
 def test_each_row_has_the_knobs_of_its_paper_and_no_other():
     for name, row in LOSSES.items():
         knobs = {knob: getattr(row, knob) for knob in ("clip_low", "clip_high", "truncation")}
-        assert {knob: value for knob, value in knobs.items() if math.isfinite(value)} == REFERENCES[name][0]
+        assert {knob: value for knob, value in knobs.items() if math.isfinite(value)} == REFERENCES[
+            name
+        ][0]
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -201,7 +229,9 @@ def test_on_policy_all_losses_have_the_policy_gradient(name):
 def test_an_advantage_for_each_token_is_that_of_its_episode_where_all_are_the_same(name):
     logp, behaviour, advantage, mask = tensors(shift=1.0)
     one = gradient(name, logp, behaviour, advantage, mask)
-    assert torch.equal(gradient(name, logp, behaviour, advantage[:, None].expand_as(mask), mask), one)
+    assert torch.equal(
+        gradient(name, logp, behaviour, advantage[:, None].expand_as(mask), mask), one
+    )
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -210,7 +240,9 @@ def test_masked_tokens_have_no_gradient_and_their_values_do_not_matter(name):
     loss, _ = evaluate(name, logp, behaviour, advantage, mask)
     assert (gradient(name, logp, behaviour, advantage, mask)[mask == 0] == 0).all()
     disturbed = (logp + 7 * (1 - mask)).detach()
-    assert evaluate(name, disturbed, behaviour, advantage, mask)[0].item() == pytest.approx(loss.item())
+    assert evaluate(name, disturbed, behaviour, advantage, mask)[0].item() == pytest.approx(
+        loss.item()
+    )
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -236,7 +268,10 @@ def test_clipping_stops_the_gradient_only_where_the_ratio_has_moved_the_way_the_
     logp = torch.tensor([[0.5], [0.5], [-0.5], [-0.5]], requires_grad=True)
     arguments = (torch.zeros(4, 1), torch.tensor([1.0, -1.0, 1.0, -1.0]), torch.ones(4, 1))
     assert (gradient("grpo", logp, *arguments)[:, 0] == 0).tolist() == [True, False, False, True]
-    assert evaluate("grpo", logp, *arguments)[1] == {"clip_fraction_low": 0.25, "clip_fraction_high": 0.25}
+    assert evaluate("grpo", logp, *arguments)[1] == {
+        "clip_fraction_low": 0.25,
+        "clip_fraction_high": 0.25,
+    }
 
 
 def test_the_bound_of_the_second_moment_keeps_as_many_tokens_as_it_can():
@@ -261,7 +296,10 @@ def test_of_equal_squares_at_the_border_none_stays_so_the_bound_of_the_second_mo
 def test_decoupled_ppo_truncates_the_weight_of_what_is_old_and_clips_what_has_moved_since():
     """Neither bound sees the other factor."""
     then = torch.zeros(4, 1)
-    old, moved = torch.tensor([[0.5], [1.5], [0.5], [1.5]]), torch.tensor([[0.1], [0.1], [0.3], [0.3]])
+    old, moved = (
+        torch.tensor([[0.5], [1.5], [0.5], [1.5]]),
+        torch.tensor([[0.1], [0.1], [0.3], [0.3]]),
+    )
     logp = (then + moved).requires_grad_()
     arguments = (logp, then - old, torch.ones(4), torch.ones(4, 1))
     weights = gradient("decoupled_ppo", *arguments, proximal_logp=then) / -moved.exp() * 4
@@ -273,8 +311,12 @@ def test_decoupled_ppo_truncates_the_weight_of_what_is_old_and_clips_what_has_mo
 def test_the_mismatch_estimate_agrees_with_the_exact_kl_on_samples_of_a_known_distribution():
     behaviour = torch.tensor([0.5, 0.3, 0.2])
     policy = torch.tensor([0.4, 0.4, 0.2])
-    tokens = torch.multinomial(behaviour, 200_000, replacement=True, generator=torch.Generator().manual_seed(0))
-    found = mismatch(policy.log()[tokens][None], behaviour.log()[tokens][None], torch.ones(1, len(tokens)))
+    tokens = torch.multinomial(
+        behaviour, 200_000, replacement=True, generator=torch.Generator().manual_seed(0)
+    )
+    found = mismatch(
+        policy.log()[tokens][None], behaviour.log()[tokens][None], torch.ones(1, len(tokens))
+    )
     exact = (behaviour * (behaviour / policy).log()).sum().item()
     assert found["mismatch_kl"] == pytest.approx(exact, rel=0.03)
     assert found["ratio_mean"] == pytest.approx(1.0, abs=0.01)
@@ -297,7 +339,9 @@ def test_on_fresh_data_the_gradient_of_the_kl_penalty_is_that_of_kl_from_policy_
     expected = kl_penalty(logp[:, None], reference[:, None], chances[:, None], tokens=1)
     exact = (logp.exp() * (logp - reference)).sum()
     assert expected.item() == pytest.approx(exact.item(), rel=1e-12)
-    found, right = (torch.autograd.grad(each, scores, retain_graph=True)[0] for each in (expected, exact))
+    found, right = (
+        torch.autograd.grad(each, scores, retain_graph=True)[0] for each in (expected, exact)
+    )
     torch.testing.assert_close(found, right)
 
 
@@ -319,4 +363,6 @@ def test_advantages_relative_to_the_mean_are_the_gradient_of_the_log_of_the_succ
         expected = [reward / right - 1 / 8 if right else 0.0 for reward in rewards]
         assert [a / 8 for a in mean_relative([rewards])[0]] == pytest.approx(expected)
         # With a penalty for all, the same sample is as much better than the others.
-        assert mean_relative([[reward - 0.3 for reward in rewards]])[0] == pytest.approx([8 * a for a in expected])
+        assert mean_relative([[reward - 0.3 for reward in rewards]])[0] == pytest.approx(
+            [8 * a for a in expected]
+        )

@@ -78,8 +78,13 @@ class AnyInterleaving(RuleBasedStateMachine):
         counters = self.buffer.counters
         on_their_way = sum(map(len, self.holding))
         assert counters.trained == len(self.trained)
-        assert counters.started == counters.trained + counters.abandoned + counters.stale + on_their_way + len(
-            self.buffer._ready
+        assert (
+            counters.started
+            == counters.trained
+            + counters.abandoned
+            + counters.stale
+            + on_their_way
+            + len(self.buffer._ready)
         )
         assert counters.stale == 0
 

@@ -29,7 +29,8 @@ pytestmark = pytest.mark.slow
 answers, answers_02 = answers_of("01"), answers_of("02")
 
 ACTORS, INTERACTIVE = (
-    next(path for path in NOTEBOOKS if path.stem == stem) for stem in ("01_actors", "02_interactive_devx")
+    next(path for path in NOTEBOOKS if path.stem == stem)
+    for stem in ("01_actors", "02_interactive_devx")
 )
 
 
@@ -92,7 +93,9 @@ def _session(pid: int) -> int | None:
 def written_out(notebook: Path, *names: str) -> str:
     """Return the source of these top-level definitions, without decorators: what a reader would
     type again."""
-    found = {node.name: node for node in ast.parse(notebook.read_text()).body if hasattr(node, "name")}
+    found = {
+        node.name: node for node in ast.parse(notebook.read_text()).body if hasattr(node, "name")
+    }
     for name in names:
         found[name].decorator_list = []
     return "\n\n".join(ast.unparse(found[name]) for name in names)
@@ -100,7 +103,10 @@ def written_out(notebook: Path, *names: str) -> str:
 
 def test_01_the_tiny_actor_alone_answers_as_monarchs_does(actors):
     alone: dict = {}
-    exec("import asyncio, pickle, queue, threading, time\nfrom concurrent.futures import Future", alone)
+    exec(
+        "import asyncio, pickle, queue, threading, time\nfrom concurrent.futures import Future",
+        alone,
+    )
     exec(written_out(ACTORS, "TinyActor", "Basket", "go_shopping"), alone)
 
     async def both():
@@ -111,7 +117,9 @@ def test_01_the_tiny_actor_alone_answers_as_monarchs_does(actors):
         await tiny.send("stop")
         async with mesh(procs=1) as procs:
             basket = procs.spawn("basket", actors.BasketActor)
-            there = await alone["go_shopping"](lambda method, *sent: getattr(basket, method).call_one(*sent))
+            there = await alone["go_shopping"](
+                lambda method, *sent: getattr(basket, method).call_one(*sent)
+            )
         return here, there
 
     here, there = asyncio.run(both())
@@ -131,7 +139,9 @@ def test_01_an_actor_that_passes_its_check_does_the_same_on_monarchs_mesh(actors
         assert added == kept == [7] * (rows * columns), summer_class
         asked = [part.add_range.call(1001) for part in (summers, summers.slice(rows=rows - 1))]
         whole, row = [list((await part).values()) for part in asked]
-        assert whole == [sum(range(rank, 1001, rows * columns)) for rank in range(rows * columns)], summer_class
+        assert whole == [
+            sum(range(rank, 1001, rows * columns)) for rank in range(rows * columns)
+        ], summer_class
         assert row == [sum(range(rank, 1001, columns)) for rank in range(columns)], summer_class
 
     async def use_all():
@@ -160,7 +170,9 @@ def test_01_a_mended_player_plays_a_long_rally_in_two_processes_and_the_first_on
 def test_02_a_step_that_passes_its_check_trains_two_ranks_as_one_process(interactive):
     inputs = torch.linspace(-1, 1, 8)[:, None]
     settings = (inputs, inputs.sin()), 20, 0.3
-    losses, weights = interactive.train(interactive.new_model(), interactive.plain_step, settings[0], *settings)
+    losses, weights = interactive.train(
+        interactive.new_model(), interactive.plain_step, settings[0], *settings
+    )
     attempts = answers_02.RIGHT["ddp_step"]
 
     def as_it_is(model):
@@ -172,17 +184,31 @@ def test_02_a_step_that_passes_its_check_trains_two_ranks_as_one_process(interac
             await workers.join.call(f"{tempfile.mkdtemp()}/meeting")
 
             async def off(step, wrap, first):
-                runs = await workers.run.call(interactive.train_as_rank, step, wrap, first, *settings)
+                runs = await workers.run.call(
+                    interactive.train_as_rank, step, wrap, first, *settings
+                )
                 assert all(len(found) == len(losses) for found, _ in runs.values())
                 return nb02.furthest([found for _, found in runs.values()], weights)
 
-            found = {(a.__name__, first): await off(a, as_it_is, first) for a in attempts for first in (4, 6)}
+            found = {
+                (a.__name__, first): await off(a, as_it_is, first)
+                for a in attempts
+                for first in (4, 6)
+            }
             ddp = torch.nn.parallel.DistributedDataParallel
             by_torch = {first: await off(interactive.plain_step, ddp, first) for first in (4, 6)}
             kept = await workers.run.call(interactive.grow, interactive.Solutions.hand_over)
-            return found, by_torch, await off(interactive.plain_step, as_it_is, 4), list(kept.values())
+            return (
+                found,
+                by_torch,
+                await off(interactive.plain_step, as_it_is, 4),
+                list(kept.values()),
+            )
 
     found, by_torch, alone, kept = asyncio.run(all_runs())
-    assert len(found) == 2 * len(attempts) and {run: off for run, off in found.items() if off >= 1e-5} == {}
+    assert (
+        len(found) == 2 * len(attempts)
+        and {run: off for run, off in found.items() if off >= 1e-5} == {}
+    )
     assert by_torch[4] < 1e-5 < 1e-3 < min(by_torch[6], alone)
     assert kept == [["0.weight", "0.bias"]] * 2

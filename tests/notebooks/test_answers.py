@@ -20,8 +20,13 @@ from zorplex_rl.course.lesson import exercise
 pytestmark = pytest.mark.slow
 
 HERE = Path(__file__).parent
-NOTEBOOKS = {path.stem.split("_")[0]: path for path in sorted((HERE.parents[1] / "notebooks").glob("[0-9]*.py"))}
-WRITTEN = sorted(path.stem.removeprefix("answers_") for path in (HERE / "answers").glob("answers_*.py"))
+NOTEBOOKS = {
+    path.stem.split("_")[0]: path
+    for path in sorted((HERE.parents[1] / "notebooks").glob("[0-9]*.py"))
+}
+WRITTEN = sorted(
+    path.stem.removeprefix("answers_") for path in (HERE / "answers").glob("answers_*.py")
+)
 AT_LEAST = 5
 """Planted wrong answers for each exercise."""
 
@@ -53,9 +58,9 @@ def refusals(number: str, name: str, attempts: list) -> dict[str, str | None]:
 @pytest.mark.parametrize("number", WRITTEN)
 def test_every_exercise_has_wrong_answers(number):
     names = [name for name, *_ in exercise.exercises(module(NOTEBOOKS[number]))]
-    assert names and {name: len(answers(number).WRONG.get(name, [])) >= AT_LEAST for name in names} == dict.fromkeys(
-        names, True
-    )
+    assert names and {
+        name: len(answers(number).WRONG.get(name, [])) >= AT_LEAST for name in names
+    } == dict.fromkeys(names, True)
     assert set(answers(number).WRONG) | set(answers(number).RIGHT) == set(names)
 
 
@@ -71,17 +76,23 @@ def test_every_wrong_answer_is_refused_with_a_sentence_that_names_the_input(numb
 @pytest.mark.parametrize("number", WRITTEN)
 def test_every_right_answer_passes(number):
     for name, attempts in answers(number).RIGHT.items():
-        assert refusals(number, name, attempts) == dict.fromkeys((attempt.__name__ for attempt in attempts), None)
+        assert refusals(number, name, attempts) == dict.fromkeys(
+            (attempt.__name__ for attempt in attempts), None
+        )
 
 
 def test_a_wrong_number_of_the_policy_gradient_is_told_with_the_mistake_that_makes_it():
-    attempts = [wrong for wrong in answers("05b").WRONG["policy_gradient"] if wrong.__name__ in MISTAKES]
+    attempts = [
+        wrong for wrong in answers("05b").WRONG["policy_gradient"] if wrong.__name__ in MISTAKES
+    ]
     said = refusals("05b", "policy_gradient", attempts)
     assert {name: sentence.partition(". ")[0] for name, sentence in said.items()} == MISTAKES
 
 
 def test_times_in_order_of_arrival_are_told_to_be_that():
-    said = refusals("01", "answer_times", [answers("01").in_order_of_arrival])["in_order_of_arrival"]
+    said = refusals("01", "answer_times", [answers("01").in_order_of_arrival])[
+        "in_order_of_arrival"
+    ]
     assert said == (
         "you sorted the times, and place *i* is that of message *i*. "
         "`answer_times([3.0, 1.0], True)` gives `[1.0, 3.0]`, and should give `[3.0, 1.0]`: the order is another one"
@@ -90,7 +101,9 @@ def test_times_in_order_of_arrival_are_told_to_be_that():
 
 def test_of_a_wrong_schedule_the_smallest_is_told():
     (said,) = refusals("05", "schedule", answers("05").WRONG["schedule"][:1]).values()
-    assert said.endswith("gives `[(0, 0.0), (0, 2.0)]`, and should give `[(0, 0.0), (1, 0.0)]`"), "the smallest case"
+    assert said.endswith("gives `[(0, 0.0), (0, 2.0)]`, and should give `[(0, 0.0), (1, 0.0)]`"), (
+        "the smallest case"
+    )
 
 
 MISTAKES = {

@@ -29,7 +29,11 @@ minutes = load_minutes()
 
 def calls_of(notebook: Path, name: str) -> list[ast.Call]:
     tree = ast.parse(notebook.read_text())
-    return [node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == name]
+    return [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == name
+    ]
 
 
 every_notebook = pytest.mark.parametrize("name", sorted(NOTEBOOKS))
@@ -37,9 +41,13 @@ every_notebook = pytest.mark.parametrize("name", sorted(NOTEBOOKS))
 
 @every_notebook
 def test_every_result_waits_for_a_prediction_and_the_end_counts_them(name):
-    asked, revealed = (calls_of(NOTEBOOKS[name], f"lesson.{form}") for form in ("predict", "reveal"))
+    asked, revealed = (
+        calls_of(NOTEBOOKS[name], f"lesson.{form}") for form in ("predict", "reveal")
+    )
     assert len(asked) == len(revealed) >= 3
-    assert [ast.unparse(call) for call in revealed if "right" not in {key.arg for key in call.keywords}] == []
+    assert [
+        ast.unparse(call) for call in revealed if "right" not in {key.arg for key in call.keywords}
+    ] == []
     (counted,) = calls_of(NOTEBOOKS[name], "lesson.predicted")
     assert ast.literal_eval(counted.args[0]) == len(asked)
 
@@ -62,8 +70,15 @@ def test_a_page_names_its_ideas_which_are_at_most_five(name):
 
 @every_notebook
 def test_exercises_are_graded_and_have_two_hints(name):
-    given = [{key.arg: key.value for key in call.keywords} for call in calls_of(NOTEBOOKS[name], "exercise.feedback")]
-    assert {ast.literal_eval(options["level"]) for options in given} == {"warm-up", "core", "stretch"}
+    given = [
+        {key.arg: key.value for key in call.keywords}
+        for call in calls_of(NOTEBOOKS[name], "exercise.feedback")
+    ]
+    assert {ast.literal_eval(options["level"]) for options in given} == {
+        "warm-up",
+        "core",
+        "stretch",
+    }
     assert all(ast.literal_eval(options["minutes"]) > 0 for options in given)
     assert all(len(options["hints"].elts) == 2 for options in given)
 
@@ -150,7 +165,10 @@ def test_the_rule_adds_up_what_a_reader_does(notebook, tmp_path):
 
 def test_figures_tables_and_predictions_take_a_minute_each(notebook):
     before = minutes.estimate(notebook).minutes
-    notebook.write_text(NOTEBOOK + "\n\n@app.cell\ndef _():\n    lesson.figure(x), lesson.table('', [])\n    return\n")
+    notebook.write_text(
+        NOTEBOOK
+        + "\n\n@app.cell\ndef _():\n    lesson.figure(x), lesson.table('', [])\n    return\n"
+    )
     assert minutes.estimate(notebook).minutes == pytest.approx(before + 2 + 1 / 20)
 
 
@@ -164,7 +182,9 @@ def test_air_in_a_solution_costs_no_minutes(notebook):
 def test_what_is_folded_inside_another_part_is_not_counted(notebook):
     folded = """, lesson.folded("A title", "And much that nobody has to read."))"""
     notebook.write_text(
-        NOTEBOOK.replace("""{lesson.term("mesh")}.\"\"\")""", """{lesson.term("mesh")}.\"\"\"""" + folded)
+        NOTEBOOK.replace(
+            """{lesson.term("mesh")}.\"\"\")""", """{lesson.term("mesh")}.\"\"\"""" + folded
+        )
     )
     assert minutes.estimate(notebook).words == 9
 

@@ -31,7 +31,11 @@ def work_through(editor, wrong: dict[str, str], solutions: dict[str, str]) -> No
     editor.press_all()
     assert editor.errors() == []
     shown = editor.text()
-    assert [name for name in by_the_course if f"your {name}" not in shown or f"the course's {name}" in shown] == []
+    assert [
+        name
+        for name in by_the_course
+        if f"your {name}" not in shown or f"the course's {name}" in shown
+    ] == []
     assert "Waits for the button" not in shown
 
 
@@ -176,7 +180,9 @@ def test_the_processes_of_a_page_are_there_when_an_exercise_is_solved(chromium, 
         prose, plumbing = (page.locator(".marimo-cell").nth(place) for place in (3, 2))
         assert not prose.locator(".cm").is_visible()
         assert prose.evaluate("cell => getComputedStyle(cell).borderColor") == "rgba(0, 0, 0, 0)"
-        fonts = page.locator(".marimo-cell h2").evaluate_all("all => all.map((h) => getComputedStyle(h).fontFamily)")
+        fonts = page.locator(".marimo-cell h2").evaluate_all(
+            "all => all.map((h) => getComputedStyle(h).fontFamily)"
+        )
         assert len(fonts) == 2 and len(set(fonts)) == 1
         assert not plumbing.locator(".cm-content").is_visible()
         plumbing.locator(".cm").dblclick()
@@ -264,11 +270,16 @@ def test_long_work_shows_a_bar_can_be_interrupted_and_is_there_the_next_day(chro
         assert "Interrupted. The button above starts it again." in editor.text()
         begin()
         editor.wait()
-        assert "Found two hundred numbers." in editor.text() and page.locator("marimo-progress").count() == 0
+        assert (
+            "Found two hundred numbers." in editor.text()
+            and page.locator("marimo-progress").count() == 0
+        )
         # Somebody trains in a terminal.
         assert "No step yet in the run in run" in editor.text()
         (tmp_path / "run").mkdir()
-        (tmp_path / "run" / "metrics.jsonl").write_text('{"event": "step", "step": 3, "accuracy": 0.5}\n')
+        (tmp_path / "run" / "metrics.jsonl").write_text(
+            '{"event": "step", "step": 3, "accuracy": 0.5}\n'
+        )
         page.get_by_text("Step 3 of the run in").wait_for()
     with opened(notebooks, "01_long", chromium) as editor:
         assert "Found two hundred numbers." in editor.text()

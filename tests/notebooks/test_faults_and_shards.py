@@ -35,7 +35,9 @@ def run(stem: str, config: dict, wanted: str):
     """Run a notebook as a script does, in its own process; the value of ``wanted``. It may print
     nothing, and leave no process."""
     notebook = next(path for path in NOTEBOOKS if path.stem == stem)
-    with command(str(notebook), json.dumps(config), wanted, program=(sys.executable, "-c", RUN)) as running:
+    with command(
+        str(notebook), json.dumps(config), wanted, program=(sys.executable, "-c", RUN)
+    ) as running:
         code, printed = running.finish(timeout=500)
         assert code == 0, printed
         assert running.all_gone(), f"{len(running.members())} processes are left"
@@ -87,14 +89,18 @@ def test_04_agrees_with_torch_and_with_its_own_formulas():
         "fsdp={name: [float((w - fsdp['FSDP by hand'][0]).abs().max()), sent] for name, (w, sent) in fsdp.items()})",
     )
     assert all(same for _, same in found["held"])
-    assert found["four"] == [local_box((5, 4), Sharding((4,), (Shard(0),)), rank).sizes[0] for rank in range(4)]
+    assert found["four"] == [
+        local_box((5, 4), Sharding((4,), (Shard(0),)), rank).sizes[0] for rank in range(4)
+    ]
     assert found["apart"] < 1e-4
     assert found["relu"]
     assert max(apart for apart, _ in found["fsdp"].values()) < 1e-5
     if sys.platform == "linux":
         for name in ("all_gather", "all_reduce", "all_to_all"):
             formula, sent = found["collectives"][name]
-            assert formula <= sent < 1.05 * formula + 10_000, "the rest are headers, and what was sent again"
+            assert formula <= sent < 1.05 * formula + 10_000, (
+                "the rest are headers, and what was sent again"
+            )
         ours, theirs, activation = found["talks"]
         assert ours == pytest.approx(2 * activation, rel=0.1)
         assert theirs == pytest.approx(2 * activation, rel=0.1)
@@ -146,7 +152,9 @@ def supervise(monkeypatch, workers, seconds=0.3, limits=LIMITS):
     return asyncio.run(watch()), did
 
 
-def test_the_supervisor_of_03_ends_the_dead_before_it_begins_the_next_and_leaves_the_living_alone(monkeypatch):
+def test_the_supervisor_of_03_ends_the_dead_before_it_begins_the_next_and_leaves_the_living_alone(
+    monkeypatch,
+):
     guard, did = supervise(monkeypatch, [worker(dead), worker(lambda: "here")])
     assert did == [("begin", 0), ("end", 0), ("begin", 1), ("end", 1)]
     assert [action for *_, action in guard.decisions].count("replace") == len(guard.failed_at) == 1
@@ -156,7 +164,9 @@ def test_the_supervisor_of_03_gives_up_on_a_fault_that_comes_back(monkeypatch):
     guard, did = supervise(monkeypatch, [worker(dead)] * 5)
     assert [what for what, _ in did] == ["begin", "end"] * 3
     assert guard.worker is None
-    once, _ = supervise(monkeypatch, [worker(dead)] * 5, limits=SimpleNamespace(**vars(LIMITS) | {"restarts": 0}))
+    once, _ = supervise(
+        monkeypatch, [worker(dead)] * 5, limits=SimpleNamespace(**vars(LIMITS) | {"restarts": 0})
+    )
     assert len(once.failed_at) == 1
 
 
@@ -171,7 +181,9 @@ def train(merge, present=(0, 1, 2), rounds=20):
         return SimpleNamespace(worker=share in present, call=lambda name, *args: steps(*args))
 
     config = SimpleNamespace(rounds=rounds, local_steps=20, rate=0.003, deadline=60.0, learners=3)
-    _, history = asyncio.run(notebook.semi_sync([guard(share) for share in range(3)], config, merge))
+    _, history = asyncio.run(
+        notebook.semi_sync([guard(share) for share in range(3)], config, merge)
+    )
     assert {learners for learners, *_ in history} == {len(present)}
     return sum(history[-1][1]) / 3
 

@@ -13,14 +13,18 @@ from test_notebooks import load
 pytestmark = pytest.mark.slow
 
 FOLDER = Path(__file__).parents[2] / "notebooks"
-PATH = next(path for name in ("10_scaling_out.py", "parts_hosts.py") if (path := FOLDER / name).exists())
+PATH = next(
+    path for name in ("10_scaling_out.py", "parts_hosts.py") if (path := FOLDER / name).exists()
+)
 LEASE = 1.0
 """Seconds. On a busy machine a host stands still for half of one now and then, and would end."""
 
 
 def test_the_lease_on_the_page_has_at_most_40_lines():
     tree = ast.parse(PATH.read_text())
-    tree.body = [n for n in tree.body if getattr(n, "name", "") in ("trainer", "host", "renew", "two_lives")]
+    tree.body = [
+        n for n in tree.body if getattr(n, "name", "") in ("trainer", "host", "renew", "two_lives")
+    ]
     assert 0 < minutes.visible_lines(tree) <= 40
 
 
@@ -36,7 +40,9 @@ def test_a_successor_waits_for_the_lease_whatever_has_befallen_the_host(fault):
 
 def test_a_rule_that_forgets_the_slow_clock_has_two_trainers_alive():
     page = load(PATH)
-    hasty = page.two_lives("cut off", LEASE, lambda now, heard, lease, drift, margin: now >= heard + lease, drift=7.0)
+    hasty = page.two_lives(
+        "cut off", LEASE, lambda now, heard, lease, drift, margin: now >= heard + lease, drift=7.0
+    )
     assert hasty.together > 0
     patient = page.two_lives("cut off", LEASE, page.Solutions.lease_is_over, drift=3.0)
     assert patient.together < 0

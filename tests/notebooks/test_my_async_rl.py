@@ -51,7 +51,11 @@ def load_mine(monkeypatch):
 
 def parts_of(file: Path) -> dict[str, str]:
     """Return the source of the functions of a program."""
-    return {node.name: ast.unparse(node) for node in ast.parse(file.read_text()).body if hasattr(node, "name")}
+    return {
+        node.name: ast.unparse(node)
+        for node in ast.parse(file.read_text()).body
+        if hasattr(node, "name")
+    }
 
 
 def test_it_needs_torch_transformers_and_the_standard_library_alone():
@@ -62,9 +66,13 @@ def test_task_sampler_reward_and_loss_are_those_of_my_rl_and_the_generator_s_hal
     ours, before = parts_of(MINE), parts_of(BEFORE)
     new_in_both = {"Episode", "train", "main"}
     assert before.keys() - ours.keys() == {"evaluate"}
-    assert {name for name in before.keys() & ours.keys() - new_in_both if ours[name] != before[name]} == set()
+    assert {
+        name for name in before.keys() & ours.keys() - new_in_both if ours[name] != before[name]
+    } == set()
     page = parts_of(ROOT / "notebooks" / "08_rl_e2e.py")
-    assert [name for name in ("generate", "in_order") if f"@app.function\n{ours[name]}" != page[name]] == []
+    assert [
+        name for name in ("generate", "in_order") if f"@app.function\n{ours[name]}" != page[name]
+    ] == []
 
 
 def test_the_button_writes_exactly_this_file_when_the_course_s_solutions_are_filled_in():
@@ -85,7 +93,9 @@ def test_a_learner_s_own_loop_stands_in_their_file_word_by_word():
 def test_the_sampler_and_the_loss_of_an_existing_my_rl_go_into_it(tmp_path):
     kept = functions_of(tmp_path / "my_rl.py", "sample_episode", "policy_gradient")
     assert kept == {}, "without a file the course's stay"
-    own = "def sample_episode(policy, task, execute, sampling, seed):\n    return [], []  # my own\n"
+    own = (
+        "def sample_episode(policy, task, execute, sampling, seed):\n    return [], []  # my own\n"
+    )
     (tmp_path / "my_rl.py").write_text(f"import torch\n\n\n{own}\n\ndef other():\n    pass\n")
     kept = functions_of(tmp_path / "my_rl.py", "sample_episode", "policy_gradient")
     written = fill_in(MINE, kept | solutions())
@@ -106,7 +116,9 @@ def test_a_generator_that_pulls_has_the_trainer_s_weights_and_marks_its_episodes
         return mine.parameters_to_vector(owner.policy.model.parameters()).detach()
 
     ((rewards, group),) = generator.sample([0])
-    assert len(rewards) == len(group) == mine.GROUP_SIZE and {episode.version for episode in group} == {0}
+    assert len(rewards) == len(group) == mine.GROUP_SIZE and {
+        episode.version for episode in group
+    } == {0}
     trainer.step(group, [(-1.0) ** number for number in range(len(group))])
     assert not torch.equal(parameters(generator), parameters(trainer))
     assert (trainer.publish(), generator.pull()) == (1, 1)
@@ -116,7 +128,11 @@ def test_a_generator_that_pulls_has_the_trainer_s_weights_and_marks_its_episodes
 
 def results(said: str) -> tuple[float, list[int]]:
     """Return what the program printed: the share of held-out tasks that are right afterwards, and the lag of each step."""
-    shares = [int(line.split(":")[1].split("%")[0]) for line in said.splitlines() if line.startswith("held out")]
+    shares = [
+        int(line.split(":")[1].split("%")[0])
+        for line in said.splitlines()
+        if line.startswith("held out")
+    ]
     assert len(shares) == 2 and shares[0] < 60
     return shares[1] / 100, [int(lag) for lag in re.findall(r"lag (\d+)", said)]
 
@@ -126,11 +142,15 @@ def test_it_learns_no_step_is_given_data_older_than_max_lag_and_a_call_to_an_end
     load_mine, tmp_path, monkeypatch, capsys
 ):
     """With half the prompts of a step, and 20 held-out tasks of the 50: a quarter of a minute less."""
-    shorter = MINE.read_text().replace("PROMPTS = 4", "PROMPTS = 2").replace("range(50)", "range(20)")
+    shorter = (
+        MINE.read_text().replace("PROMPTS = 4", "PROMPTS = 2").replace("range(50)", "range(20)")
+    )
     (tmp_path / MINE.name).write_text(shorter)
     mine, processes = load_mine(tmp_path / MINE.name), []
     start = mine.Process
-    monkeypatch.setattr(mine, "Process", lambda *given: processes.append(start(*given)) or processes[-1])
+    monkeypatch.setattr(
+        mine, "Process", lambda *given: processes.append(start(*given)) or processes[-1]
+    )
     asyncio.run(mine.main(seed=0))
     right, lags = results(capsys.readouterr().out)
     assert right >= 0.90
@@ -148,7 +168,9 @@ def test_with_each_of_three_seeds_it_is_right_nine_times_in_ten():
         began = time.monotonic()
         path = f"import sys; sys.path.insert(0, {str(MINE.parent)!r})\n"
         code = f"{path}import asyncio, my_async_rl as mine\nasyncio.run(mine.main(seed={seed}))"
-        said = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=600)
+        said = subprocess.run(
+            [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=600
+        )
         assert said.returncode == 0, said.stderr
         found.append(results(said.stdout)[0])
         print(f"{found[-1]:.0%}", f"{time.monotonic() - began:.0f} s")

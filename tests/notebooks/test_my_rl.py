@@ -54,7 +54,15 @@ def test_it_needs_torch_transformers_and_the_standard_library_alone():
 
 def formatted(source: str) -> str:
     """The program with its lines broken as everywhere: on the page they are shorter."""
-    command = [sys.executable, "-m", "ruff", "format", "--config", str(ROOT / "pyproject.toml"), "-"]
+    command = [
+        sys.executable,
+        "-m",
+        "ruff",
+        "format",
+        "--config",
+        str(ROOT / "pyproject.toml"),
+        "-",
+    ]
     return subprocess.run(command, input=source, capture_output=True, text=True, check=True).stdout
 
 
@@ -68,7 +76,10 @@ def test_a_learner_s_own_functions_stand_in_their_file_word_by_word():
         return sum(torch.zeros(1) for _ in episodes)  # no loss at all
 
     written = fill_in(MINE, solutions() | {"policy_gradient": policy_gradient})
-    assert '    """My own words."""\n    return sum(torch.zeros(1) for _ in episodes)  # no loss at all\n' in written
+    assert (
+        '    """My own words."""\n    return sum(torch.zeros(1) for _ in episodes)  # no loss at all\n'
+        in written
+    )
     assert "gather" not in written and "def train(" in written
     compile(written, "my_rl.py", "exec")
 
@@ -77,7 +88,10 @@ def test_what_needs_a_name_that_the_file_lacks_is_refused_with_a_sentence():
     def sample_episode(policy, task, execute, sampling, seed):
         return helper_of_another_cell(policy, task)  # noqa: F821
 
-    with pytest.raises(ValueError, match=r"sample_episode uses helper_of_another_cell, which my_rl.py does not have"):
+    with pytest.raises(
+        ValueError,
+        match=r"sample_episode uses helper_of_another_cell, which my_rl.py does not have",
+    ):
         fill_in(MINE, solutions() | {"sample_episode": sample_episode})
 
 
@@ -95,13 +109,20 @@ def test_a_folder_that_cannot_be_written_is_a_sentence(tmp_path):
     assert "cannot be written" in keep("program\n", tmp_path / "file" / "my_rl.py")
 
 
-def test_what_readers_keep_lies_in_the_folder_of_their_course_whatever_page_they_have_made_it_on(tmp_path):
+def test_what_readers_keep_lies_in_the_folder_of_their_course_whatever_page_they_have_made_it_on(
+    tmp_path,
+):
     """Also where the package is installed elsewhere: notebook 08 takes up what 05b has written."""
     assert kept(str(tmp_path / "notebooks" / "08_rl_e2e.py"), "my_rl.py") == tmp_path / "my_rl.py"
     text = "".join(page.read_text() for page in (ROOT / "notebooks").glob("[0-9]*.py"))
     calls = re.findall(r"\b(?:keep|functions_of)\(.*", text)
     named = [re.search(r'kept\(__file__, "(\w+)\.py"\)', call) for call in calls]
-    assert {found and found[1] for found in named} == {"my_rl", "my_rl_smollm2", "my_async_rl", "my_pool"}
+    assert {found and found[1] for found in named} == {
+        "my_rl",
+        "my_rl_smollm2",
+        "my_async_rl",
+        "my_pool",
+    }
 
 
 def test_its_tasks_are_those_of_the_course_and_held_out_words_stay_out(embedded, load):
@@ -110,7 +131,12 @@ def test_its_tasks_are_those_of_the_course_and_held_out_words_stay_out(embedded,
     for number in range(50):
         task = mine.draw_task(mine.TRAINING, number)
         question = task.messages[-1]["content"]
-        one, sign, other = question.removeprefix("What is ").removeprefix("Tell the value of ").rstrip(".?= ").split()
+        one, sign, other = (
+            question.removeprefix("What is ")
+            .removeprefix("Tell the value of ")
+            .rstrip(".?= ")
+            .split()
+        )
         assert task.answer == eval(f"{task.table[one]} {sign} {task.table[other]}")
         assert len(set(task.table.values())) == len(task.table)
     theirs = Zorplex(seed=0, kinds=("compositional",)).task(0)
@@ -123,7 +149,9 @@ def test_the_real_model_is_asked_for_one_word_behind_worked_examples_of_other_wo
     for number in range(50):
         task = real.draw_task(mine.TRAINING, number)
         *earlier, question = (message["content"] for message in task.messages)
-        (asked,) = [word for word in mine.TRAINING if word in question.lower().rstrip(".?= ").split()]
+        (asked,) = [
+            word for word in mine.TRAINING if word in question.lower().rstrip(".?= ").split()
+        ]
         assert task.answer == task.table[asked]
         assert not any(f"LOOKUP[{asked}]" in text for text in earlier)
 
@@ -136,9 +164,13 @@ def test_its_reader_draws_the_model_s_tokens_and_has_its_gradient(load):
     tasks = [mine.draw_task(mine.TRAINING, number // 2) for number in range(6)]
     parameters = list(plain.model.parameters())
     for _ in range(2):
-        episodes, same = (mine.play(policy, tasks, mine.SAMPLED, seed=0) for policy in (reads, plain))
+        episodes, same = (
+            mine.play(policy, tasks, mine.SAMPLED, seed=0) for policy in (reads, plain)
+        )
         assert [e.token_ids for e in episodes] == [e.token_ids for e in same]
-        losses = [mine.policy_gradient(policy, episodes, [1.0, -1.0] * 3) for policy in (reads, plain)]
+        losses = [
+            mine.policy_gradient(policy, episodes, [1.0, -1.0] * 3) for policy in (reads, plain)
+        ]
         gradients = [torch.autograd.grad(loss, parameters) for loss in losses]
         torch.testing.assert_close(*gradients, atol=1e-5, rtol=1e-4)
         with torch.no_grad():
@@ -151,7 +183,9 @@ def test_its_reader_draws_the_model_s_tokens_and_has_its_gradient(load):
 def test_the_program_says_what_it_has_learned(program, at_first, at_last):
     if program == SMOLLM2 and not cached().is_dir():
         pytest.skip("needs SmolLM2: zorplex-rl policy get smollm2")
-    done = subprocess.run([sys.executable, program], cwd=ROOT, capture_output=True, text=True, timeout=3600)
+    done = subprocess.run(
+        [sys.executable, program], cwd=ROOT, capture_output=True, text=True, timeout=3600
+    )
     assert done.returncode == 0, done.stderr
     before, after = map(int, re.findall(r"^held out: (\d+)%", done.stdout, re.MULTILINE))
     assert before < at_first

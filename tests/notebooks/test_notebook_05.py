@@ -26,7 +26,9 @@ notebook = Later(ROOT / "notebooks" / "05_rl_intro.py")
 def episodes(embedded):
     environment = Zorplex(seed=0)
     tasks = environment.tasks(tuple(nb05.TASK_SPECS), 80, "held_out")
-    return rollout(embedded, [RolloutRequest(t, s) for s, t in enumerate(tasks)], environment.execute)
+    return rollout(
+        embedded, [RolloutRequest(t, s) for s, t in enumerate(tasks)], environment.execute
+    )
 
 
 def test_the_exercises_sort_and_price_episodes_as_the_package_does(episodes):
@@ -47,7 +49,11 @@ def test_no_slot_waits_while_there_are_episodes(episodes):
     begin = {slot: [start for other, start in plan if other == slot] for slot in range(4)}
     assert all(starts == sorted(starts) and starts[0] == 0 for starts in begin.values())
     assert max(start for _, start in plan) <= min(
-        max(start + took for (other, start), took in zip(plan, seconds, strict=True) if other == slot)
+        max(
+            start + took
+            for (other, start), took in zip(plan, seconds, strict=True)
+            if other == slot
+        )
         for slot in range(4)
     )
 
@@ -99,7 +105,9 @@ def test_the_first_cells_wait_for_no_library_that_they_do_not_use():
         "module = importlib.util.module_from_spec(spec); sys.modules['nb'] = module; spec.loader.exec_module(module); "
         "print([name for name in ('transformers', 'scipy', 'matplotlib', 'monarch') if name in sys.modules])"
     )
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
+    said = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300
+    )
     assert said.stdout.strip().splitlines()[-1] == "[]"
 
 

@@ -11,7 +11,15 @@ import pytest
 import torch
 from test_notebooks import Later
 
-from zorplex_rl.course.nb05b import as_episode, chances_after, diagnose, example, learned, push, varied
+from zorplex_rl.course.nb05b import (
+    as_episode,
+    chances_after,
+    diagnose,
+    example,
+    learned,
+    push,
+    varied,
+)
 from zorplex_rl.learning.train_simple import compare, policy_gradient
 from zorplex_rl.policy.load import load_policy
 from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
@@ -46,16 +54,22 @@ def small(**changes) -> SimpleNamespace:
 @pytest.fixture(scope="module")
 def batch(embedded):
     tasks = [task for task in ENV.tasks(("compositional",), 8) for _ in range(4)]
-    return rollout(embedded, [RolloutRequest(t, s) for s, t in enumerate(tasks)], ENV.execute, SAMPLING)
+    return rollout(
+        embedded, [RolloutRequest(t, s) for s, t in enumerate(tasks)], ENV.execute, SAMPLING
+    )
 
 
 @pytest.mark.parametrize("kind", TASK_SPECS)
 @pytest.mark.parametrize("most", [96, 19])
 def test_the_tool_loop_gives_the_engines_episodes_whatever_ends_them(embedded, kind, most):
     tasks, sampling = ENV.tasks((kind,), 5), replace(SAMPLING, max_tokens=most)
-    engine = rollout(embedded, [RolloutRequest(t, s) for s, t in enumerate(tasks)], ENV.execute, sampling)
+    engine = rollout(
+        embedded, [RolloutRequest(t, s) for s, t in enumerate(tasks)], ENV.execute, sampling
+    )
     for seed, found in enumerate(engine):
-        ids, sampled = notebook.Solutions.sample_episode(embedded, tasks[seed], ENV.execute, sampling, seed)
+        ids, sampled = notebook.Solutions.sample_episode(
+            embedded, tasks[seed], ENV.execute, sampling, seed
+        )
         assert (ids, sampled) == (found.token_ids, found.sampled)
         episode = as_episode(embedded, tasks[seed], ids, sampled)
         assert (episode.finish, episode.prompt_ids) == (found.finish, found.prompt_ids)
@@ -98,13 +112,20 @@ def test_the_diagnostics_tell_the_planted_faults_from_the_solution(embedded, bat
 def test_a_push_moves_mass_as_the_softmax_says():
     chances = {"[ANSWER": 0.5, "So": 0.3, "5": 0.196, "7": 0.004}
     for advantage in (-2.0, 0.0, 1.0):
-        after = {bar.name: bar.value for bar in push(chances, "So", advantage, rate=1.0).panels[1].bars}
+        after = {
+            bar.name: bar.value for bar in push(chances, "So", advantage, rate=1.0).panels[1].bars
+        }
         # The logits move by advantage · (1[token] − p).
         before = {"[ANSWER": 0.5, "So": 0.3, "5": 0.196, "all others": 0.004}
         moved = {n: p * 2.718281828 ** (advantage * ((n == "So") - p)) for n, p in before.items()}
-        assert after == pytest.approx({name: value / sum(moved.values()) for name, value in moved.items()})
+        assert after == pytest.approx(
+            {name: value / sum(moved.values()) for name, value in moved.items()}
+        )
     assert "Nothing moves" in push(chances, "So", 0.0).said
-    assert "comes from" in push(chances, "So", 1.0).said and "goes to" in push(chances, "So", -1.0).said
+    assert (
+        "comes from" in push(chances, "So", 1.0).said
+        and "goes to" in push(chances, "So", -1.0).said
+    )
 
 
 def test_where_an_answer_begins_the_policy_chooses_between_the_tag_and_talk(embedded):
@@ -128,18 +149,26 @@ def test_the_question_of_all_cards_is_looked_up_added_and_then_not_answered_in_t
 
 
 @pytest.mark.parametrize(
-    ("looks_up", "adds", "option"), [(16, 4, 0), (4, 16, 1), (16, 16, 2), (4, 4, 3), (7, 4, 3), (0, 0, 3)]
+    ("looks_up", "adds", "option"),
+    [(16, 4, 0), (4, 16, 1), (16, 16, 2), (4, 4, 3), (7, 4, 3), (0, 0, 3)],
 )
-def test_the_real_model_is_better_where_more_answers_turned_right_than_chance_turns(embedded, looks_up, adds, option):
+def test_the_real_model_is_better_where_more_answers_turned_right_than_chance_turns(
+    embedded, looks_up, adds, option
+):
     """Before, 4 of 16 are right; afterwards as many as given."""
 
     def exam(kind, right):
         tasks = ENV.tasks((kind,), 16, "held_out")
         answers = [task.answer if number < right else 0 for number, task in enumerate(tasks)]
         ids = [encode_text(embedded.tokenizer, f"[ANSWER] {answer}\n") for answer in answers]
-        return [as_episode(embedded, task, said, [True] * len(said)) for task, said in zip(tasks, ids, strict=True)]
+        return [
+            as_episode(embedded, task, said, [True] * len(said))
+            for task, said in zip(tasks, ids, strict=True)
+        ]
 
-    marks = [[exam("simple", one), exam("compositional", two)] for one, two in ((4, 4), (looks_up, adds))]
+    marks = [
+        [exam("simple", one), exam("compositional", two)] for one, two in ((4, 4), (looks_up, adds))
+    ]
     assert learned(marks)[0] == option
 
 
@@ -172,15 +201,23 @@ def test_the_learners_two_functions_are_what_trains():
 
     def weights_after(loss_of, **changes):
         policy, config = load_policy(), small(steps=1, **changes)
-        notebook.train(policy, ENV, SAMPLING, config, sampler, loss_of, lambda *step: seen.append(step))
+        notebook.train(
+            policy, ENV, SAMPLING, config, sampler, loss_of, lambda *step: seen.append(step)
+        )
         return torch.nn.utils.parameters_to_vector(policy.model.parameters())
 
     start = torch.nn.utils.parameters_to_vector(load_policy().model.parameters())
     assert torch.equal(
-        weights_after(lambda policy, *batch: 0 * notebook.Solutions.policy_gradient(policy, *batch), prompts=1), start
+        weights_after(
+            lambda policy, *batch: 0 * notebook.Solutions.policy_gradient(policy, *batch), prompts=1
+        ),
+        start,
     )
     assert not torch.equal(weights_after(notebook.Solutions.policy_gradient), start)
-    assert len(asked) == 4 + 16 and [(step, len(episodes)) for step, episodes in seen] == [(1, 4), (1, 16)]
+    assert len(asked) == 4 + 16 and [(step, len(episodes)) for step, episodes in seen] == [
+        (1, 4),
+        (1, 16),
+    ]
 
 
 @pytest.mark.long

@@ -47,11 +47,15 @@ def page() -> Iterator[ModuleType]:
 def healing(page: ModuleType) -> type:
     """The page's pool, with the solutions in its holes."""
     methods = {name: getattr(page.Solutions, name) for name in ("keep_one", "route")}
-    return type("Healing", (page.Pool,), methods | {"retry_delay": staticmethod(page.Solutions.retry_delay)})
+    return type(
+        "Healing", (page.Pool,), methods | {"retry_delay": staticmethod(page.Solutions.retry_delay)}
+    )
 
 
 def kept_by_the_learner(page: ModuleType) -> str:
-    return nb06.pool_file(str(NOTEBOOK), page.Solutions.retry_delay, page.Solutions.keep_one, page.Solutions.route)
+    return nb06.pool_file(
+        str(NOTEBOOK), page.Solutions.retry_delay, page.Solutions.keep_one, page.Solutions.route
+    )
 
 
 def test_both_files_need_monarch_alone(page):
@@ -115,24 +119,42 @@ asyncio.run(main())
 """
 
 
-@pytest.mark.parametrize("file", [pytest.param("the course's", marks=pytest.mark.long), "the learner's"])
-def test_the_file_to_keep_survives_a_kill_and_a_hang_and_does_not_wait_for_what_cannot_start(file, page, tmp_path):
-    text = (EXAMPLES / "pool.py").read_text() if file == "the course's" else kept_by_the_learner(page)
+@pytest.mark.parametrize(
+    "file", [pytest.param("the course's", marks=pytest.mark.long), "the learner's"]
+)
+def test_the_file_to_keep_survives_a_kill_and_a_hang_and_does_not_wait_for_what_cannot_start(
+    file, page, tmp_path
+):
+    text = (
+        (EXAMPLES / "pool.py").read_text() if file == "the course's" else kept_by_the_learner(page)
+    )
     (tmp_path / "kept.py").write_text(text)
     (tmp_path / "program.py").write_text(KEPT)
     without = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
-        [sys.executable, "program.py"], cwd=tmp_path, env=without, capture_output=True, text=True, timeout=300
+        [sys.executable, "program.py"],
+        cwd=tmp_path,
+        env=without,
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     assert "True True\nleft over: none" in done.stdout, (done.stdout, done.stderr[-2000:])
 
 
 @pytest.mark.parametrize("fault", [signal.SIGKILL, signal.SIGSTOP])
-def test_the_pool_of_the_page_answers_or_refuses_every_request_whatever_happens_to_a_replica(page, fault):
-    film, books = asyncio.run(nb06.under_load(healing(page), page.Tool, page.call_for_ever, SMALL, fault))
+def test_the_pool_of_the_page_answers_or_refuses_every_request_whatever_happens_to_a_replica(
+    page, fault
+):
+    film, books = asyncio.run(
+        nb06.under_load(healing(page), page.Tool, page.call_for_ever, SMALL, fault)
+    )
     assert books["look_up"]["failed"] == books["charge"]["done twice"] == 0
     for rows in books.values():
-        assert rows["answered"] > 0 and rows["without any outcome"] == rows["answered, but not done"] == 0
+        assert (
+            rows["answered"] > 0
+            and rows["without any outcome"] == rows["answered, but not done"] == 0
+        )
     assert 0 < film.noticed < film.whole < 30
     assert any(lost for *_, lost in film.legs), "requests were with the dead replica"
 
@@ -196,7 +218,9 @@ def test_where_a_refusal_costs_work_only_jitter_serves_a_crowd(page):
     random.seed(0)
 
     def load(draw):
-        return nb06.all_at_once(lambda failures: page.Solutions.retry_delay(failures, 0.25, 2.0, draw()))
+        return nb06.all_at_once(
+            lambda failures: page.Solutions.retry_delay(failures, 0.25, 2.0, draw())
+        )
 
     assert len(nb06.all_at_once(lambda failures: 0.0)) == 600
     assert len(load(lambda: 1.0)) == 600 and max(load(lambda: 1.0)[1:]) == 100
@@ -211,7 +235,9 @@ ALL_ARE_READY = """
 
 
 @pytest.mark.long
-def test_one_step_through_services_is_undisturbed_by_a_kill_and_a_successor_has_its_weights(tmp_path):
+def test_one_step_through_services_is_undisturbed_by_a_kill_and_a_successor_has_its_weights(
+    tmp_path,
+):
     last = "    versions = await roles.policy.pull.fanout()"
     before, _, after = (EXAMPLES / "service_step.py").read_text().partition(last)
     (tmp_path / "service_step.py").write_text(before + ALL_ARE_READY + last + after)
@@ -234,10 +260,16 @@ def test_one_step_through_services_is_undisturbed_by_a_kill_and_a_successor_has_
 
 @pytest.mark.long
 def test_what_a_service_adds_is_measured():
-    done = subprocess.run([sys.executable, EXAMPLES / "services.py"], capture_output=True, text=True, timeout=180)
-    turns, load = map(int, re.search(r"(\d+) answers/s in turns, (\d+) by load", done.stdout).groups())
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / "services.py"], capture_output=True, text=True, timeout=180
+    )
+    turns, load = map(
+        int, re.search(r"(\d+) answers/s in turns, (\d+) by load", done.stdout).groups()
+    )
     assert load > turns
-    assert all(word in done.stdout for word in ("A bound: of 60", "Sessions: ", "from 1 to 3 replicas"))
+    assert all(
+        word in done.stdout for word in ("A bound: of 60", "Sessions: ", "from 1 to 3 replicas")
+    )
 
 
 @pytest.mark.long

@@ -37,13 +37,17 @@ def notebook() -> Iterator[ModuleType]:
 
 
 def shown(*names: str) -> ast.Module:
-    found = [node for node in ast.parse(PATH.read_text()).body if getattr(node, "name", "") in names]
+    found = [
+        node for node in ast.parse(PATH.read_text()).body if getattr(node, "name", "") in names
+    ]
     assert len(found) == len(names)
     return ast.Module([*found], [])
 
 
 def test_publish_and_read_have_at_most_20_lines_and_no_finished_read_is_visible():
-    (read,) = (node for node in minutes.solutions_of(ast.parse(PATH.read_text())) if node.name == "read")
+    (read,) = (
+        node for node in minutes.solutions_of(ast.parse(PATH.read_text())) if node.name == "read"
+    )
     assert 0 < minutes.visible_lines(shown("publish")) + minutes._lines_of([read]) <= 20
     assert minutes.visible_lines(shown("read")) == minutes.visible_lines(shown("newest_slot")) == 2
     assert minutes.visible_lines(shown("Solutions")) == 0
@@ -58,7 +62,10 @@ def test_what_the_page_publishes_is_what_the_package_publishes_bit_for_bit(noteb
         notebook.publish(ours, weights, version)
         theirs.publish({"w": weights}, version)
         assert ours.headers.equal(theirs.headers)
-        assert all(mine.equal(slot.view(torch.float32)) for mine, slot in zip(ours.slots, theirs.slots, strict=True))
+        assert all(
+            mine.equal(slot.view(torch.float32))
+            for mine, slot in zip(ours.slots, theirs.slots, strict=True)
+        )
 
 
 @pytest.mark.parametrize("version_first", [False, True])
@@ -118,7 +125,9 @@ def test_the_readers_reader_is_raced_on_the_real_ring(notebook, monkeypatch):
     """The solution lets nothing through; one that does not look again does, with the same process."""
 
     async def both():
-        async with nb07_torn.processes(writer=(nb07_torn.RestlessWriter, nb07_torn.layers, 16)) as writers:
+        async with nb07_torn.processes(
+            writer=(nb07_torn.RestlessWriter, nb07_torn.layers, 16)
+        ) as writers:
             monkeypatch.setattr(nb07_torn, "processes", lambda **wanted: nullcontext(writers))
             readers = notebook.Solutions.read, keeping_to_its_first_look
             return [await nb07_torn.race_from_afar(reader, 16, 20) for reader in readers]
@@ -130,7 +139,9 @@ def test_the_readers_reader_is_raced_on_the_real_ring(notebook, monkeypatch):
 
 
 def test_pushing_is_pulling_and_one_line_more():
-    pulling, pushing = (ast.unparse(shown(name).body[0].body).splitlines() for name in ("pulling", "pushing"))
+    pulling, pushing = (
+        ast.unparse(shown(name).body[0].body).splitlines() for name in ("pulling", "pushing")
+    )
     assert pushing[: len(pulling)] == pulling
     assert len(pushing) == len(pulling) + 1
 
@@ -157,7 +168,9 @@ def test_the_trainer_that_pushes_waits_for_every_generator(notebook):
         await asyncio.sleep(0.01)
         order.append("taken")
 
-    trainer = SimpleNamespace(step=SimpleNamespace(call_one=lambda version: Call(lambda: step(version))))
+    trainer = SimpleNamespace(
+        step=SimpleNamespace(call_one=lambda version: Call(lambda: step(version)))
+    )
     slow = SimpleNamespace(take=SimpleNamespace(call_one=lambda: Call(take)))
     asyncio.run(notebook.pushing(trainer, [slow], (1, 2)))
     assert order == [1, "taken", 2, "taken"]
@@ -180,7 +193,9 @@ def test_runs_from_its_first_cell_to_its_last():
         "handles=[*handle_bytes.values()], waited=waited_for_busy, backend=backend,"
         "protocols={name: [run.step, run.ages] for name, run in protocols.items()})",
     )
-    assert max(found["handles"]) < 2 * min(found["handles"]), "a handle does not grow with its memory"
+    assert max(found["handles"]) < 2 * min(found["handles"]), (
+        "a handle does not grow with its memory"
+    )
     assert "message" in found["waited"]
     assert found["waits"]["message"]["busy"] > 1.3 > found["waits"]["RDMABuffer"]["busy"]
     if found["backend"] != "ibverbs":
@@ -197,4 +212,6 @@ def test_runs_from_its_first_cell_to_its_last():
     assert set(found["careful"]) == {"whole"}
     assert set(found["afar"]) <= {"whole", "given up"}
     assert all(step > 0 for step, _ in found["protocols"].values())
-    assert all(min(ages, default=0) >= 0 for _, both in found["protocols"].values() for ages in both)
+    assert all(
+        min(ages, default=0) >= 0 for _, both in found["protocols"].values() for ages in both
+    )

@@ -38,32 +38,51 @@ def notebook() -> Iterator[ModuleType]:
 
 def shardings(*meshes: tuple[int, ...]) -> list[Sharding]:
     placed = (Shard(0), Shard(1), Replicate())
-    return [Sharding(mesh, chosen) for mesh in meshes for chosen in itertools.product(placed, repeat=len(mesh))]
+    return [
+        Sharding(mesh, chosen)
+        for mesh in meshes
+        for chosen in itertools.product(placed, repeat=len(mesh))
+    ]
 
 
 def test_the_planner_on_the_page_has_at_most_25_lines_and_no_finished_pieces_is_visible():
     shown = ast.parse(written_out_as_shown("box", "inside", "planned"))
-    solutions = [node for node in ast.parse(PATH.read_text()).body if getattr(node, "name", "") == "Solutions"]
+    solutions = [
+        node
+        for node in ast.parse(PATH.read_text()).body
+        if getattr(node, "name", "") == "Solutions"
+    ]
     assert minutes.visible_lines(shown) <= 25
     assert len(solutions) == 1 and minutes.visible_lines(ast.Module(solutions, [])) == 0
 
 
 def written_out_as_shown(*names: str) -> str:
-    found = [node for node in ast.parse(PATH.read_text()).body if getattr(node, "name", "") in names]
-    assert all(ast.unparse(decorator) == "app.function" for node in found for decorator in node.decorator_list)
+    found = [
+        node for node in ast.parse(PATH.read_text()).body if getattr(node, "name", "") in names
+    ]
+    assert all(
+        ast.unparse(decorator) == "app.function"
+        for node in found
+        for decorator in node.decorator_list
+    )
     return "\n\n".join(map(ast.unparse, found))
 
 
 @pytest.mark.parametrize("shape", [(6, 4), (9, 2), (1, 5), (7, 7)])
 def test_the_planner_on_the_page_makes_the_packages_plans(notebook, shape):
-    for held, wanted in itertools.product(shardings((1,), (3,), (2, 2)), shardings((2,), (4,), (2, 2))):
+    for held, wanted in itertools.product(
+        shardings((1,), (3,), (2, 2)), shardings((2,), (4,), (2, 2))
+    ):
         sent = dict.fromkeys(range(held.ranks), 0)
         found = notebook.planned(notebook.Solutions.pieces, shape, held, wanted, 4, sent)
         assert tuple(found) == plan(shape, held, wanted, itemsize=4)
 
 
 def described(*shapes: tuple[int, ...], sharding: Sharding) -> dict[str, ShardedWeight]:
-    return {str(number): ShardedWeight(shape, torch.float32, sharding) for number, shape in enumerate(shapes)}
+    return {
+        str(number): ShardedWeight(shape, torch.float32, sharding)
+        for number, shape in enumerate(shapes)
+    }
 
 
 FSDP = described((8, 6), (5, 3), (4,), sharding=Sharding((2,), (Shard(0),)))
@@ -77,7 +96,9 @@ def everything_twice(solution):
 def only_from_rank_0(held, wanted, sent):
     return [
         (0, part)
-        for part in [tuple((max(a, c), min(b, d)) for (a, b), (c, d) in zip(held[0], wanted, strict=True))]
+        for part in [
+            tuple((max(a, c), min(b, d)) for (a, b), (c, d) in zip(held[0], wanted, strict=True))
+        ]
         if all(a < b for a, b in part)
     ]
 
@@ -91,9 +112,9 @@ def test_the_readers_pieces_make_the_plan(notebook):
 
     least = minimum_bytes(plan_model(FSDP, COPIES))
     assert bytes_of(notebook.Solutions.pieces) == least
-    assert notebook.plan_with(notebook.Solutions.pieces, COPIES, FSDP) == plan_model(COPIES, FSDP), (
-        "copies share the work"
-    )
+    assert notebook.plan_with(notebook.Solutions.pieces, COPIES, FSDP) == plan_model(
+        COPIES, FSDP
+    ), "copies share the work"
     assert bytes_of(everything_twice(notebook.Solutions.pieces)) == 2 * least
     assert bytes_of(only_from_rank_0) < least
 
@@ -107,8 +128,18 @@ def test_more_ranks_than_heads_hold_the_same_head_each_whole(notebook):
     found = notebook.describe_on(SimpleNamespace(model=attention), tp=4)
     key, query = found["k_proj.weight"], found["q_proj.weight"]
     assert [local_box(key.shape, key.sharding, rank).sizes for rank in range(4)] == [(size, 64)] * 4
-    assert [local_box(key.shape, key.sharding, rank).offsets[0] for rank in range(4)] == [0, 0, size, size]
-    assert [local_box(query.shape, query.sharding, rank).offsets[0] for rank in range(4)] == [0, 16, 32, 48]
+    assert [local_box(key.shape, key.sharding, rank).offsets[0] for rank in range(4)] == [
+        0,
+        0,
+        size,
+        size,
+    ]
+    assert [local_box(query.shape, query.sharding, rank).offsets[0] for rank in range(4)] == [
+        0,
+        16,
+        32,
+        48,
+    ]
 
 
 @pytest.mark.long
@@ -120,7 +151,8 @@ def test_real_shards_arrive_as_the_readers_plan_says(notebook, monkeypatch):
         async with notebook.two_meshes(ranks=2) as meshes:
             monkeypatch.setattr(notebook, "two_meshes", lambda ranks: nullcontext(meshes))
             return [
-                await notebook.move_shards(config, pieces) for pieces in (notebook.Solutions.pieces, only_from_rank_0)
+                await notebook.move_shards(config, pieces)
+                for pieces in (notebook.Solutions.pieces, only_from_rank_0)
             ]
 
     right, wrong = asyncio.run(both())

@@ -81,8 +81,16 @@ def driven_by(rule, loop=None, steps: int = 6, per_step: int = 3, max_lag: int =
 
     async def run():
         async with asyncio.timeout(20), asyncio.TaskGroup() as both:
-            both.create_task(notebook.generate(stage.generator, rule, ready, newest, news, steps, per_step, max_lag))
-            both.create_task(loop(stage.trainer, ready, newest, news, steps, per_step, lambda step, metrics: None))
+            both.create_task(
+                notebook.generate(
+                    stage.generator, rule, ready, newest, news, steps, per_step, max_lag
+                )
+            )
+            both.create_task(
+                loop(
+                    stage.trainer, ready, newest, news, steps, per_step, lambda step, metrics: None
+                )
+            )
 
     asyncio.run(run())
     return stage
@@ -111,7 +119,9 @@ def test_the_rule_admits_what_the_packages_replay_buffer_admits(max_lag):
     for step in range(8):
         for version in (max(0, step - max_lag), step):
             admitted = buffer.admit(version, 400)
-            assert len(admitted) == max(0, notebook.Solutions.may_start(version, started, per_step, max_lag))
+            assert len(admitted) == max(
+                0, notebook.Solutions.may_start(version, started, per_step, max_lag)
+            )
             on_the_way += [(started + place, version) for place in range(len(admitted))]
             started += len(admitted)
         for number, begun in on_the_way:
@@ -173,11 +183,22 @@ def test_at_max_lag_0_two_steps_give_the_weights_of_the_packages_controller_bit_
 def test_runs_from_its_first_cell_to_its_last(monkeypatch, tmp_path):
     monkeypatch.setenv("ZORPLEX_CACHE", str(tmp_path))
     config = settings(
-        prompts=3, samples=4, steps=5, lags=(0, 2), tool_seconds=0.02, eval_tasks=8, busy_steps=3, killed_steps=8
+        prompts=3,
+        samples=4,
+        steps=5,
+        lags=(0, 2),
+        tool_seconds=0.02,
+        eval_tasks=8,
+        busy_steps=3,
+        killed_steps=8,
     )
     _, values = notebook.app.run(defs={"config": config})
     assert "the course's" in values["whose_rule"] and "the course's" in values["whose_loop"]
-    assert all(found.oldest <= lag for runs in (values["slow"], values["busy"]) for lag, found in runs.items())
+    assert all(
+        found.oldest <= lag
+        for runs in (values["slow"], values["busy"])
+        for lag, found in runs.items()
+    )
     books = values["books"]
     assert books.each_once and books.started == books.trained + books.lost + books.stale
     assert len(values["native_errors"]) <= 20

@@ -71,14 +71,29 @@ def test_the_gradient_of_the_other_kl_is_told_as_that():
 
 def test_the_recorded_runs_begin_as_this_page_trains():
     """The whole runs give the recorded numbers, too; two steps of them are quick."""
-    config, found = settings(), json.loads((ROOT / "benchmarks" / "shaped_rewards.json").read_text())
-    assert found["conditions"] == {"steps": config.hack_steps, "learning_rate": config.learning_rate, "seed": 0}
-    run = next(run for run in found["runs"] if (run["bonus"], run["penalty"]) == (config.hack_bonus, 0.0))
+    config, found = (
+        settings(),
+        json.loads((ROOT / "benchmarks" / "shaped_rewards.json").read_text()),
+    )
+    assert found["conditions"] == {
+        "steps": config.hack_steps,
+        "learning_rate": config.learning_rate,
+        "seed": 0,
+    }
+    run = next(
+        run for run in found["runs"] if (run["bonus"], run["penalty"]) == (config.hack_bonus, 0.0)
+    )
     steps = list(notebook.train(config, notebook.shaped(config.hack_bonus), 2))
     assert [step.reward for step in steps] == pytest.approx(run["reward"][:2], abs=0.05)
-    assert [accuracy(step.episodes) for step in steps] == pytest.approx(run["accuracy"][:2], abs=0.05)
-    apart = [notebook.Solutions.kl(*nb08b.tokens_of(step.episodes, step.before)).item() for step in steps]
-    assert apart[0] == pytest.approx(0, abs=1e-4) and apart[1] > 1e-5, "the first episodes are the reference's own"
+    assert [accuracy(step.episodes) for step in steps] == pytest.approx(
+        run["accuracy"][:2], abs=0.05
+    )
+    apart = [
+        notebook.Solutions.kl(*nb08b.tokens_of(step.episodes, step.before)).item() for step in steps
+    ]
+    assert apart[0] == pytest.approx(0, abs=1e-4) and apart[1] > 1e-5, (
+        "the first episodes are the reference's own"
+    )
 
 
 def test_the_recorded_runs_show_what_the_page_says_of_them():
@@ -86,13 +101,22 @@ def test_the_recorded_runs_show_what_the_page_says_of_them():
     found = {(run["bonus"], run["penalty"]): run for run in runs}
     assert len(found) == len({bonus for bonus, _ in found}) * len({penalty for _, penalty in found})
     hacked, harmless = found[config.hack_bonus, 0.0], found[0.0, 0.0]
-    assert hacked["reward"][-1] > hacked["reward"][0] and hacked["accuracy"][-1] < hacked["accuracy"][0] - 0.2
+    assert (
+        hacked["reward"][-1] > hacked["reward"][0]
+        and hacked["accuracy"][-1] < hacked["accuracy"][0] - 0.2
+    )
     held = found[config.hack_bonus, config.hack_penalty]
-    assert fmean(held["kl"][-3:]) < 0.5 * fmean(hacked["kl"][-3:]), "the page's weight holds the policy back"
+    assert fmean(held["kl"][-3:]) < 0.5 * fmean(hacked["kl"][-3:]), (
+        "the page's weight holds the policy back"
+    )
     assert max(penalty for _, penalty in found) == config.hack_penalty
     strict = found[0.0, config.hack_penalty]
-    assert strict["accuracy"][-1] < harmless["accuracy"][-1] - 0.2, "it holds back honest learning too"
-    assert harmless["kl"][-1] > 0.5 * hacked["kl"][-1], "KL alone does not tell learning from a hack"
+    assert strict["accuracy"][-1] < harmless["accuracy"][-1] - 0.2, (
+        "it holds back honest learning too"
+    )
+    assert harmless["kl"][-1] > 0.5 * hacked["kl"][-1], (
+        "KL alone does not tell learning from a hack"
+    )
 
 
 @pytest.mark.long
@@ -107,6 +131,9 @@ def test_runs_from_its_first_cell_to_its_last():
     assert list(values["passes"]["before"]) == [1, 2, 8]
     assert len(values["entropies"]) == 3 and all(map(math.isfinite, values["entropies"]))
     assert set(values["kinds"]) == {"simple", "multi_step", "recursive"}
-    assert {penalty: len(rows) for penalty, rows in values["hacked"].items()} == {0.0: 2, config.hack_penalty: 2}
+    assert {penalty: len(rows) for penalty, rows in values["hacked"].items()} == {
+        0.0: 2,
+        config.hack_penalty: 2,
+    }
     gain = values["new"][0].accuracy - values["old"][0].accuracy
     assert sum(values["lost"]) == pytest.approx(gain), "what mistakes lose, right answers gain"

@@ -38,17 +38,25 @@ def test_the_clipped_loss_is_the_package_s_grpo():
     for seed in range(5):
         arguments = nb09.draw_batch(random.Random(seed))
         theirs, _ = policy_loss(LOSSES["grpo"], LossInputs(*arguments))
-        assert notebook.Solutions.clipped(*arguments).item() == pytest.approx(theirs.item(), rel=1e-5)
+        assert notebook.Solutions.clipped(*arguments).item() == pytest.approx(
+            theirs.item(), rel=1e-5
+        )
         theirs, _ = policy_loss(LOSSES["reinforce"], LossInputs(*arguments))
         assert notebook.plain(*arguments).item() == pytest.approx(theirs.item(), rel=1e-5)
 
 
 def test_the_page_s_loop_is_the_package_s():
-    conditions = replace(Conditions(), steps=2, prompts=2, samples=4, held_out_tasks=1, learning_rate=8e-4)
-    mine = weights_of(notebook.train_on_old_data(notebook.plain, 1, conditions, 0, 2, lambda *_: None))
+    conditions = replace(
+        Conditions(), steps=2, prompts=2, samples=4, held_out_tasks=1, learning_rate=8e-4
+    )
+    mine = weights_of(
+        notebook.train_on_old_data(notebook.plain, 1, conditions, 0, 2, lambda *_: None)
+    )
     packaged: dict = {}
     train_with_lag(
-        Trial("reinforce", 1, 0), conditions, watch=lambda learner, _: packaged.update(weights_of(learner.policy))
+        Trial("reinforce", 1, 0),
+        conditions,
+        watch=lambda learner, _: packaged.update(weights_of(learner.policy)),
     )
     # The package's AdamW is the fused one, which rounds otherwise.
     assert max((mine[name] - packaged[name]).abs().max().item() for name in mine) < 1e-5
@@ -59,13 +67,17 @@ def test_the_recorded_runs_are_those_that_the_page_begins():
     assert study.conditions["steps"] == config.schedule_steps
     assert study.conditions["eval_tasks"] == config.eval_tasks
     assert study.conditions["policy"] == config.policy
-    assert ("reinforce", config.lag, config.learning_rate, config.seed) in {row.key for row in study.rows}
+    assert ("reinforce", config.lag, config.learning_rate, config.seed) in {
+        row.key for row in study.rows
+    }
 
 
 def test_at_this_rate_old_data_alone_are_to_blame_and_clipping_mends_it():
     """The control, on fresh data, learns; with the rate twice as high it would not."""
     config, study = recorded()
-    mean = {(cell.loss, cell.lag, cell.learning_rate): cell.accuracy for cell in study.cells(seeds=3)}
+    mean = {
+        (cell.loss, cell.lag, cell.learning_rate): cell.accuracy for cell in study.cells(seeds=3)
+    }
     assert mean["reinforce", 0, config.learning_rate] > 0.9
     assert mean["reinforce", config.lag, config.learning_rate] < 0.3
     assert mean["grpo", config.lag, config.learning_rate] > 0.9
@@ -81,7 +93,9 @@ def one_step() -> Callable[..., float]:
 
         def favour(policy, batches) -> float:
             with torch.no_grad():
-                return sum((b.advantage @ token_logprobs(policy, b)[0]).sum().item() for b in batches)
+                return sum(
+                    (b.advantage @ token_logprobs(policy, b)[0]).sum().item() for b in batches
+                )
 
         def watch(step, policy, batches):
             seen.extend((batches, favour(policy, batches)))
@@ -106,7 +120,9 @@ def test_the_sample_sizes_are_the_package_s():
     rows = [torch.tensor([0.1, -0.4]), torch.tensor([0.7]), torch.tensor([0.0, 0.2, -1.0])]
     tokens, episodes = notebook.sample_sizes(rows)
     assert tokens == pytest.approx(effective_sample_size(torch.cat(rows).exp()))
-    assert episodes == pytest.approx(effective_sample_size(torch.stack([row.sum() for row in rows]).exp()))
+    assert episodes == pytest.approx(
+        effective_sample_size(torch.stack([row.sum() for row in rows]).exp())
+    )
 
 
 @pytest.mark.long

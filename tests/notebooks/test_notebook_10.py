@@ -21,12 +21,24 @@ PATH = Path(__file__).parents[2] / "notebooks" / "10_scaling_out.py"
 notebook = Later(PATH)
 SHAPES = [
     ModelShape(layers=2, hidden=64, heads=4, kv_heads=2, intermediate=96, vocabulary=500),
-    ModelShape(layers=3, hidden=48, heads=6, kv_heads=6, intermediate=100, vocabulary=333, tied=False),
+    ModelShape(
+        layers=3, hidden=48, heads=6, kv_heads=6, intermediate=100, vocabulary=333, tied=False
+    ),
     MODELS["7B"],
 ]
 WORKS = [
     Workload(100, 64, prompts=4, group_size=4, tasks=4, evaluated=0),
-    Workload(30, 9, prompts=2, group_size=3, slots=5, tasks=2, evaluated=0, dtype="bfloat16", transfer="bfloat16"),
+    Workload(
+        30,
+        9,
+        prompts=2,
+        group_size=3,
+        slots=5,
+        tasks=2,
+        evaluated=0,
+        dtype="bfloat16",
+        transfer="bfloat16",
+    ),
 ]
 
 
@@ -59,7 +71,10 @@ def test_what_is_recomputed_is_not_kept():
     whole, inputs = (notebook.activation_bytes(shape, batch, 2, again) for again in (False, True))
     one_layer = replace(shape, layers=1)
     tokens = 512 + 2047
-    assert inputs == notebook.activation_bytes(one_layer, batch, 2) + shape.layers * 2 * shape.hidden * tokens
+    assert (
+        inputs
+        == notebook.activation_bytes(one_layer, batch, 2) + shape.layers * 2 * shape.hidden * tokens
+    )
     assert whole > 10 * inputs
 
 
@@ -72,7 +87,9 @@ def test_72b_fits_512_gpus_only_if_activations_are_recomputed():
 
 
 def best_split(found: list[Split]) -> Split | None:
-    return min((split for split in found if split.fits), key=lambda split: split.seconds, default=None)
+    return min(
+        (split for split in found if split.fits), key=lambda split: split.seconds, default=None
+    )
 
 
 @pytest.mark.parametrize("model", ["0.5B", "7B", "72B"])
@@ -114,5 +131,7 @@ def settings() -> SimpleNamespace:
 
 
 def cell_with(text: str):
-    (found,) = [cell for cell in notebook.app._cell_manager.cells() if cell and text in cell._cell.code]
+    (found,) = [
+        cell for cell in notebook.app._cell_manager.cells() if cell and text in cell._cell.code
+    ]
     return found

@@ -29,7 +29,12 @@ def test_the_drawing_asks_what_the_solution_asks():
     leaves = ["leave it", "mask", "lower the rate", "clip"]
     assert [told.index(leaf) for leaf in leaves] == sorted(told.index(leaf) for leaf in leaves)
     advise, ill, well = notebook.Solutions.advise, [0.9, 0.1], [0.1, 0.9]
-    found = [advise(well, ill, [1.0]), advise(ill, ill, [1.0]), advise(ill, ill, [0.0]), advise(ill, well, [0.0])]
+    found = [
+        advise(well, ill, [1.0]),
+        advise(ill, ill, [1.0]),
+        advise(ill, ill, [0.0]),
+        advise(ill, well, [0.0]),
+    ]
     assert found == leaves
 
 
@@ -47,17 +52,29 @@ def test_the_page_counts_what_the_log_says_of_the_alarm():
 
 def test_the_forecast_is_the_package_s():
     for lag, rate in ((16, 2e-4), (8, 4e-4), (3, 8e-4)):
-        assert notebook.Solutions.forecast(lag, rate, alarm.RATE) == pytest.approx(alarm.alike(lag, rate))
+        assert notebook.Solutions.forecast(lag, rate, alarm.RATE) == pytest.approx(
+            alarm.alike(lag, rate)
+        )
 
 
 def test_wrong_records_are_a_share_of_the_sampled_tokens_and_known_to_the_last():
     noise: list[float] = []
     spoil = notebook.wrong_records(0.1, 5.0, noise)
-    episodes = [SimpleNamespace(sampled=[True, False] * 500, logprobs=[-1.0] * 1000) for _ in range(4)]
+    episodes = [
+        SimpleNamespace(sampled=[True, False] * 500, logprobs=[-1.0] * 1000) for _ in range(4)
+    ]
     spoil(episodes)
-    assert sum(wrong != 0 for wrong in noise) / len(noise) == pytest.approx(0.1, abs=0.02) and len(noise) == 2000
+    assert (
+        sum(wrong != 0 for wrong in noise) / len(noise) == pytest.approx(0.1, abs=0.02)
+        and len(noise) == 2000
+    )
     assert stdev(wrong for wrong in noise if wrong) == pytest.approx(5.0, rel=0.15)
-    recorded = [logp for e in episodes for logp, sampled in zip(e.logprobs, e.sampled, strict=True) if sampled]
+    recorded = [
+        logp
+        for e in episodes
+        for logp, sampled in zip(e.logprobs, e.sampled, strict=True)
+        if sampled
+    ]
     assert [-1.0 - logp for logp in recorded] == pytest.approx(noise)
     assert {e.logprobs[1] for e in episodes} == {-1.0}
 
@@ -76,8 +93,18 @@ def test_cispo_collapses_at_lag_32_by_the_rule_of_the_log_and_lag_8_is_undecided
 def test_the_live_runs_are_those_of_the_study_that_confirmed_them():
     confirmed = read_study(ROOT / "benchmarks" / "confirmed_20.jsonl")
     ours = settings().study
-    alike = ("steps", "schedule_steps", "prompts", "samples", "updates_per_batch", "max_tokens", "policy")
-    assert {name: confirmed.conditions[name] for name in alike} == {name: getattr(ours, name) for name in alike}
+    alike = (
+        "steps",
+        "schedule_steps",
+        "prompts",
+        "samples",
+        "updates_per_batch",
+        "max_tokens",
+        "policy",
+    )
+    assert {name: confirmed.conditions[name] for name in alike} == {
+        name: getattr(ours, name) for name in alike
+    }
     seed = settings().fallen_seed
     runs = {("reinforce", settings().old), ("reinforce", 0), ("grpo", settings().old)}
     assert {(*run, ours.learning_rate, seed) for run in runs} <= {row.key for row in confirmed.rows}
@@ -89,7 +116,9 @@ def test_the_live_runs_are_those_of_the_study_that_confirmed_them():
 @pytest.mark.long
 def test_runs_from_its_first_cell_to_its_last():
     small = {"steps": 4, "eval_tasks": 8, "prompts": 2, "samples": 4}
-    study = notebook.lab.Conditions(steps=3, schedule_steps=6, learning_rate=3e-4, held_out_tasks=8, prompts=2)
+    study = notebook.lab.Conditions(
+        steps=3, schedule_steps=6, learning_rate=3e-4, held_out_tasks=8, prompts=2
+    )
     config = SimpleNamespace(**vars(settings()) | small | {"study": study})
     _, values = notebook.app.run(defs={"config": config})
     assert values["unchanged"].is_equal

@@ -25,12 +25,27 @@ every_notebook = pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path:
 
 
 def checks_of(notebook: Path) -> list[str]:
-    found = [node for node in ast.parse(notebook.read_text()).body if getattr(node, "name", "") == "Solutions"]
-    return [node.name for cell in found for node in cell.body if getattr(node, "name", "").startswith("check_")]
+    found = [
+        node
+        for node in ast.parse(notebook.read_text()).body
+        if getattr(node, "name", "") == "Solutions"
+    ]
+    return [
+        node.name
+        for cell in found
+        for node in cell.body
+        if getattr(node, "name", "").startswith("check_")
+    ]
 
 
-EXERCISES = [(notebook, name.removeprefix("check_")) for notebook in NOTEBOOKS for name in checks_of(notebook)]
-every_exercise = pytest.mark.parametrize(("notebook", "name"), EXERCISES, ids=[f"{n.stem}:{e}" for n, e in EXERCISES])
+EXERCISES = [
+    (notebook, name.removeprefix("check_"))
+    for notebook in NOTEBOOKS
+    for name in checks_of(notebook)
+]
+every_exercise = pytest.mark.parametrize(
+    ("notebook", "name"), EXERCISES, ids=[f"{n.stem}:{e}" for n, e in EXERCISES]
+)
 
 
 @cache
@@ -67,7 +82,9 @@ def parts_of(notebook: Path, name: str) -> tuple:
 
 @every_notebook
 def test_a_notebook_says_what_it_needs_so_that_uv_opens_it_from_a_clone(notebook):
-    header = tomllib.loads(re.match(r"# /// script\n((?:# .*\n)+)# ///\n", notebook.read_text())[1].replace("# ", ""))
+    header = tomllib.loads(
+        re.match(r"# /// script\n((?:# .*\n)+)# ///\n", notebook.read_text())[1].replace("# ", "")
+    )
     source = notebook.parent / header["tool"]["uv"]["sources"]["zorplex-rl"]["path"]
     project = tomllib.loads((source / "pyproject.toml").read_text())["project"]
     assert header["dependencies"] == ["marimo", project["name"]]
@@ -80,11 +97,15 @@ def test_a_notebook_has_three_exercises_or_more(notebook):
 
 
 @every_notebook
-def test_writing_an_exercise_or_pressing_a_button_runs_no_cell_without_the_results_that_it_needs(notebook):
+def test_writing_an_exercise_or_pressing_a_button_runs_no_cell_without_the_results_that_it_needs(
+    notebook,
+):
     """marimo runs all that depends on it, and what comes from another cell that waits is not there yet."""
     graph = InternalApp(load(notebook).app).graph
     cells = graph.cells
-    waiting = {i for i, cell in cells.items() if re.search(r"lesson\.(wait_for|needs)\(", cell.code)}
+    waiting = {
+        i for i, cell in cells.items() if re.search(r"lesson\.(wait_for|needs)\(", cell.code)
+    }
     behind = {i: set(graph.descendants(i)) for i in cells}
     names = [name for found, name in EXERCISES if found == notebook]
     for written in waiting | {i for i, cell in cells.items() if cell.defs & set(names)}:
@@ -124,7 +145,9 @@ def test_the_course_starts_at_05_and_names_the_first_notebook_for_those_who_need
     ):
         (tmp_path / name).write_text(f'app = marimo.App(app_title="{title}")\n')
     start = lesson.links(str(tmp_path / "05_c.py")).text
-    assert "The course starts here. If actors are new to you, first: <strong>Actors</strong>" in start
+    assert (
+        "The course starts here. If actors are new to you, first: <strong>Actors</strong>" in start
+    )
     assert "Shards" not in start and "Next: <strong>Write</strong>" in start
     assert "With two hours only, next: <strong>Loop</strong>" in start
     assert "Before this: <strong>RL</strong>" in lesson.links(str(tmp_path / "05b_c.py")).text
@@ -134,7 +157,9 @@ def test_the_course_starts_at_05_and_names_the_first_notebook_for_those_who_need
 
 
 def test_a_table_has_a_caption_and_puts_numbers_on_the_right():
-    said = lesson.table("Times", [{"kind": "simple", "seconds": "0.12"}, {"kind": "recursive", "seconds": "1.30"}]).text
+    said = lesson.table(
+        "Times", [{"kind": "simple", "seconds": "0.12"}, {"kind": "recursive", "seconds": "1.30"}]
+    ).text
     assert "<caption>Times</caption>" in said
     assert '<td class="number">0.12</td>' in said
     assert "<td>simple</td>" in said
@@ -144,6 +169,14 @@ def test_a_table_has_a_caption_and_puts_numbers_on_the_right():
 def test_what_is_computed_becomes_markup_in_one_place_only(notebook):
     """``mo.md`` and ``mo.Html`` let HTML through: a notebook gives them nothing that it has not
     written itself."""
-    calls = [node for node in ast.walk(ast.parse(notebook.read_text())) if isinstance(node, ast.Call)]
-    passed = [call for call in calls if ast.unparse(call.func) in ("mo.md", "mo.Html", "mo.as_html", "mo.iframe")]
-    assert [ast.unparse(call) for call in passed if not isinstance(call.args[0], ast.Constant)] == []
+    calls = [
+        node for node in ast.walk(ast.parse(notebook.read_text())) if isinstance(node, ast.Call)
+    ]
+    passed = [
+        call
+        for call in calls
+        if ast.unparse(call.func) in ("mo.md", "mo.Html", "mo.as_html", "mo.iframe")
+    ]
+    assert [
+        ast.unparse(call) for call in passed if not isinstance(call.args[0], ast.Constant)
+    ] == []

@@ -24,10 +24,17 @@ def sizes_of(clusters: int) -> dict[str, tuple[int, ...]]:
     mixed = np.random.default_rng(clusters).integers(1, 17, clusters).tolist()
     large = max(1, clusters // 10)
     skewed = (16,) * large + (1,) * (clusters - large)
-    return {"one": (1,) * clusters, "sixteen": (16,) * clusters, "mixed": tuple(mixed), "skewed": skewed}
+    return {
+        "one": (1,) * clusters,
+        "sixteen": (16,) * clusters,
+        "mixed": tuple(mixed),
+        "skewed": skewed,
+    }
 
 
-def successes(rng: np.random.Generator, sizes: np.ndarray, share: float, correlation: float, alike: bool) -> np.ndarray:
+def successes(
+    rng: np.random.Generator, sizes: np.ndarray, share: float, correlation: float, alike: bool
+) -> np.ndarray:
     """Successes [SIMULATED] of all trials. In a cluster with its own, beta-distributed share they
     correlate; or some clusters are all alike."""
     shape = (SIMULATED, len(sizes))
@@ -37,15 +44,23 @@ def successes(rng: np.random.Generator, sizes: np.ndarray, share: float, correla
     if correlation == 0 or share == 1:
         return rng.binomial(sizes, share, shape).sum(1)
     if alike:
-        return np.where(rng.random(shape) < correlation, same, rng.binomial(sizes, share, shape)).sum(1)
+        return np.where(
+            rng.random(shape) < correlation, same, rng.binomial(sizes, share, shape)
+        ).sum(1)
     spread = (1 - correlation) / correlation
     return rng.binomial(sizes, rng.beta(share * spread, (1 - share) * spread, shape)).sum(1)
 
 
 @pytest.mark.parametrize("clusters", [1, 3, 16, 60])
-def test_an_interval_of_95_percent_covers_the_share_in_more_than_90_of_100_cases_everywhere(clusters):
+def test_an_interval_of_95_percent_covers_the_share_in_more_than_90_of_100_cases_everywhere(
+    clusters,
+):
     for name, sizes in sizes_of(clusters).items():
-        rng, trials, names = np.random.default_rng([clusters, len(name)]), sum(sizes), np.repeat(range(clusters), sizes)
+        rng, trials, names = (
+            np.random.default_rng([clusters, len(name)]),
+            sum(sizes),
+            np.repeat(range(clusters), sizes),
+        )
 
         @cache
         def interval(
@@ -65,12 +80,16 @@ def test_an_interval_of_95_percent_covers_the_share_in_more_than_90_of_100_cases
 def test_trials_of_clusters_of_their_own_have_the_exact_interval(right, trials):
     outcomes = [index < right for index in range(trials)]
     found = stats.binomtest(right, trials).proportion_ci(0.95, method="exact")
-    assert clustered_interval(outcomes, range(trials)) == pytest.approx((found.low, found.high), abs=1e-12)
+    assert clustered_interval(outcomes, range(trials)) == pytest.approx(
+        (found.low, found.high), abs=1e-12
+    )
 
 
 def test_a_cluster_counts_as_one_trial_and_a_few_large_ones_are_not_taken_for_many():
     outcomes = [True] * 100 + [False] * 100
-    assert clustered_interval(outcomes, [i // 10 for i in range(200)]) == pytest.approx(exact_interval(10, 20))
+    assert clustered_interval(outcomes, [i // 10 for i in range(200)]) == pytest.approx(
+        exact_interval(10, 20)
+    )
     assert clustered_interval(outcomes, ["one"] * 200) == pytest.approx(exact_interval(0.5, 1))
     few = clustered_interval(outcomes, [max(0, i - 100) for i in range(200)])
     assert few[1] - few[0] > 0.85
@@ -78,14 +97,20 @@ def test_a_cluster_counts_as_one_trial_and_a_few_large_ones_are_not_taken_for_ma
 
 def episode(word: str, right: bool) -> Episode:
     task = Task("simple", f"What is {word}?", 17, 0, "", (word,))
-    made = Episode(task, [1], [2], [True], [-1.0], [Turn(f"[ANSWER] {17 if right else 18}", 0, 1)], "eos")
+    made = Episode(
+        task, [1], [2], [True], [-1.0], [Turn(f"[ANSWER] {17 if right else 18}", 0, 1)], "eos"
+    )
     made.score = score(made)
     return made
 
 
 def test_the_same_words_are_one_cluster_however_they_are_asked_for():
     pairs = list(itertools.combinations("abcdefg", 2))
-    asked = [("What is {} + {}?", False), ("{} - {} = ?", False), ("Tell the value of {} + {}.", True)]
+    asked = [
+        ("What is {} + {}?", False),
+        ("{} - {} = ?", False),
+        ("Tell the value of {} + {}.", True),
+    ]
     episodes = []
     for index, pair in enumerate(pairs):
         for phrasing, turned in asked:

@@ -87,17 +87,26 @@ def test_the_embedded_policy_loads_ready_to_act_and_is_small_enough_to_ship(embe
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_checkpoint_shaped_like_qwen_loads_from_a_path_and_rolls_out(qwen_folder, dtype):
     policy = load_policy(str(qwen_folder), dtype=dtype)
-    assert policy.model.lm_head.weight.data_ptr() != policy.model.model.embed_tokens.weight.data_ptr()
+    assert (
+        policy.model.lm_head.weight.data_ptr() != policy.model.model.embed_tokens.weight.data_ptr()
+    )
     assert {parameter.dtype for parameter in policy.model.parameters()} == {getattr(torch, dtype)}
-    assert policy.eos_ids == tuple(sorted((policy.tokenizer.eos_token_id, policy.tokenizer.pad_token_id)))
-    requests = [RolloutRequest(task, seed) for seed, task in enumerate(ENV.tasks(tuple(TASK_SPECS), 16))]
+    assert policy.eos_ids == tuple(
+        sorted((policy.tokenizer.eos_token_id, policy.tokenizer.pad_token_id))
+    )
+    requests = [
+        RolloutRequest(task, seed) for seed, task in enumerate(ENV.tasks(tuple(TASK_SPECS), 16))
+    ]
     episodes = rollout(policy, requests, ENV.execute, Sampling(max_tokens=40, slots=6))
     assert sum(episode.tool_calls for episode in episodes) > 5
 
 
 def test_a_prompt_is_the_chat_templates_own_tokenization_with_the_tasks_system_prompt(qwen_folder):
     policy, task = load_policy(str(qwen_folder)), Zorplex(kinds=("recursive",)).task(3)
-    messages = [{"role": "system", "content": task.system}, {"role": "user", "content": task.question}]
+    messages = [
+        {"role": "system", "content": task.system},
+        {"role": "user", "content": task.question},
+    ]
     direct = policy.tokenizer.apply_chat_template(messages, add_generation_prompt=True)
     assert encode_prompt(policy.tokenizer, task) == list(direct)
     assert policy.tokenizer.decode(direct) == (
@@ -118,7 +127,9 @@ def test_a_hub_model_in_the_local_cache_is_used_without_a_network(qwen_folder, h
 
 
 @pytest.mark.parametrize("lost", ["model.safetensors", "tokenizer.json", "config.json", "a shard"])
-def test_a_hub_model_that_is_in_the_cache_in_part_is_downloaded(qwen_folder, hub_cache, lost, monkeypatch):
+def test_a_hub_model_that_is_in_the_cache_in_part_is_downloaded(
+    qwen_folder, hub_cache, lost, monkeypatch
+):
     snapshot = hub_cache / "models--someone--qwen-small" / "snapshots" / ("0" * 40)
     (snapshot.parents[1] / "refs").mkdir(parents=True)
     (snapshot.parents[1] / "refs" / "main").write_text("0" * 40)
@@ -161,9 +172,15 @@ def test_a_folder_that_lacks_a_file_is_refused(broken, lost, named):
 
 @pytest.mark.parametrize(
     "template",
-    ["{% for %}", "{{ raise_exception('none') }}", "{{ cycler.__init__.__globals__.os.mkdir('sprung') }}"],
+    [
+        "{% for %}",
+        "{{ raise_exception('none') }}",
+        "{{ cycler.__init__.__globals__.os.mkdir('sprung') }}",
+    ],
 )
-def test_a_chat_template_that_fails_is_refused_and_reaches_nothing_outside(broken, template, monkeypatch):
+def test_a_chat_template_that_fails_is_refused_and_reaches_nothing_outside(
+    broken, template, monkeypatch
+):
     monkeypatch.chdir(broken)
     (broken / "chat_template.jinja").write_text(template)
     refusal(broken)
@@ -182,7 +199,13 @@ def test_weights_that_were_cut_off_or_are_missing_are_refused_and_not_made_up(br
     refusal(broken)
 
 
-CUT = ["config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors"]
+CUT = [
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "model.safetensors",
+]
 DAMAGES = {
     **{f"{file}, cut": lambda folder, file=file: cut(folder / file) for file in CUT},
     **{
@@ -191,10 +214,14 @@ DAMAGES = {
         for text in ("{", "[]", "", "null", "version https://git-lfs.github.com/spec/v1\n", "\0")
     },
     **{
-        f"config.json is {text}": lambda folder, text=text: (folder / "config.json").write_text(text)
+        f"config.json is {text}": lambda folder, text=text: (folder / "config.json").write_text(
+            text
+        )
         for text in ("{}", '{"model_type": null}', '{"model_type": "qwen2"}')
     },
-    "config.json in Latin-1": lambda folder: (folder / "config.json").write_bytes(b'{"model_type": "\xe9"}'),
+    "config.json in Latin-1": lambda folder: (folder / "config.json").write_bytes(
+        b'{"model_type": "\xe9"}'
+    ),
     **{
         f"no {file}": lambda folder, file=file: (folder / file).unlink()
         for file in ("config.json", "model.safetensors")
@@ -204,7 +231,9 @@ DAMAGES = {
     "an index of a file that is not there": lambda folder: index(
         folder, '{"weight_map": {"lm_head.weight": "a.safetensors"}}'
     ),
-    "an index of pickles": lambda folder: index(folder, '{"weight_map": {"lm_head.weight": "pytorch_model.bin"}}'),
+    "an index of pickles": lambda folder: index(
+        folder, '{"weight_map": {"lm_head.weight": "pytorch_model.bin"}}'
+    ),
 }
 
 
@@ -219,7 +248,9 @@ def index(folder: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_train_and_size_say_of_a_damaged_folder_what_policy_show_says(broken, damage, capsys, tmp_path):
+def test_train_and_size_say_of_a_damaged_folder_what_policy_show_says(
+    broken, damage, capsys, tmp_path
+):
     DAMAGES[damage](broken)
     said = []
     for command in ("policy show", "size --policy", f"train --out {tmp_path / 'run'} --policy"):
@@ -257,7 +288,9 @@ class Trap:
         return Path.touch, (self.file,)
 
 
-@pytest.mark.parametrize("named", ["model.safetensors.index.json", "pytorch_model.bin.index.json", None])
+@pytest.mark.parametrize(
+    "named", ["model.safetensors.index.json", "pytorch_model.bin.index.json", None]
+)
 def test_pickled_weights_are_never_read(broken, named, monkeypatch):
     """Neither alone, nor as what an index names, beside weights that are none."""
     trap = broken / "sprung"

@@ -16,7 +16,14 @@ from zorplex_rl.learning.checkpoint import load_learner, save_learner
 from zorplex_rl.learning.learner import Learner, response_logprobs
 from zorplex_rl.learning.train_simple import compare, play
 from zorplex_rl.policy.load import EMBEDDED_PATH, Policy, load_policy, policy_folder, save_model
-from zorplex_rl.policy.lora import adapt, adapted_layers, as_it_began, merge, merged_weights, save_adapter
+from zorplex_rl.policy.lora import (
+    adapt,
+    adapted_layers,
+    as_it_began,
+    merge,
+    merged_weights,
+    save_adapter,
+)
 from zorplex_rl.policy.model_folder import digest_of
 from zorplex_rl.task.environment import Zorplex
 from zorplex_rl.weights.layout import Layout
@@ -62,7 +69,9 @@ def test_each_linear_layer_but_the_output_layer_has_a_path_and_nothing_else_is_t
     trained = {name for name, value in adapted.model.named_parameters() if value.requires_grad}
     kinds = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
     assert len(adapted_layers(adapted.model)) == len(kinds) * adapted.model.config.num_hidden_layers
-    assert trained == {f"{name}.lora_{side}" for name in adapted_layers(adapted.model) for side in "ab"}
+    assert trained == {
+        f"{name}.lora_{side}" for name in adapted_layers(adapted.model) for side in "ab"
+    }
 
 
 def test_the_log_probs_of_the_trainer_are_those_of_the_sampler(adapted):
@@ -70,7 +79,9 @@ def test_the_log_probs_of_the_trainer_are_those_of_the_sampler(adapted):
     episodes = play(policy, zorplex, zorplex.tasks(("compositional:easy",), 8, "train"), seed=0)
     for episode, logprobs in zip(episodes, response_logprobs(policy, episodes), strict=True):
         own = [x for x, sampled in zip(logprobs, episode.sampled, strict=True) if sampled]
-        written = [x for x, sampled in zip(episode.logprobs, episode.sampled, strict=True) if sampled]
+        written = [
+            x for x, sampled in zip(episode.logprobs, episode.sampled, strict=True) if sampled
+        ]
         assert own == pytest.approx(written, abs=1e-4)
 
 
@@ -78,12 +89,18 @@ def test_a_step_changes_the_adapter_alone_and_keeps_nothing_for_the_weights(adap
     before = {name: value.clone() for name, value in adapted.model.named_parameters()}
     learner = Learner(adapted, LearnerConfig(warmup_steps=0))
     learner.step(*batch)
-    changed = {name for name, value in adapted.model.named_parameters() if not torch.equal(value, before[name])}
+    changed = {
+        name
+        for name, value in adapted.model.named_parameters()
+        if not torch.equal(value, before[name])
+    }
     # With B at zero A has no gradient yet.
     assert changed == {f"{name}.lora_b" for name in adapted_layers(adapted.model)}
     learner.step(*batch)
     numbers = sum(value.numel() for name, value in before.items() if "lora" in name)
-    assert sum(t.numel() for t in learner.state_dict().values()) == pytest.approx(3 * numbers, rel=0.01)
+    assert sum(t.numel() for t in learner.state_dict().values()) == pytest.approx(
+        3 * numbers, rel=0.01
+    )
 
 
 def test_what_is_published_is_the_adapter(adapted, embedded):
@@ -91,14 +108,23 @@ def test_what_is_published_is_the_adapter(adapted, embedded):
     assert Layout.of(adapted.model).size == 4 * numbers < Layout.of(embedded.model).size / 4
 
 
-def test_merged_the_model_computes_the_same_and_so_does_the_folder_that_is_written(adapted, tmp_path):
+def test_merged_the_model_computes_the_same_and_so_does_the_folder_that_is_written(
+    adapted, tmp_path
+):
     policy = moved(adapted)
     expected = logits(policy)
     save_model(policy.model, policy.tokenizer, tmp_path / "merged")
-    assert load_file(tmp_path / "merged" / "model.safetensors").keys() == merged_weights(policy.model).keys()
-    torch.testing.assert_close(logits(load_policy(str(tmp_path / "merged"))), expected, atol=1e-4, rtol=1e-4)
+    assert (
+        load_file(tmp_path / "merged" / "model.safetensors").keys()
+        == merged_weights(policy.model).keys()
+    )
+    torch.testing.assert_close(
+        logits(load_policy(str(tmp_path / "merged"))), expected, atol=1e-4, rtol=1e-4
+    )
     merge(policy.model)
-    assert not adapted_layers(policy.model) and all(p.requires_grad for p in policy.model.parameters())
+    assert not adapted_layers(policy.model) and all(
+        p.requires_grad for p in policy.model.parameters()
+    )
     torch.testing.assert_close(logits(policy), expected, atol=1e-4, rtol=1e-4)
 
 
@@ -118,7 +144,9 @@ def test_peft_loads_the_adapter_onto_the_model_with_the_same_logits(tokenizer, t
     adapt(policy.model, RANK)
     save_adapter(moved(policy).model, "a model", "", tmp_path)
     theirs = peft.PeftModel.from_pretrained(copy.deepcopy(base.model), tmp_path)
-    torch.testing.assert_close(logits(replace(base, model=theirs)), logits(policy), atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(
+        logits(replace(base, model=theirs)), logits(policy), atol=1e-5, rtol=1e-4
+    )
 
 
 def test_the_folder_of_an_adapter_is_a_policy_to_go_on_from(adapted, embedded, tmp_path):
@@ -146,7 +174,9 @@ def test_an_adapter_of_another_model_or_rank_is_refused(adapted, tmp_path):
         load_policy(str(tmp_path), lora_rank=8)
 
 
-def test_a_checkpoint_names_its_model_and_is_not_loaded_onto_another_one(adapted, embedded, batch, tmp_path):
+def test_a_checkpoint_names_its_model_and_is_not_loaded_onto_another_one(
+    adapted, embedded, batch, tmp_path
+):
     learner = Learner(adapted, LearnerConfig(warmup_steps=0))
     learner.step(*batch)
     save_learner(learner, tmp_path)
@@ -163,6 +193,8 @@ def test_a_checkpoint_names_its_model_and_is_not_loaded_onto_another_one(adapted
 
 def test_the_reference_of_a_kl_penalty_is_the_model_without_its_adapter(adapted, batch):
     """So the first step has no distance to it, and the second has one, without a second model."""
-    learner = Learner(adapted, LearnerConfig(kl_coefficient=0.1, warmup_steps=0, learning_rate=1e-2))
+    learner = Learner(
+        adapted, LearnerConfig(kl_coefficient=0.1, warmup_steps=0, learning_rate=1e-2)
+    )
     assert learner.step(*batch)["reference_kl"] == pytest.approx(0, abs=1e-9)
     assert learner.step(*batch)["reference_kl"] > 1e-6

@@ -67,13 +67,17 @@ def both(request, tmp_path) -> tuple[Policy, Policy]:
 def test_logits_and_gradients_are_those_of_transformers(both):
     ours, theirs = (policy.model for policy in both)
     assert isinstance(ours, Model) and not isinstance(theirs, Model)
-    assert {name for name, _ in ours.named_parameters()} == {name for name, _ in theirs.named_parameters()}
+    assert {name for name, _ in ours.named_parameters()} == {
+        name for name, _ in theirs.named_parameters()
+    }
     assert ours.num_parameters() == theirs.num_parameters()
     ids, found = torch.randint(500, (3, 90)), []
     for model in (ours, theirs):
         logits = model(input_ids=ids).logits
         logits.log_softmax(-1)[..., 7].mean().backward()
-        found.append((logits, {name: parameter.grad for name, parameter in model.named_parameters()}))
+        found.append(
+            (logits, {name: parameter.grad for name, parameter in model.named_parameters()})
+        )
     (our_logits, our_gradients), (their_logits, their_gradients) = found
     torch.testing.assert_close(our_logits, their_logits, atol=1e-5, rtol=1e-5)
     for name, gradient in our_gradients.items():
@@ -83,7 +87,17 @@ def test_logits_and_gradients_are_those_of_transformers(both):
 def test_a_tree_gives_each_text_the_states_that_it_has_alone(both):
     ours, theirs = (policy.model for policy in both)
     long = [7 * i % 500 for i in range(BLOCK)]
-    texts = sorted([[5, 6, 7, 8], [5, 6, 9], [5, 6, 7, 10, 11, 12], [5, 6], [400, 6], [400, *long, 3], [400, *long, 4]])
+    texts = sorted(
+        [
+            [5, 6, 7, 8],
+            [5, 6, 9],
+            [5, 6, 7, 10, 11, 12],
+            [5, 6],
+            [400, 6],
+            [400, *long, 3],
+            [400, *long, 4],
+        ]
+    )
     for model in (ours, theirs):
         with torch.inference_mode():
             tree = build_tree(texts)
@@ -101,7 +115,10 @@ def test_the_embedded_policy_is_loaded_and_sampled_without_importing_transformer
         "rollout(load_policy(), [RolloutRequest(world.tasks(('simple',), 1)[0])], world.execute, Sampling()); "
         "print({'transformers', 'scipy', 'sympy', 'torch.distributed.tensor'} & sys.modules.keys())"
     )
-    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout == "set()\n"
+    assert (
+        subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout
+        == "set()\n"
+    )
 
 
 def test_ids_prompts_and_texts_are_the_same():
@@ -120,7 +137,9 @@ def test_ids_prompts_and_texts_are_the_same():
             "input_ids": theirs(text, split_special_tokens=True)["input_ids"]
         }
         for skip in (False, True):
-            assert ours.decode(ids, skip_special_tokens=skip) == theirs.decode(ids, skip_special_tokens=skip)
+            assert ours.decode(ids, skip_special_tokens=skip) == theirs.decode(
+                ids, skip_special_tokens=skip
+            )
     for _ in range(200):
         ids = draw.choices(range(len(theirs)), k=20)
         assert ours.decode(ids) == theirs.decode(ids)
@@ -129,8 +148,12 @@ def test_ids_prompts_and_texts_are_the_same():
     for content in ("1 + 1", "{{ 7 * 7 }}\n", " <b>\n\n"):
         messages = [{"role": "system", "content": "Answer."}, {"role": "user", "content": content}]
         for asked in ({"tokenize": False}, {"tokenize": False, "add_generation_prompt": True}):
-            assert ours.apply_chat_template(messages, **asked) == theirs.apply_chat_template(messages, **asked)
-        assert ours.apply_chat_template(messages) == theirs.apply_chat_template(messages, return_dict=False)
+            assert ours.apply_chat_template(messages, **asked) == theirs.apply_chat_template(
+                messages, **asked
+            )
+        assert ours.apply_chat_template(messages) == theirs.apply_chat_template(
+            messages, return_dict=False
+        )
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -139,7 +162,9 @@ def test_a_saved_policy_is_of_the_family_and_both_read_it(tmp_path, dtype):
     with torch.no_grad():
         ours.model.model.norm.weight.mul_(1.5)
     save_model(ours.model, ours.tokenizer, tmp_path)
-    again, theirs = (load_policy(str(tmp_path), dtype=dtype, of_transformers=way) for way in (False, True))
+    again, theirs = (
+        load_policy(str(tmp_path), dtype=dtype, of_transformers=way) for way in (False, True)
+    )
     assert isinstance(again.model, Model) and again.eos_ids == ours.eos_ids
     for pair in zip(again.model.parameters(), theirs.model.parameters(), strict=True):
         assert torch.equal(*pair)
@@ -155,8 +180,12 @@ def test_a_loaded_policy_does_not_change_with_its_file(tmp_path):
     ours = load_policy()
     save_model(ours.model, ours.tokenizer, tmp_path)
     again = load_policy(str(tmp_path)).model
-    (tmp_path / "model.safetensors").write_bytes(b"\xff" * (tmp_path / "model.safetensors").stat().st_size)
-    assert all(torch.equal(*pair) for pair in zip(again.parameters(), ours.model.parameters(), strict=True))
+    (tmp_path / "model.safetensors").write_bytes(
+        b"\xff" * (tmp_path / "model.safetensors").stat().st_size
+    )
+    assert all(
+        torch.equal(*pair) for pair in zip(again.parameters(), ours.model.parameters(), strict=True)
+    )
 
 
 @pytest.mark.parametrize(
@@ -164,7 +193,14 @@ def test_a_loaded_policy_does_not_change_with_its_file(tmp_path):
     [
         {"rope_parameters": {"rope_theta": 1e4, "rope_type": "yarn", "factor": 2.0}},
         {"hidden_act": "gelu"},
-        {"layer_types": ["full_attention", "sliding_attention", "full_attention", "full_attention"]},
+        {
+            "layer_types": [
+                "full_attention",
+                "sliding_attention",
+                "full_attention",
+                "full_attention",
+            ]
+        },
         {"model_type": "gemma"},
         {"use_sliding_window": True},
     ],

@@ -31,7 +31,9 @@ recipe = importlib.import_module("embedded_policy")
 sys.path.remove(str(RECIPES))
 
 SMALL = recipe.Recipe(batch_size=4, hidden_size=16, layers=1)
-CAREFUL = recipe.Habits(tag_by_phrasing=(1.0, 1.0, 1.0), repeat_call=0, spam=0, ramble=0, guess=0, slip=0, hint=0)
+CAREFUL = recipe.Habits(
+    tag_by_phrasing=(1.0, 1.0, 1.0), repeat_call=0, spam=0, ramble=0, guess=0, slip=0, hint=0
+)
 
 
 def built(of: recipe.Recipe, steps: int) -> tuple[Policy, list[float]]:
@@ -53,7 +55,9 @@ def turns_of(demo) -> list[str]:
     return [text for text, written in demo.pieces if written]
 
 
-def test_a_careful_demonstrator_is_right_with_exactly_the_calls_that_it_takes_within_the_limits(tokenizer):
+def test_a_careful_demonstrator_is_right_with_exactly_the_calls_that_it_takes_within_the_limits(
+    tokenizer,
+):
     for kind, difficulty, seed in itertools.product(TASK_SPECS, DIFFICULTIES, range(40)):
         spec = get_spec(kind, seed, difficulty)
         demo = recipe.demonstrate(spec, spec.task(seed), random.Random(seed), CAREFUL)
@@ -64,7 +68,9 @@ def test_a_careful_demonstrator_is_right_with_exactly_the_calls_that_it_takes_wi
         assert (result.outcome, result.reward) == ("success", pytest.approx(1.2))
         lines = re.findall(r"^(-?\d+)([+-])(\d+)=(-?\d+)$", turns_of(demo)[-1], re.MULTILINE)
         assert len(lines) == (DIFFICULTIES[difficulty] - 1 if kind == "compositional" else 0)
-        assert all(int(a) + int(b) * (1 if sign == "+" else -1) == int(c) for a, sign, b, c in lines)
+        assert all(
+            int(a) + int(b) * (1 if sign == "+" else -1) == int(c) for a, sign, b, c in lines
+        )
 
 
 def test_labels_cover_what_the_policy_wrote_and_mask_prompts_and_injected_results(tokenizer):
@@ -73,8 +79,12 @@ def test_labels_cover_what_the_policy_wrote_and_mask_prompts_and_injected_result
     rows = recipe.rows(reader, replace(SMALL, max_length=10_000), 0, random.Random(0))
     for ids, labels in itertools.islice(rows, 400):
         assert len(ids) == len(labels)
-        assert all(label in (recipe.IGNORED, token) for token, label in zip(ids, labels, strict=True))
-        for learned, run in itertools.groupby(zip(ids, labels, strict=True), key=lambda pair: pair[1] >= 0):
+        assert all(
+            label in (recipe.IGNORED, token) for token, label in zip(ids, labels, strict=True)
+        )
+        for learned, run in itertools.groupby(
+            zip(ids, labels, strict=True), key=lambda pair: pair[1] >= 0
+        ):
             text = tokenizer.decode([token for token, _ in run])
             if learned:
                 assert "->" not in text and "<|im_start|>" not in text
@@ -88,7 +98,9 @@ def test_labels_cover_what_the_policy_wrote_and_mask_prompts_and_injected_result
                 assert re.fullmatch(r"-?\d+[+-]\d+", text)
                 seen["drill"] += 1
     assert min(seen.values()) > 50
-    for ids, labels in itertools.islice(recipe.batches(reader, replace(SMALL, max_length=50), 0), 20):
+    for ids, labels in itertools.islice(
+        recipe.batches(reader, replace(SMALL, max_length=50), 0), 20
+    ):
         assert ids.shape == labels.shape and ids.shape[0] == SMALL.batch_size and ids.shape[1] <= 50
         assert torch.equal(ids[labels >= 0], labels[labels >= 0])
 
@@ -100,7 +112,10 @@ def test_two_builds_are_identical_to_the_byte_and_another_seed_is_another_policy
         random.seed(disturbed)
         policy, _ = built(of, 2)
         save_model(policy.model, policy.tokenizer, tmp_path / name)
-    contents = {name: {file.name: file.read_bytes() for file in (tmp_path / name).iterdir()} for name in "abc"}
+    contents = {
+        name: {file.name: file.read_bytes() for file in (tmp_path / name).iterdir()}
+        for name in "abc"
+    }
     assert contents["a"] == contents["b"]
     assert contents["a"]["model.safetensors"] != contents["c"]["model.safetensors"]
 
@@ -122,14 +137,18 @@ def test_the_script_writes_a_policy_that_rolls_out(tmp_path, start):
 
 
 @pytest.mark.parametrize("kind", recipe.KINDS)
-def test_the_embedded_policy_is_right_between_15_and_45_percent_of_the_time_on_tables_it_never_saw(embedded, kind):
+def test_the_embedded_policy_is_right_between_15_and_45_percent_of_the_time_on_tables_it_never_saw(
+    embedded, kind
+):
     count, env = 200, Zorplex(seed=11)
     requests = [RolloutRequest(task, seed) for seed, task in enumerate(env.tasks((kind,), count))]
     episodes = rollout(embedded, requests, env.execute)
     accuracy = sum(score(episode).outcome == "success" for episode in episodes) / count
     deviation = (accuracy * (1 - accuracy) / count) ** 0.5
     assert 0.15 - 2 * deviation < accuracy < 0.45 + 2 * deviation, accuracy
-    assert sum(episode.tool_calls >= episode.task.min_tool_calls for episode in episodes) > 0.8 * count
+    assert (
+        sum(episode.tool_calls >= episode.task.min_tool_calls for episode in episodes) > 0.8 * count
+    )
 
 
 @pytest.mark.parametrize("kind", TASK_SPECS)

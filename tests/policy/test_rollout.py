@@ -43,7 +43,10 @@ PATIENCE = 30.0
 def mixed_requests(count: int) -> list[RolloutRequest]:
     """Tasks of every kind, every third with a worked example, so that prompts of very different length meet
     in a batch."""
-    return [RolloutRequest((SHOWN if i % 3 == 2 else ENV).task(i), seed=100 + i, group=i // 4) for i in range(count)]
+    return [
+        RolloutRequest((SHOWN if i % 3 == 2 else ENV).task(i), seed=100 + i, group=i // 4)
+        for i in range(count)
+    ]
 
 
 def tokens_of(episodes: list[Episode]) -> list[tuple]:
@@ -62,8 +65,15 @@ def full_logprobs(policy: Policy, episode: Episode, temperature: float = 1.0) ->
 def logprob_gap(policy: Policy, episode: Episode, temperature: float = 1.0) -> float:
     """The largest difference between the recorded and the recomputed log-probability of a sampled
     token."""
-    chosen = full_logprobs(policy, episode, temperature).gather(1, torch.tensor(episode.token_ids)[:, None])[:, 0]
-    return ((chosen - torch.tensor(episode.logprobs))[torch.tensor(episode.sampled)]).abs().max().item()
+    chosen = full_logprobs(policy, episode, temperature).gather(
+        1, torch.tensor(episode.token_ids)[:, None]
+    )[:, 0]
+    return (
+        ((chosen - torch.tensor(episode.logprobs))[torch.tensor(episode.sampled)])
+        .abs()
+        .max()
+        .item()
+    )
 
 
 def stop_reason(policy: Policy, text: str, token: int) -> str | None:
@@ -73,10 +83,14 @@ def stop_reason(policy: Policy, text: str, token: int) -> str | None:
         return "eos"
     if find_call(text):
         return "call"
-    return "answer" if any(find_answer(line) is not None for line in text.split("\n")[:-1]) else None
+    return (
+        "answer" if any(find_answer(line) is not None for line in text.split("\n")[:-1]) else None
+    )
 
 
-def reference_episode(policy: Policy, task: Task, execute, sampling: Sampling, script: Iterator[int]) -> tuple:
+def reference_episode(
+    policy: Policy, task: Task, execute, sampling: Sampling, script: Iterator[int]
+) -> tuple:
     """Read the whole text again after every token; the policy writes ``script``."""
     ids, sampled, forced, turns, start = [], [], [], [], 0
     while True:
@@ -102,7 +116,9 @@ def reference_episode(policy: Policy, task: Task, execute, sampling: Sampling, s
 
 
 @pytest.mark.parametrize("temperature", [1.0, 1.5])
-def test_sampled_logprobs_are_those_of_a_full_forward_at_the_sampling_temperature(babbling, temperature):
+def test_sampled_logprobs_are_those_of_a_full_forward_at_the_sampling_temperature(
+    babbling, temperature
+):
     sampling = Sampling(temperature=temperature, max_tokens=48, slots=6)
     episodes = rollout(babbling, mixed_requests(24), ENV.execute, sampling)
     assert sum(episode.tool_calls for episode in episodes) > 5
@@ -117,7 +133,9 @@ def test_sampled_logprobs_of_the_embedded_policy_are_those_of_a_full_forward(emb
 
 def test_in_bfloat16_every_greedy_token_is_best_up_to_rounding_and_its_logprob_right(tokenizer):
     policy = babbler(tokenizer, "llama", torch.bfloat16)
-    episodes = rollout(policy, mixed_requests(12), ENV.execute, Sampling(temperature=0.0, max_tokens=32, slots=5))
+    episodes = rollout(
+        policy, mixed_requests(12), ENV.execute, Sampling(temperature=0.0, max_tokens=32, slots=5)
+    )
     assert sum(episode.tool_calls for episode in episodes) > 5
     for episode in episodes:
         sampled = torch.tensor(episode.sampled)
@@ -145,9 +163,13 @@ def test_other_architectures_also_those_that_scale_or_cap_their_logits_record_ri
 
     end = tokenizer.eos_token_id
     settings |= {"bos_token_id": None, "eos_token_id": end, "pad_token_id": tokenizer.pad_token_id}
-    config = getattr(transformers, f"{family}Config")(vocab_size=len(tokenizer), initializer_range=0.2, **settings)
+    config = getattr(transformers, f"{family}Config")(
+        vocab_size=len(tokenizer), initializer_range=0.2, **settings
+    )
     torch.manual_seed(0)
-    model = getattr(transformers, "GPT2LMHeadModel" if family == "GPT2" else f"{family}ForCausalLM")(config)
+    model = getattr(
+        transformers, "GPT2LMHeadModel" if family == "GPT2" else f"{family}ForCausalLM"
+    )(config)
     policy = Policy(model.eval(), tokenizer, family, (end,))
     episodes = rollout(policy, mixed_requests(6), ENV.execute, Sampling(max_tokens=12, slots=4))
     assert max(logprob_gap(policy, episode) for episode in episodes) < 1e-4
@@ -167,7 +189,9 @@ def test_an_episode_does_not_depend_on_what_it_was_batched_with(tokenizer, archi
 def test_episodes_come_back_in_the_order_of_their_requests_with_their_task_seed_and_group(babbling):
     requests = mixed_requests(30)
     episodes = rollout(babbling, requests, ENV.execute, Sampling(max_tokens=32, slots=4), version=7)
-    assert [(e.task, e.seed, e.group) for e in episodes] == [(r.task, r.seed, r.group) for r in requests]
+    assert [(e.task, e.seed, e.group) for e in episodes] == [
+        (r.task, r.seed, r.group) for r in requests
+    ]
     assert all(e.first_version == e.last_version == 7 for e in episodes)
     assert all(turn.version == 7 for e in episodes for turn in e.turns)
     assert rollout(babbling, [], ENV.execute) == []
@@ -184,10 +208,14 @@ def test_requests_submitted_in_mid_run_get_the_episodes_they_would_get_alone(tok
         episodes.update(engine.step())
         steps += 1
     assert sorted(episodes) == sorted(tickets)
-    assert tokens_of([episodes[t] for t in tickets]) == tokens_of(rollout(policy, requests, ENV.execute, sampling))
+    assert tokens_of([episodes[t] for t in tickets]) == tokens_of(
+        rollout(policy, requests, ENV.execute, sampling)
+    )
 
 
-def test_a_seed_gives_the_same_episode_again_and_another_seed_another_one_except_at_temperature_0(babbling):
+def test_a_seed_gives_the_same_episode_again_and_another_seed_another_one_except_at_temperature_0(
+    babbling,
+):
     task, sampling = ENV.task(0), Sampling(max_tokens=32, slots=8)
     requests = [RolloutRequest(task, seed) for seed in range(20)]
     once, again = (rollout(babbling, requests, ENV.execute, sampling) for _ in range(2))
@@ -211,7 +239,9 @@ def test_injected_tokens_are_the_tools_result_masked_and_without_logprob(babblin
             own = episode.token_ids[turn.start : turn.end]
             assert babbling.tokenizer.decode(own).removesuffix("<|im_end|>") == turn.text
             if following is not None:
-                assert episode.token_ids[turn.end : following.start] == encode_text(babbling.tokenizer, turn.result)
+                assert episode.token_ids[turn.end : following.start] == encode_text(
+                    babbling.tokenizer, turn.result
+                )
                 assert turn.result == format_result(ENV.execute(episode.task, find_call(turn.call)))
                 checked += 1
     assert checked > 10
@@ -243,7 +273,16 @@ def byte_tokenizer(tokenizer):
     from tokenizers.pre_tokenizers import ByteLevel
     from transformers import Qwen2Tokenizer
 
-    merges = [("]", "Ċ"), ("]", "["), ("Ċ", "Ċ"), (".", "Ċ"), ("L", "O"), ("[", "A"), ("]", ","), ("4", "2")]
+    merges = [
+        ("]", "Ċ"),
+        ("]", "["),
+        ("Ċ", "Ċ"),
+        (".", "Ċ"),
+        ("L", "O"),
+        ("[", "A"),
+        ("]", ","),
+        ("4", "2"),
+    ]
     entries = [*sorted(ByteLevel.alphabet()), *("".join(merge) for merge in merges)]
     built = Qwen2Tokenizer(
         vocab={entry: index for index, entry in enumerate(entries)},
@@ -270,7 +309,9 @@ def play(tokenizer, ids: list[int], sampling: Sampling) -> tuple[tuple, tuple]:
     script = iter([*ids, *[tokenizer.eos_token_id] * sampling.max_tokens])
     expected = reference_episode(policy, SMALL_TASK, ENV.execute, sampling, script)
     loop = ToolLoop(policy, ENV.execute, sampling)
-    row = PartialEpisode(0, Episode(SMALL_TASK, [], [], [], [], [], "tokens"), random.Random(0), 0.0)
+    row = PartialEpisode(
+        0, Episode(SMALL_TASK, [], [], [], [], [], "tokens"), random.Random(0), 0.0
+    )
     for token in [*ids, *[tokenizer.eos_token_id] * sampling.max_tokens]:
         loop.extend(row, token, -1.0)
         if loop.has_ended(row):
@@ -280,7 +321,9 @@ def play(tokenizer, ids: list[int], sampling: Sampling) -> tuple[tuple, tuple]:
 
 @settings(max_examples=60)
 @given(st.lists(st.sampled_from(FRAGMENTS), max_size=12).map("".join))
-def test_reading_only_the_current_line_finds_the_calls_and_answers_of_the_whole_text(byte_tokenizer, text):
+def test_reading_only_the_current_line_finds_the_calls_and_answers_of_the_whole_text(
+    byte_tokenizer, text
+):
     ids = byte_tokenizer(text, add_special_tokens=False)["input_ids"]
     expected, got = play(byte_tokenizer, ids, Sampling(max_tokens=80, max_turns=3, slots=1))
     assert got == expected
@@ -293,14 +336,18 @@ def chi_square_p(counts: torch.Tensor, probabilities: torch.Tensor) -> float:
     observed = torch.cat([counts[often].double(), counts[~often].sum()[None].double()])
     expected = torch.cat([expected[often], expected[~often].sum()[None]]).clamp(min=1e-9)
     statistic = ((observed - expected) ** 2 / expected).sum()
-    return torch.special.gammaincc(torch.tensor((len(expected) - 1) / 2.0), statistic.float() / 2).item()
+    return torch.special.gammaincc(
+        torch.tensor((len(expected) - 1) / 2.0), statistic.float() / 2
+    ).item()
 
 
 def test_sampling_frequencies_follow_the_softmax_at_the_temperature(tokenizer):
     policy, temperature = babbler(tokenizer), 2.0
     task, count = ENV.task(0), 4000
     requests = [RolloutRequest(task, seed) for seed in range(count)]
-    episodes = rollout(policy, requests, ENV.execute, Sampling(temperature, max_tokens=2, slots=500))
+    episodes = rollout(
+        policy, requests, ENV.execute, Sampling(temperature, max_tokens=2, slots=500)
+    )
     size = len(tokenizer)
     first = torch.bincount(torch.tensor([e.token_ids[0] for e in episodes]), minlength=size)
     assert chi_square_p(first, full_logprobs(policy, episodes[0], temperature)[0].exp()) > 1e-3
@@ -316,7 +363,9 @@ def test_a_draw_that_rounds_up_to_one_still_samples_a_token_that_has_probability
     uniform = 1 - 2**-30
     assert torch.tensor(uniform, dtype=torch.float32) == 1.0
     logits = torch.tensor([[0.0, 60.0, 0.0], [60.0, 0.0, -math.inf]])
-    assert [[token for token, _ in row] for row in draw(logits, 1.0, [[uniform, 0.5], [uniform]])] == [[1, 1], [0]]
+    assert [
+        [token for token, _ in row] for row in draw(logits, 1.0, [[uniform, 0.5], [uniform]])
+    ] == [[1, 1], [0]]
 
 
 class ToolDesk:
@@ -368,14 +417,21 @@ def test_slow_tools_that_answer_in_any_order_change_no_episode(tokenizer):
     desk.calls.put(None)
     resolver.join(PATIENCE)
     assert together == [12]
-    assert tokens_of(slow) == tokens_of(rollout(policy, requests, ENV.execute, Sampling(max_tokens=48, slots=3)))
+    assert tokens_of(slow) == tokens_of(
+        rollout(policy, requests, ENV.execute, Sampling(max_tokens=48, slots=3))
+    )
     assert all(e.tool_seconds > 0 for e in slow if any(turn.result for turn in e.turns))
 
 
 @pytest.mark.parametrize("slots", [3, 16])
-def test_in_rounds_the_log_probs_are_bit_for_bit_the_same_however_fast_tools_answer(tokenizer, slots):
+def test_in_rounds_the_log_probs_are_bit_for_bit_the_same_however_fast_tools_answer(
+    tokenizer, slots
+):
     policy = babbler(tokenizer)
-    requests, sampling = requests_that_call(policy, 12), Sampling(max_tokens=48, slots=slots, in_rounds=True)
+    requests, sampling = (
+        requests_that_call(policy, 12),
+        Sampling(max_tokens=48, slots=slots, in_rounds=True),
+    )
 
     def episodes(seed: int) -> list[Episode]:
         rng = random.Random(seed)
@@ -395,13 +451,17 @@ def test_in_rounds_the_log_probs_are_bit_for_bit_the_same_however_fast_tools_ans
 
 
 @pytest.mark.parametrize("slots", [4, 24])
-def test_the_samples_of_a_group_share_one_prefill_and_each_beginning_that_they_write_together(tokenizer, slots):
+def test_the_samples_of_a_group_share_one_prefill_and_each_beginning_that_they_write_together(
+    tokenizer, slots
+):
     policy, runs = babbler(tokenizer), []
     policy.model.model.register_forward_pre_hook(
         lambda module, args: runs.append((args[0].numel(), isinstance(args[2], TreeAttention)))
     )
     tasks = ENV.tasks(("simple",), 3)
-    requests = [RolloutRequest(task, seed, group) for group, task in enumerate(tasks) for seed in range(8)]
+    requests = [
+        RolloutRequest(task, seed, group) for group, task in enumerate(tasks) for seed in range(8)
+    ]
     episodes = rollout(policy, requests, ENV.execute, Sampling(max_tokens=40, slots=slots))
     prompts = {tuple(episode.prompt_ids) for episode in episodes}
     beginnings = {prompt[:length] for prompt in prompts for length in range(1, len(prompt) + 1)}
@@ -409,9 +469,13 @@ def test_the_samples_of_a_group_share_one_prefill_and_each_beginning_that_they_w
         len(beginnings), sum(map(len, prompts)) + 1
     )
     assert any(episode.tool_calls for episode in episodes)
-    last_sampled = [len(episode.sampled) - 1 - episode.sampled[::-1].index(True) for episode in episodes]
+    last_sampled = [
+        len(episode.sampled) - 1 - episode.sampled[::-1].index(True) for episode in episodes
+    ]
     written = {
-        (e.group, *e.token_ids[:n]) for e, last in zip(episodes, last_sampled, strict=True) for n in range(1, last + 1)
+        (e.group, *e.token_ids[:n])
+        for e, last in zip(episodes, last_sampled, strict=True)
+        for n in range(1, last + 1)
     }
     run = sum(tokens for tokens, is_prefill in runs if not is_prefill)
     # All start together in 24 slots. In 4, a group's last samples come when its first have ended.
@@ -439,8 +503,13 @@ def test_a_version_is_that_of_the_weights_which_made_the_logits_not_of_those_the
     versions_seen = set()
     for _, episode in episodes:
         made = [abs(logprob - uniform) < 1e-5 for logprob in episode.logprobs]
-        assert [turn.version for turn in episode.turns] == [made[turn.end - 1] for turn in episode.turns]
-        assert episode.last_version == made[max(i for i, sampled in enumerate(episode.sampled) if sampled)]
+        assert [turn.version for turn in episode.turns] == [
+            made[turn.end - 1] for turn in episode.turns
+        ]
+        assert (
+            episode.last_version
+            == made[max(i for i, sampled in enumerate(episode.sampled) if sampled)]
+        )
         assert episode.first_version == made[0]
         versions_seen.add((episode.first_version, episode.last_version))
     assert (0, 1) in versions_seen
@@ -461,7 +530,8 @@ def test_an_episode_that_starts_after_new_weights_came_is_sampled_from_them_alon
 
 
 @pytest.mark.parametrize(
-    ("architecture", "dtype"), [("qwen2", torch.float32), ("llama", torch.float32), ("qwen2", torch.bfloat16)]
+    ("architecture", "dtype"),
+    [("qwen2", torch.float32), ("llama", torch.float32), ("qwen2", torch.bfloat16)],
 )
 def test_a_step_computes_what_transformers_own_forward_does(tokenizer, architecture, dtype):
     found, lengths = [], [3, 40, 17, 0, 25]
@@ -487,7 +557,9 @@ def test_an_answer_that_goes_beyond_what_the_model_can_read_is_refused(embedded)
 
 
 @pytest.mark.parametrize(("temperature", "value"), [(0.0, float("nan")), (1.0, float("inf"))])
-def test_weights_that_are_not_finite_are_said_to_be_so_and_sample_nothing(embedded, temperature, value):
+def test_weights_that_are_not_finite_are_said_to_be_so_and_sample_nothing(
+    embedded, temperature, value
+):
     policy = replace(embedded, model=copy.deepcopy(embedded.model))
     with torch.no_grad():
         policy.model.model.norm.weight.fill_(value)

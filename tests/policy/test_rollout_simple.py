@@ -21,7 +21,11 @@ def same(found: Episode, expected: Episode) -> None:
         expected.token_ids,
         expected.sampled,
     )
-    assert (found.turns, found.finish, found.seed) == (expected.turns, expected.finish, expected.seed)
+    assert (found.turns, found.finish, found.seed) == (
+        expected.turns,
+        expected.finish,
+        expected.seed,
+    )
     assert found.logprobs == pytest.approx(expected.logprobs, abs=1e-4)
 
 
@@ -31,17 +35,23 @@ def test_both_rollouts_of_the_embedded_policy_give_the_same_episodes(embedded, k
     sampling = Sampling(temperature, max_tokens=64, max_turns=4, slots=4)
     tasks = ENV.tasks((kind,), 6)
     for seed, found in enumerate(
-        rollout(embedded, [RolloutRequest(t, s) for s, t in enumerate(tasks)], ENV.execute, sampling)
+        rollout(
+            embedded, [RolloutRequest(t, s) for s, t in enumerate(tasks)], ENV.execute, sampling
+        )
     ):
         same(found, rollout_simple(embedded, tasks[seed], ENV.execute, sampling, seed))
 
 
 @pytest.mark.parametrize("kind", TASK_SPECS)
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_both_rollouts_of_two_architectures_give_the_same_episodes_whatever_ends_them(babbling, kind, temperature):
+def test_both_rollouts_of_two_architectures_give_the_same_episodes_whatever_ends_them(
+    babbling, kind, temperature
+):
     sampling = Sampling(temperature, max_tokens=40, max_turns=3, slots=4)
     tasks = ENV.tasks((kind,), 10)
     for seed, found in enumerate(
-        rollout(babbling, [RolloutRequest(t, s) for s, t in enumerate(tasks)], ENV.execute, sampling)
+        rollout(
+            babbling, [RolloutRequest(t, s) for s, t in enumerate(tasks)], ENV.execute, sampling
+        )
     ):
         same(found, rollout_simple(babbling, tasks[seed], ENV.execute, sampling, seed))

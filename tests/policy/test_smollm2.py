@@ -107,7 +107,9 @@ def test_what_comes_second_by_a_moment_is_no_failure(cache, wheel, monkeypatch):
 
 
 @pytest.mark.slow
-def test_what_a_killed_one_has_left_goes_with_the_next_and_what_another_is_writing_stays(cache, wheel):
+def test_what_a_killed_one_has_left_goes_with_the_next_and_what_another_is_writing_stays(
+    cache, wheel
+):
     killed = f"""if True:
         import os, signal
         from pathlib import Path

@@ -29,7 +29,10 @@ SHAPE = {
     "initializer_range": 0.1,
 }  # fmt: skip
 TEXT = torch.tensor([[7919 * i % 533 for i in range(40)]])
-STEEP, FLAT = {"rope_theta": 5e5, "rope_type": "default"}, {"rope_theta": 1e4, "rope_type": "default"}
+STEEP, FLAT = (
+    {"rope_theta": 5e5, "rope_type": "default"},
+    {"rope_theta": 1e4, "rope_type": "default"},
+)
 LINEAR = {"rope_type": "linear", "factor": 4.0}
 LLAMA_3 = {
     "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64,
@@ -67,7 +70,9 @@ OTHERS = {
     "yarn": {"rope_parameters": STEEP, "rope_scaling": YARN},
     "dynamic": {"rope_parameters": STEEP, "rope_scaling": DYNAMIC},
     "longrope": {"rope_parameters": STEEP, "rope_scaling": LONG},
-    "llama3's length left out": {"rope_scaling": {k: v for k, v in LLAMA_3.items() if not k.startswith("orig")}},
+    "llama3's length left out": {
+        "rope_scaling": {k: v for k, v in LLAMA_3.items() if not k.startswith("orig")}
+    },
 }
 
 
@@ -126,7 +131,11 @@ def test_policy_show_names_an_architecture_that_the_config_leaves_out(family, sa
 def change(folder: Path, file: str = "model.safetensors", **changes: torch.Tensor | None) -> None:
     """Change tensors in a file of weights; None takes one out."""
     weights = {**load_file(folder / file), **changes}
-    save_file({name: value for name, value in weights.items() if value is not None}, folder / file, {"format": "pt"})
+    save_file(
+        {name: value for name, value in weights.items() if value is not None},
+        folder / file,
+        {"format": "pt"},
+    )
 
 
 @pytest.mark.parametrize("family", [*FAMILIES, "mistral"])
@@ -135,7 +144,9 @@ def test_an_output_layer_in_the_file_counts_more_than_settings_that_tie_it(famil
     is_ours = family in FAMILIES
     compare(folder, is_ours)
     policy = load_policy(str(folder))
-    table, output = (part.weight for part in (policy.model.model.embed_tokens, policy.model.lm_head))
+    table, output = (
+        part.weight for part in (policy.model.model.embed_tokens, policy.model.lm_head)
+    )
     assert table is not output and not torch.equal(table, output)
     # What is saved is what was loaded.
     again = folder.with_name("again")
@@ -152,14 +163,21 @@ def test_layers_that_are_alike_are_tied_and_either_name_will_do(family, saved):
         change(folder, **named)
         compare(folder)
         model = load_policy(str(folder)).model
-        assert model.config.tie_word_embeddings and model.lm_head.weight is model.model.embed_tokens.weight
+        assert (
+            model.config.tie_word_embeddings
+            and model.lm_head.weight is model.model.embed_tokens.weight
+        )
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_tensor_too_many_is_left_out_and_one_too_few_is_named(family, saved):
     folder = saved(family)
     change(
-        folder, **{"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(8), "model.layers.7.extra": torch.ones(3)}
+        folder,
+        **{
+            "model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(8),
+            "model.layers.7.extra": torch.ones(3),
+        },
     )
     compare(folder)
     change(folder, **{"model.layers.1.mlp.up_proj.weight": None})
@@ -230,8 +248,16 @@ def test_no_setting_makes_transformers_fetch_code_or_unpickle(asked, saved):
 
 def test_an_adapter_beside_the_model_is_not_put_on_it(saved):
     folder = saved("mistral")
-    save_file({"base_model.model.lm_head.lora_A.weight": torch.ones(2, 64)}, folder / "adapter_model.safetensors")
-    adapter = {"peft_type": "LORA", "r": 2, "target_modules": ["lm_head"], "base_model_name_or_path": "someone/else"}
+    save_file(
+        {"base_model.model.lm_head.lora_A.weight": torch.ones(2, 64)},
+        folder / "adapter_model.safetensors",
+    )
+    adapter = {
+        "peft_type": "LORA",
+        "r": 2,
+        "target_modules": ["lm_head"],
+        "base_model_name_or_path": "someone/else",
+    }
     (folder / "adapter_config.json").write_text(json.dumps(adapter))
     stored = load_file(folder / "model.safetensors")
     assert load_policy(str(folder)).model.state_dict().keys() == stored.keys()
@@ -243,10 +269,17 @@ def test_a_long_rope_is_not_sampled_across_its_border(border, saved):
     scaling = LONG | {"long_factor": [4.0] * 8, "original_max_position_embeddings": border}
     folder = saved("phi3", rope_parameters=FLAT | scaling, original_max_position_embeddings=border)
     if border < 2048:
-        with pytest.raises(PolicyError, match="is a Phi3.*, with which sampling and training would compute other"):
+        with pytest.raises(
+            PolicyError, match="is a Phi3.*, with which sampling and training would compute other"
+        ):
             load_policy(str(folder))
         return
     compare(folder, is_ours=False)
     world = Zorplex(0)
     with pytest.raises(ConfigError, match=f"reads at most {border}"):
-        rollout(load_policy(str(folder)), [RolloutRequest(world.task(0))], world.execute, Sampling(max_tokens=border))
+        rollout(
+            load_policy(str(folder)),
+            [RolloutRequest(world.task(0))],
+            world.execute,
+            Sampling(max_tokens=border),
+        )

@@ -9,7 +9,13 @@ from concurrent.futures import Future
 import pytest
 from conftest import babbler
 
-from zorplex_rl.policy.rollout import RolloutEngine, RolloutRequest, RolloutStream, Sampling, rollout
+from zorplex_rl.policy.rollout import (
+    RolloutEngine,
+    RolloutRequest,
+    RolloutStream,
+    Sampling,
+    rollout,
+)
 from zorplex_rl.task.environment import Zorplex, kinds_of
 
 pytestmark = pytest.mark.slow
@@ -46,10 +52,14 @@ def test_callers_share_the_slots_and_each_gets_its_own_episodes_in_order(tokeniz
 
     async def run():
         stream, _ = stream_of(policy)
-        return await asyncio.gather(*(stream.sample(requests_for(10, first)) for first in (0, 10, 20)))
+        return await asyncio.gather(
+            *(stream.sample(requests_for(10, first)) for first in (0, 10, 20))
+        )
 
     for first, episodes in zip((0, 10, 20), asyncio.run(run()), strict=True):
-        assert [episode.task for episode in episodes] == [request.task for request in requests_for(10, first)]
+        assert [episode.task for episode in episodes] == [
+            request.task for request in requests_for(10, first)
+        ]
         assert all(len(episode.token_ids) <= SAMPLING.max_tokens for episode in episodes)
 
 

@@ -19,7 +19,13 @@ from zorplex_rl.errors import ConfigError, PolicyError
 from zorplex_rl.policy.load import EMBEDDED_PATH, Policy, load_policy, load_tokenizer
 from zorplex_rl.policy.requests import Sampling
 from zorplex_rl.policy.rollout import RolloutRequest, rollout
-from zorplex_rl.policy.tokenizer import FastTokenizer, decode_text, encode_prompt, encode_text, end_of_turn
+from zorplex_rl.policy.tokenizer import (
+    FastTokenizer,
+    decode_text,
+    encode_prompt,
+    encode_text,
+    end_of_turn,
+)
 from zorplex_rl.policy.tool_loop import PartialEpisode, ToolLoop
 from zorplex_rl.task.environment import Zorplex
 from zorplex_rl.task.episode import Episode
@@ -28,7 +34,10 @@ pytestmark = pytest.mark.slow
 
 TASK = Zorplex(shots=1).task(0)
 TURNS = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}END\n{% endfor %}"
-REFUSING = "{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}" + TURNS
+REFUSING = (
+    "{% if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
+    + TURNS
+)
 TINY = {
     "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
     "vocab_size": 533, "eos_token_id": 530, "pad_token_id": 531, "bos_token_id": None, "head_dim": 16, "initializer_range": 0.1,
@@ -58,7 +67,9 @@ def test_an_episode_ends_there_whatever_the_settings_name_as_the_end(tmp_path):
     for file in ("tokenizer_config.json", "generation_config.json"):
         changed = {"eos_token": "<|endoftext|>", "eos_token_id": 531}
         settings = json.loads((folder / file).read_text())
-        (folder / file).write_text(json.dumps(settings | {k: v for k, v in changed.items() if k in settings}))
+        (folder / file).write_text(
+            json.dumps(settings | {k: v for k, v in changed.items() if k in settings})
+        )
     vocabulary = load_policy().tokenizer.get_vocab()
     ends = {vocabulary["<|endoftext|>"], vocabulary["<|im_end|>"]}
     for of_transformers in (False, True):
@@ -76,14 +87,22 @@ def test_a_template_that_asks_for_the_date_gets_the_same_on_every_day(with_templ
     assert tokenizer.decode(encode_prompt(tokenizer, TASK)).startswith("Today: 01 January 2026. ")
 
 
-def test_a_template_without_a_system_role_gets_its_prompt_at_the_beginning_of_the_first_question(with_template):
+def test_a_template_without_a_system_role_gets_its_prompt_at_the_beginning_of_the_first_question(
+    with_template,
+):
     prompt = with_template(REFUSING).decode(encode_prompt(with_template(REFUSING), TASK))
     ((question, answer),) = TASK.examples
-    texts = [("user", f"{TASK.system}\n\n{question}"), ("assistant", answer), ("user", TASK.question)]
+    texts = [
+        ("user", f"{TASK.system}\n\n{question}"),
+        ("assistant", answer),
+        ("user", TASK.question),
+    ]
     assert prompt == "".join(f"<|im_start|>{role}\n{text}END\n" for role, text in texts)
 
 
-def test_arguments_of_the_template_hold_in_every_prompt_also_of_the_policy_that_is_saved(with_template, tmp_path):
+def test_arguments_of_the_template_hold_in_every_prompt_also_of_the_policy_that_is_saved(
+    with_template, tmp_path
+):
     template = TURNS + "{% if thinking is not defined or thinking %}<think>{% endif %}"
     tokenizer, asked = with_template(template, "thinking=false,by='me'"), with_template(template)
     ids = encode_prompt(tokenizer, TASK)
@@ -125,22 +144,48 @@ def test_a_template_that_marks_what_the_model_writes_is_rendered_as_transformers
     # Its own tag makes a macro, which no loop can be left from.
     plain = template.replace("{%- break %}", "")
     theirs.chat_template = plain
-    assert ours.apply_chat_template(messages, tokenize=False) == theirs.apply_chat_template(messages, tokenize=False)
-    assert ours.apply_chat_template(messages, tokenize=False) == with_template(TURNS).apply_chat_template(
+    assert ours.apply_chat_template(messages, tokenize=False) == theirs.apply_chat_template(
         messages, tokenize=False
     )
+    assert ours.apply_chat_template(messages, tokenize=False) == with_template(
+        TURNS
+    ).apply_chat_template(messages, tokenize=False)
 
 
 @pytest.fixture
 def legacy(tmp_path) -> FastTokenizer:
     """A tokenizer like Llama 2's, which begins what it reads with a "▁"; its control tokens are three."""
     words = ["▁", "▁▁", "▁->", "▁1", "17", "▁17", "LOOK", "UP", "▁LOOK", "▁LOOKUP"]
-    pairs = ["▁ ▁", "- >", "▁ ->", "1 7", "▁ 17", "▁ 1", "L O", "O K", "LO OK", "U P", "▁ LOOK", "▁LOOK UP"]
+    pairs = [
+        "▁ ▁",
+        "- >",
+        "▁ ->",
+        "1 7",
+        "▁ 17",
+        "▁ 1",
+        "L O",
+        "O K",
+        "LO OK",
+        "U P",
+        "▁ LOOK",
+        "▁LOOK UP",
+    ]
     letters = sorted({*map(chr, range(33, 127)), *words, "->", "LO", "OK"})
-    tokens = ["<unk>", "<|im_start|>", "<|im_end|>", *(f"<0x{byte:02X}>" for byte in range(256)), *letters]
+    tokens = [
+        "<unk>",
+        "<|im_start|>",
+        "<|im_end|>",
+        *(f"<0x{byte:02X}>" for byte in range(256)),
+        *letters,
+    ]
     model = {"type": "BPE", "unk_token": "<unk>", "fuse_unk": True, "byte_fallback": True}
-    model |= {"vocab": {token: i for i, token in enumerate(tokens)}, "merges": [pair.split() for pair in pairs]}
-    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False) | {"special": True}
+    model |= {
+        "vocab": {token: i for i, token in enumerate(tokens)},
+        "merges": [pair.split() for pair in pairs],
+    }
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False) | {
+        "special": True
+    }
     space = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
     back = {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}
     strip = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
@@ -159,10 +204,17 @@ def legacy(tmp_path) -> FastTokenizer:
 
 
 @pytest.mark.parametrize("prepends", ["Prepend", "Metaspace first", "Metaspace always"])
-def test_a_result_has_one_space_before_its_arrow_whatever_the_tokenizer_begins_with(legacy, tmp_path, prepends):
+def test_a_result_has_one_space_before_its_arrow_whatever_the_tokenizer_begins_with(
+    legacy, tmp_path, prepends
+):
     if prepends != "Prepend":
         settings = json.loads((tmp_path / "legacy" / "tokenizer.json").read_text())
-        scheme = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": prepends.split()[1], "split": False}
+        scheme = {
+            "type": "Metaspace",
+            "replacement": "▁",
+            "prepend_scheme": prepends.split()[1],
+            "split": False,
+        }
         settings |= {"normalizer": None, "pre_tokenizer": scheme}
         (tmp_path / "legacy" / "tokenizer.json").write_text(json.dumps(settings))
         legacy = load_tokenizer("it", tmp_path / "legacy")
@@ -184,7 +236,9 @@ def test_a_result_has_one_space_before_its_arrow_whatever_the_tokenizer_begins_w
 @pytest.mark.parametrize("reader", [FastTokenizer, AutoTokenizer.from_pretrained])
 def test_control_tokens_in_a_question_are_text_and_those_of_the_template_are_not(reader):
     tokenizer = reader(EMBEDDED_PATH)
-    plain, odd = (replace(TASK, question=f"a{said}b") for said in (" ", "<|im_end|>\n<|im_start|>system"))
+    plain, odd = (
+        replace(TASK, question=f"a{said}b") for said in (" ", "<|im_end|>\n<|im_start|>system")
+    )
     expected = encode_prompt(tokenizer, plain)
     rendered = tokenizer.decode(expected).replace("a b", odd.question)
     assert expected == tokenizer(tokenizer.decode(expected), add_special_tokens=False)["input_ids"]
@@ -196,7 +250,9 @@ def test_control_tokens_in_a_question_are_text_and_those_of_the_template_are_not
 
 def loop_and_row(policy, result: str = "") -> tuple[ToolLoop, PartialEpisode]:
     episode = Episode(TASK, [1], [], [], [], [], "tokens")
-    return ToolLoop(policy, lambda task, call: result, Sampling()), PartialEpisode(0, episode, random.Random(0), 0.0)
+    return ToolLoop(policy, lambda task, call: result, Sampling()), PartialEpisode(
+        0, episode, random.Random(0), 0.0
+    )
 
 
 def test_control_tokens_in_a_tools_result_are_text(embedded):
@@ -209,7 +265,9 @@ def test_control_tokens_in_a_tools_result_are_text(embedded):
 
 def test_an_answers_tag_that_is_a_control_token_is_found(tokenizer):
     tokenizer = deepcopy(tokenizer)
-    tokenizer.add_special_tokens({"additional_special_tokens": [AddedToken("[ANSWER]", special=True)]})
+    tokenizer.add_special_tokens(
+        {"additional_special_tokens": [AddedToken("[ANSWER]", special=True)]}
+    )
     loop, row = loop_and_row(babbler(tokenizer))
     ids = tokenizer("[ANSWER] 17\n", add_special_tokens=False)["input_ids"]
     assert ids[0] == tokenizer.convert_tokens_to_ids("[ANSWER]")
@@ -227,7 +285,9 @@ STRANGERS = {
 
 
 @pytest.mark.parametrize("which", STRANGERS)
-def test_a_model_of_another_family_is_sampled_and_trained_as_it_computes_or_refused_in_a_sentence(which, tmp_path):
+def test_a_model_of_another_family_is_sampled_and_trained_as_it_computes_or_refused_in_a_sentence(
+    which, tmp_path
+):
     given, refused = STRANGERS[which]
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**TINY | given))
@@ -240,6 +300,8 @@ def test_a_model_of_another_family_is_sampled_and_trained_as_it_computes_or_refu
         with pytest.raises(ConfigError, match="reads at most (4096|8192)"):
             rollout(policy, [RolloutRequest(TASK)], Zorplex().execute, Sampling(max_tokens=9000))
         return
-    with pytest.raises(PolicyError, match=f"is a {refused}.*, with which sampling and training .*use a Llama") as found:
+    with pytest.raises(
+        PolicyError, match=f"is a {refused}.*, with which sampling and training .*use a Llama"
+    ) as found:
         load_policy(str(folder))
     assert "\n" not in str(found.value)

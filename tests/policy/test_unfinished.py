@@ -13,7 +13,9 @@ from zorplex_rl.task.environment import Zorplex, kinds_of
 pytestmark = pytest.mark.slow
 
 ENV = Zorplex(0)
-REQUESTS = [RolloutRequest(task, i, i) for i, task in enumerate(ENV.tasks(kinds_of("mix"), 24, "train"))]
+REQUESTS = [
+    RolloutRequest(task, i, i) for i, task in enumerate(ENV.tasks(kinds_of("mix"), 24, "train"))
+]
 
 
 @pytest.fixture

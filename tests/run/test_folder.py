@@ -54,7 +54,9 @@ def test_a_checkpoint_that_was_not_finished_does_not_exist_and_the_last_two_are_
     assert [path.name for path in folder.checkpoints()] == ["step_000020", "step_001000"]
 
 
-def test_rows_episodes_and_checkpoints_that_came_after_a_checkpoint_go_when_a_run_continues_from_it(tmp_path):
+def test_rows_episodes_and_checkpoints_that_came_after_a_checkpoint_go_when_a_run_continues_from_it(
+    tmp_path,
+):
     folder = filled_folder(tmp_path / "run", 1, 2)
     first, second = folder.checkpoints()
     # These rows bear the step of the second checkpoint or an earlier one, and yet came after it.
@@ -91,7 +93,9 @@ def test_of_the_rows_only_the_last_may_be_broken_and_another_one_is_named(tmp_pa
     metrics.write_bytes(rows + broken + b"\n" + rows)
     for command in ("status", "train --resume"):
         assert main([*command.split(), str(folder.path)]) == 2
-        assert f"line 3 of {str(metrics)!r} is no longer what was written" in capsys.readouterr().err
+        assert (
+            f"line 3 of {str(metrics)!r} is no longer what was written" in capsys.readouterr().err
+        )
 
 
 @pytest.mark.parametrize(
@@ -161,7 +165,10 @@ def test_the_way_to_go_on_names_again_what_a_folder_does_not_decide(tmp_path):
 
 def fill(disk: Path) -> None:
     """Leave no byte free on ``disk``."""
-    with (disk / "filler").open("ab", buffering=0) as file, pytest.raises(OSError, match="No space left"):
+    with (
+        (disk / "filler").open("ab", buffering=0) as file,
+        pytest.raises(OSError, match="No space left"),
+    ):
         while True:
             file.write(bytes(512))
 

@@ -8,7 +8,13 @@ from zorplex_rl.run.plots import learning_curve
 
 
 def step_row(step: int, accuracy: float) -> dict:
-    return {"event": "step", "step": step, "seconds": 0.9 * step, "accuracy": accuracy, "reward": accuracy}
+    return {
+        "event": "step",
+        "step": step,
+        "seconds": 0.9 * step,
+        "accuracy": accuracy,
+        "reward": accuracy,
+    }
 
 
 def eval_row(step: int, greedy: float, sampled: float) -> dict:
@@ -25,13 +31,19 @@ ROWS = [
 
 
 def texts(svg: str) -> list[str]:
-    return [text.text for text in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")]
+    return [
+        text.text for text in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")
+    ]
 
 
 def test_a_learning_curve_shows_steps_below_seconds_above_and_percent_at_the_side():
     shown = texts(learning_curve(ROWS))
     assert {"training step", "seconds since training began", "accuracy", "0%", "100%"} <= set(shown)
-    assert {"training (last: 90%)", "held-out greedy (last: 98%)", "held-out sampled (last: 93%)"} <= set(shown)
+    assert {
+        "training (last: 90%)",
+        "held-out greedy (last: 98%)",
+        "held-out sampled (last: 93%)",
+    } <= set(shown)
     # The run took 54 seconds: the upper axis ends there, the lower one with step 60.
     assert shown.count("60") == 1 and shown.count("50") == 2
 
@@ -43,4 +55,6 @@ def test_long_runs_count_minutes():
 
 def test_of_a_step_that_stands_twice_the_later_row_counts_and_a_row_without_the_number_does_not():
     resumed = [*ROWS, eval_row(60, 0.55, 0.5), {"event": "step", "step": 61}]
-    assert {"held-out greedy (last: 55%)", "training (last: 90%)"} <= set(texts(learning_curve(resumed)))
+    assert {"held-out greedy (last: 55%)", "training (last: 90%)"} <= set(
+        texts(learning_curve(resumed))
+    )

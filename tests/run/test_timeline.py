@@ -68,16 +68,22 @@ def test_a_chrome_trace_counts_microseconds_from_the_timelines_start_and_names_t
     events = Timeline(RUN).to_chrome_trace()["traceEvents"]
     generate = next(event for event in events if event["name"] == "generate")
     assert (generate["ph"], generate["ts"], generate["dur"]) == ("X", 500_000, 5_500_000)
-    names = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
+    names = {
+        event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"
+    }
     assert names[generate["pid"]] == "generator 0"
     assert set(names.values()) == {"trainer", "generator 0"}
 
 
 def test_spans_that_overlap_never_share_a_lane_of_the_trace():
     spans = [Span("a", "tool", float(start), start + 2.5) for start in range(6)]
-    events = [event for event in Timeline(spans).to_chrome_trace()["traceEvents"] if event["ph"] == "X"]
+    events = [
+        event for event in Timeline(spans).to_chrome_trace()["traceEvents"] if event["ph"] == "X"
+    ]
     for lane in {event["tid"] for event in events}:
-        in_lane = sorted((event["ts"], event["ts"] + event["dur"]) for event in events if event["tid"] == lane)
+        in_lane = sorted(
+            (event["ts"], event["ts"] + event["dur"]) for event in events if event["tid"] == lane
+        )
         assert all(end <= start for (_, end), (start, _) in pairwise(in_lane))
     assert len({event["tid"] for event in events}) == 3
 

@@ -35,7 +35,13 @@ class Unpicklable(Exception):
         self.lock = threading.Lock()
 
 
-RAISED = (ValueError("x"), KeyError("a"), TwoArguments(1, 2), asyncio.CancelledError(), SystemExit(3))
+RAISED = (
+    ValueError("x"),
+    KeyError("a"),
+    TwoArguments(1, 2),
+    asyncio.CancelledError(),
+    SystemExit(3),
+)
 
 
 class Troubled(Actor):

@@ -90,7 +90,11 @@ def test_an_actor_s_module_is_found_beside_the_program_wherever_that_is_started(
     (tmp_path / "greeters.py").write_text(GREETER)
     (tmp_path / "program.py").write_text(PROGRAM.format(module="greeters"))
     done = subprocess.run(
-        [sys.executable, tmp_path / "program.py"], cwd=shadowed, capture_output=True, text=True, timeout=60
+        [sys.executable, tmp_path / "program.py"],
+        cwd=shadowed,
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     # What the program itself starts is still started as its author means.
     assert done.stdout == "hello None\n", done.stderr

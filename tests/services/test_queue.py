@@ -72,6 +72,8 @@ async def test_nothing_is_sent_to_a_replica_that_has_been_declared_failed(tmp_pa
         suspect.move_to(State.FAILED, "somebody says so")
         with pytest.raises(ReplicaFailed, match=r"has failed, and 'do' was not sent to it"):
             await suspect.call("do", 1)
-        assert await asyncio.gather(*(service.do.route(number) for number in range(2, 12))) == list(range(2, 12))
+        assert await asyncio.gather(*(service.do.route(number) for number in range(2, 12))) == list(
+            range(2, 12)
+        )
     done = {path.suffix: path.read_text().split() for path in tmp_path.iterdir()}
     assert f".{suspect.pid}" not in done

@@ -18,7 +18,9 @@ from zorplex_rl.services.router import Router, Session
 
 class Silent:
     def __getattr__(self, endpoint):
-        return SimpleNamespace(call_one=lambda: SimpleNamespace(as_asyncio=asyncio.get_running_loop().create_future))
+        return SimpleNamespace(
+            call_one=lambda: SimpleNamespace(as_asyncio=asyncio.get_running_loop().create_future)
+        )
 
 
 def silent(name: str, load: int = 0) -> Replica:

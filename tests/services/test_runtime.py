@@ -43,13 +43,22 @@ def listening_sockets(pid):
     """The names of the Unix sockets on which process ``pid`` listens; those in the abstract
     namespace begin with @."""
     inodes = sockets_of(pid)
-    return {line[7] for line in table("unix") if line[6] in inodes and line[5] == LISTENING and len(line) > 7}
+    return {
+        line[7]
+        for line in table("unix")
+        if line[6] in inodes and line[5] == LISTENING and len(line) > 7
+    }
 
 
 def tcp_addresses(pid):
     """Where ``pid`` listens for TCP, in the kernel's digits."""
     inodes = sockets_of(pid)
-    return {line[1] for end in ("tcp", "tcp6") for line in table(end) if line[9] in inodes and line[3] == LISTENING_TCP}
+    return {
+        line[1]
+        for end in ("tcp", "tcp6")
+        for line in table(end)
+        if line[9] in inodes and line[3] == LISTENING_TCP
+    }
 
 
 def somebody_else_connects_to(name):
@@ -57,7 +66,9 @@ def somebody_else_connects_to(name):
     address = "\0" + name[1:] if name.startswith("@") else name
     program = f"import os, socket; os.setgroups([]); os.setgid({SOMEBODY_ELSE}); os.setuid({SOMEBODY_ELSE})\n"
     program += f"socket.socket(socket.AF_UNIX).connect({address!r})"
-    theirs = subprocess.run([sys.executable, "-S", "-c", program], capture_output=True, text=True, check=False)
+    theirs = subprocess.run(
+        [sys.executable, "-S", "-c", program], capture_output=True, text=True, check=False
+    )
     return "connected" if theirs.returncode == 0 else theirs.stderr.splitlines()[-1]
 
 
@@ -70,7 +81,9 @@ def tried_sockets():
         try:
             own = listening_sockets(os.getpid())
             names = own | listening_sockets(await replica.actor.who.call_one())
-            return {name: somebody_else_connects_to(name) for name in names} if os.geteuid() == 0 else {}, own
+            return {
+                name: somebody_else_connects_to(name) for name in names
+            } if os.geteuid() == 0 else {}, own
         finally:
             await replica.stop()
 
@@ -89,17 +102,25 @@ def test_another_user_is_refused_by_every_socket_that_is_a_file():
     assert all("PermissionError" in answers[path] for path in paths)
 
 
-def test_a_run_on_this_machine_has_one_abstract_socket_one_more_for_each_process_that_starts_and_no_port(tmp_path):
+def test_a_run_on_this_machine_has_one_abstract_socket_one_more_for_each_process_that_starts_and_no_port(
+    tmp_path,
+):
     """docs/RUNS.md, "On a shared machine", says so. Whatever is more is another door for the other users
     of the machine."""
     config = SMALL.changed(max_lag=1, steps=12)
     most_at_start, in_mid_run = 0, set()
     with command("train", *as_flags(config), "--out", str(tmp_path / "run")) as run:
         while run.process.poll() is None:
-            is_trained_on = bool(rows(tmp_path / "run", "step")) and not rows(tmp_path / "run", "end")
+            is_trained_on = bool(rows(tmp_path / "run", "step")) and not rows(
+                tmp_path / "run", "end"
+            )
             assert not set().union(*map(tcp_addresses, run.members()))
             abstract = {
-                pid: {name for name in listening_sockets(pid) if name.startswith("@") and not name.startswith(OF_CUDA)}
+                pid: {
+                    name
+                    for name in listening_sockets(pid)
+                    if name.startswith("@") and not name.startswith(OF_CUDA)
+                }
                 for pid in run.members()
             }
             # Between its fork and its exec a child holds the sockets of its parent: the same ones,

@@ -15,7 +15,13 @@ from pathlib import Path
 import pytest
 from echo import Echo, Finder, children, count_overtaking, in_flight, send, service_of, until
 
-from zorplex_rl.services.options import GivenUp, Overloaded, ReplicaFailed, ServiceError, ServiceOptions
+from zorplex_rl.services.options import (
+    GivenUp,
+    Overloaded,
+    ReplicaFailed,
+    ServiceError,
+    ServiceOptions,
+)
 from zorplex_rl.services.registry import UnknownService, get_service, register_service
 from zorplex_rl.services.runtime import Actor, ActorError, concurrent_endpoint
 from zorplex_rl.services.service import Service
@@ -51,7 +57,9 @@ async def test_requests_go_round_and_every_replica_answers_a_fanout():
 
 
 @pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP])
-async def test_a_replica_that_is_killed_or_hangs_is_replaced_and_its_requests_are_accounted_for(blow):
+async def test_a_replica_that_is_killed_or_hangs_is_replaced_and_its_requests_are_accounted_for(
+    blow,
+):
     async with echoes(replicas=2) as (service, restarts):
         victim = service.replicas[0]
         (pid,) = victim.pids
@@ -75,7 +83,9 @@ async def test_a_replica_that_is_killed_or_hangs_is_replaced_and_its_requests_ar
 
 
 @pytest.mark.parametrize("spares", [0, 1])
-async def test_an_idle_service_notices_a_death_and_a_spare_takes_over_or_a_new_replica_after_its_setup(spares):
+async def test_an_idle_service_notices_a_death_and_a_spare_takes_over_or_a_new_replica_after_its_setup(
+    spares,
+):
     async with echoes("", 1.0, replicas=1, spares=spares) as (service, restarts):
         await service.spares_ready()
         os.kill(pids(service)[0], signal.SIGKILL)
@@ -124,7 +134,9 @@ async def test_a_newcomer_takes_over_requests_that_wait_for_others_but_none_of_a
 
 
 async def test_a_burst_brings_replicas_and_calm_sends_them_away_again():
-    async with echoes(replicas=1, min_replicas=1, max_replicas=3, max_in_flight=4, wait_timeout=60.0) as (
+    async with echoes(
+        replicas=1, min_replicas=1, max_replicas=3, max_in_flight=4, wait_timeout=60.0
+    ) as (
         service,
         _,
     ):
@@ -184,7 +196,8 @@ async def test_nothing_is_lost_done_twice_or_overtaken_under_kills_hangs_and_sca
         failed = [outcome for outcome in outcomes if isinstance(outcome, str)]
         assert len(answered) + len(failed) == len(outcomes) == 5 * share
         assert all(
-            "service 'tormented' failed while it ran" in error and "may or may not have finished" in error
+            "service 'tormented' failed while it ran" in error
+            and "may or may not have finished" in error
             for error in failed
         )
         assert len(answered) > 0.8 * len(outcomes)
@@ -211,7 +224,9 @@ async def test_an_actor_finds_a_service_by_its_name_and_follows_its_changes():
         with pytest.raises(ServiceError, match="registered already"):
             await register_service(Service("found", replicas_of(Echo)))
         await finder.stop()
-    with pytest.raises(UnknownService, match="no service 'found' is registered, or it has been closed"):
+    with pytest.raises(
+        UnknownService, match="no service 'found' is registered, or it has been closed"
+    ):
         await get_service("found")
 
 
@@ -219,7 +234,9 @@ async def test_a_replica_outlives_a_caller_that_stops_and_other_callers_get_thei
     async with echoes(name="asked") as (service, _):
         await register_service(service)
         finder = await spawn("finder", Finder)
-        asking = asyncio.ensure_future(finder.actor.send.call_one("asked", "do", [1, 2, 3], 3.0).as_asyncio())
+        asking = asyncio.ensure_future(
+            finder.actor.send.call_one("asked", "do", [1, 2, 3], 3.0).as_asyncio()
+        )
         await until(lambda: service.replicas[0].load >= 3)
         napping = asyncio.create_task(service.nap.route(2.0))
         # Its process lives on, so the answers that it waits for come back as undeliverable.
@@ -300,7 +317,9 @@ class Unready(Actor):
 
 async def test_a_service_whose_set_up_never_ends_says_how_long_it_was_waited_for():
     with pytest.raises(GivenUp, match=r"it was not ready within 1\.5 s$"):
-        async with Service("unready", replicas_of(Unready), ServiceOptions(start_timeout=1.5, max_failures=0)):
+        async with Service(
+            "unready", replicas_of(Unready), ServiceOptions(start_timeout=1.5, max_failures=0)
+        ):
             pass
 
 

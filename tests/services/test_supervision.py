@@ -21,7 +21,10 @@ from zorplex_rl.services.registry import register_service
 from zorplex_rl.services.service import Service
 from zorplex_rl.services.spawn import replicas_of, spawn
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="only Linux has pidfds")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform != "linux", reason="only Linux has pidfds"),
+]
 NOTICED_SECONDS = 2.0
 
 
@@ -62,7 +65,9 @@ async def test_a_death_is_noticed_at_once_also_by_callers_elsewhere_who_were_wai
     async with service_of(Echo, replicas=2, probe_timeout=30.0, name="asked") as service:
         await register_service(service)
         finder = await spawn("finder", Finder)
-        asking = asyncio.ensure_future(finder.actor.send.call_one("asked", "ask", list(range(8)), 3.0).as_asyncio())
+        asking = asyncio.ensure_future(
+            finder.actor.send.call_one("asked", "ask", list(range(8)), 3.0).as_asyncio()
+        )
         await until(lambda: all(replica.load >= 4 for replica in service.replicas))
         victim = service.replicas[0]
         died = await killed_after_a_stop(victim.pid)
@@ -74,7 +79,9 @@ async def test_a_death_is_noticed_at_once_also_by_callers_elsewhere_who_were_wai
 
 
 async def test_the_death_of_one_process_of_several_is_that_of_their_replica():
-    async with Service("wide", replicas_of(Echo, procs=2), ServiceOptions(probe_timeout=30.0)) as service:
+    async with Service(
+        "wide", replicas_of(Echo, procs=2), ServiceOptions(probe_timeout=30.0)
+    ) as service:
         victim = service.replicas[0]
         died = await killed_after_a_stop(victim.pids[1])
         await victim.ended.wait()
@@ -86,7 +93,11 @@ async def test_the_death_of_one_process_of_several_is_that_of_their_replica():
 
 @pytest.mark.parametrize("spares", [0, 2])
 async def test_processes_that_are_killed_while_they_start_are_started_again(spares):
-    service, before, struck = service_of(Echo, "", 1.0, replicas=2, spares=spares), children(), set()
+    service, before, struck = (
+        service_of(Echo, "", 1.0, replicas=2, spares=spares),
+        children(),
+        set(),
+    )
     opening = asyncio.create_task(service.open())
     # As soon as it is there, while it imports, during its set-up.
     for delay in (0.0, 0.2, 1.0):
@@ -98,10 +109,19 @@ async def test_processes_that_are_killed_while_they_start_are_started_again(spar
     await opening
     assert len(struck) >= 3
     if spares:
-        await until(lambda: children() - before - struck - {replica.pid for replica in service.replicas})
-        strike(next(iter(children() - before - struck - {replica.pid for replica in service.replicas})), signal.SIGKILL)
+        await until(
+            lambda: children() - before - struck - {replica.pid for replica in service.replicas}
+        )
+        strike(
+            next(
+                iter(children() - before - struck - {replica.pid for replica in service.replicas})
+            ),
+            signal.SIGKILL,
+        )
     await service.spares_ready()
-    assert {await service.who.route() for _ in range(2)} == {replica.pid for replica in service.replicas}
+    assert {await service.who.route() for _ in range(2)} == {
+        replica.pid for replica in service.replicas
+    }
     await service.close()
     await until(lambda: children() <= before)
 
@@ -112,7 +132,9 @@ async def test_a_role_that_dies_of_every_request_is_given_up_with_one_error_for_
         given_up = []
         service.on_give_up = given_up.append
         why = "echo has failed 3 times in a row.* while it ran die: "
-        for error in await asyncio.gather(*(service.die.route() for _ in range(3)), return_exceptions=True):
+        for error in await asyncio.gather(
+            *(service.die.route() for _ in range(3)), return_exceptions=True
+        ):
             assert isinstance(error, GivenUp)
         with pytest.raises(GivenUp, match=why):
             await service.who.route()
@@ -135,7 +157,9 @@ async def test_a_setting_that_cannot_work_is_not_tried_again(tmp_path):
     assert (tmp_path / "starts").read_text() == "x"
 
 
-def test_the_loss_of_a_role_that_alone_knows_something_ends_the_run_at_once_with_one_sentence(tmp_path):
+def test_the_loss_of_a_role_that_alone_knows_something_ends_the_run_at_once_with_one_sentence(
+    tmp_path,
+):
     started, killed = [], []
 
     def show(row):
@@ -143,21 +167,27 @@ def test_the_loss_of_a_role_that_alone_knows_something_ends_the_run_at_once_with
             strike(started[0].roles.dataset.replicas[0].pid, signal.SIGKILL)
             killed.append(time.monotonic())
 
-    with pytest.raises(GivenUp, match="^dataset is lost, and with it what it alone knew: its process"):
+    with pytest.raises(
+        GivenUp, match="^dataset is lost, and with it what it alone knew: its process"
+    ):
         train_here(SMALL.changed(steps=100), tmp_path / "run", show=show, on_start=started.append)
     # Stopping all the other processes takes most of this.
     assert time.monotonic() - killed[0] < 15
 
 
 @pytest.mark.long
-def test_a_run_of_which_each_role_is_killed_while_it_starts_is_the_run_that_nothing_disturbed(tmp_path, sync_run):
+def test_a_run_of_which_each_role_is_killed_while_it_starts_is_the_run_that_nothing_disturbed(
+    tmp_path, sync_run
+):
     """At once, and so its successor, after two seconds."""
     before, struck, done = children(), set(), threading.Event()
 
     def kill_the_first_fourteen():
         while len(struck) < 14 and not done.wait(0.02):
             for pid in children() - before - struck:
-                threading.Timer(0.0 if len(struck) < 7 else 2.0, strike, (pid, signal.SIGKILL)).start()
+                threading.Timer(
+                    0.0 if len(struck) < 7 else 2.0, strike, (pid, signal.SIGKILL)
+                ).start()
                 struck.add(pid)
 
     killing = threading.Thread(target=kill_the_first_fourteen)

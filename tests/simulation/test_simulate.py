@@ -38,7 +38,9 @@ any_setting = st.builds(
 # comparison.
 quarters = st.integers(0, 16).map(lambda n: n / 4)
 even_setting = st.builds(
-    lambda rounds, generators, **rest: Setting(groups_per_step=rounds * generators, generators=generators, **rest),
+    lambda rounds, generators, **rest: Setting(
+        groups_per_step=rounds * generators, generators=generators, **rest
+    ),
     rounds=st.integers(1, 4),
     generators=st.sampled_from([1, 2, 3, 4, 8]),
     steps=st.integers(1, 20),
@@ -57,10 +59,18 @@ def seconds_of(setting: Setting) -> tuple[float, float]:
 
 @settings(max_examples=200)
 @given(even_setting)
-def test_without_variation_both_modes_take_exactly_what_the_closed_form_says_and_reach_the_lower_bound(setting):
-    exact, latencies = (exact_seconds(setting, "sync"), exact_seconds(setting, "async")), setting.latencies()
+def test_without_variation_both_modes_take_exactly_what_the_closed_form_says_and_reach_the_lower_bound(
+    setting,
+):
+    exact, latencies = (
+        (exact_seconds(setting, "sync"), exact_seconds(setting, "async")),
+        setting.latencies(),
+    )
     assert seconds_of(setting) == exact
-    assert (lower_bounds(setting, latencies, "sync").all, lower_bounds(setting, latencies, "async").all) == exact
+    assert (
+        lower_bounds(setting, latencies, "sync").all,
+        lower_bounds(setting, latencies, "async").all,
+    ) == exact
 
 
 @settings(max_examples=200)
@@ -72,7 +82,9 @@ def test_no_run_beats_its_lower_bound_async_is_nowhere_slower_than_sync_and_at_l
     for mode, run in (("sync", both.sync), ("async", both.asynchronous)):
         bounds = lower_bounds(setting, latencies, mode)
         assert run.seconds * A_HAIR >= bounds.all
-        assert bounds.all * A_HAIR >= max(bounds.trainer, bounds.generators, bounds.weights, bounds.round_trips)
+        assert bounds.all * A_HAIR >= max(
+            bounds.trainer, bounds.generators, bounds.weights, bounds.round_trips
+        )
     assert both.asynchronous.seconds <= both.sync.seconds * A_HAIR
     assert simulate_async(replace(setting, max_lag=0), latencies) == both.sync
 
@@ -84,9 +96,15 @@ def test_the_groups_of_a_share_are_of_one_step_and_of_one_version(setting, share
     both = compare(replace(setting, share=share))
     assert both.asynchronous.seconds <= both.sync.seconds * A_HAIR
     spans = both.asynchronous.timeline.spans
-    versions = {span.args["group"]: (span.actor, span.args["version"]) for span in spans if span.kind == "generate"}
+    versions = {
+        span.args["group"]: (span.actor, span.args["version"])
+        for span in spans
+        if span.kind == "generate"
+    }
     for step in range(setting.steps):
-        groups = [step * setting.groups_per_step + group for group in range(setting.groups_per_step)]
+        groups = [
+            step * setting.groups_per_step + group for group in range(setting.groups_per_step)
+        ]
         for start in range(0, len(groups), share):
             assert len({versions[group] for group in groups[start : start + share]}) == 1
 
@@ -96,14 +114,22 @@ def test_the_groups_of_a_share_are_of_one_step_and_of_one_version(setting, share
 def test_every_group_takes_its_latency_is_trained_on_once_within_the_lag_bound_and_no_row_does_two_things_at_once(
     setting,
 ):
-    both, groups, expected = compare(setting), setting.steps * setting.groups_per_step, setting.latencies().generate
+    both, groups, expected = (
+        compare(setting),
+        setting.steps * setting.groups_per_step,
+        setting.latencies().generate,
+    )
     assert both.sync.staleness == {0: groups}
     assert sum(both.asynchronous.staleness.values()) == groups
     assert max(both.asynchronous.staleness) <= setting.max_lag
     for run in (both.sync, both.asynchronous):
         spans = run.timeline.spans
         if setting.generation_seconds:
-            found = {span.args["group"]: span.end - span.start for span in spans if span.kind == "generate"}
+            found = {
+                span.args["group"]: span.end - span.start
+                for span in spans
+                if span.kind == "generate"
+            }
             assert [found[group] for group in sorted(found)] == pytest.approx(expected)
         for actor, share in run.utilisation().items():
             seconds_of_all = sum(span.end - span.start for span in spans if span.actor == actor)
@@ -112,7 +138,9 @@ def test_every_group_takes_its_latency_is_trained_on_once_within_the_lag_bound_a
 
 @settings(max_examples=200)
 @given(any_setting)
-def test_the_trainer_starts_only_when_its_data_is_there_and_a_generator_only_what_may_be_used(setting):
+def test_the_trainer_starts_only_when_its_data_is_there_and_a_generator_only_what_may_be_used(
+    setting,
+):
     assume(setting.generation_seconds > 0 and setting.training_seconds > 0)
     spans = simulate_async(setting, setting.latencies()).timeline.spans
     generated = [span for span in spans if span.kind == "generate"]
@@ -120,7 +148,9 @@ def test_the_trainer_starts_only_when_its_data_is_there_and_a_generator_only_wha
         finished = sum(span.end <= train.start for span in generated)
         assert finished >= (train.args["step"] + 1) * setting.groups_per_step
     for span in generated:
-        assert span.args["group"] // setting.groups_per_step <= span.args["version"] + setting.max_lag
+        assert (
+            span.args["group"] // setting.groups_per_step <= span.args["version"] + setting.max_lag
+        )
 
 
 @settings(max_examples=200)
@@ -132,10 +162,18 @@ def test_a_larger_lag_never_makes_a_run_longer(setting, more):
 
 def test_a_straggler_holds_up_sync_for_its_whole_length_and_async_only_once_its_lag_is_used_up():
     calm = Setting(
-        generators=4, steps=6, max_lag=2, generation_seconds=1, variation=0, training_seconds=4, sync_seconds=0
+        generators=4,
+        steps=6,
+        max_lag=2,
+        generation_seconds=1,
+        variation=0,
+        training_seconds=4,
+        sync_seconds=0,
     )
     sync, asynchronous = seconds_of(calm)
-    assert seconds_of(replace(calm, straggler=5)) == (sync + 3, asynchronous), "5 seconds instead of two rounds of 1"
+    assert seconds_of(replace(calm, straggler=5)) == (sync + 3, asynchronous), (
+        "5 seconds instead of two rounds of 1"
+    )
     sync_held_up, async_held_up = seconds_of(replace(calm, straggler=20))
     assert sync_held_up == sync + 18
     assert 0 < async_held_up - asynchronous < 18
@@ -151,6 +189,10 @@ def test_the_latency_of_a_group_depends_on_its_number_and_the_seed_alone():
 
 
 def test_latencies_have_the_mean_and_the_variation_that_was_asked_for():
-    generate = Setting(groups_per_step=100, steps=1000, generation_seconds=3, variation=0.7).latencies().generate
+    generate = (
+        Setting(groups_per_step=100, steps=1000, generation_seconds=3, variation=0.7)
+        .latencies()
+        .generate
+    )
     assert fmean(generate) == pytest.approx(3, rel=0.02)
     assert pstdev(generate) / fmean(generate) == pytest.approx(0.7, rel=0.05)

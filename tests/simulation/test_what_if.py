@@ -53,7 +53,11 @@ def test_a_synchronous_run_is_the_same_bit_for_bit(sync_run):
     assert found.is_equal, found.first_difference
     assert done == [1, 2, 3, 4]
     episodes = 4 * SMALL.prompts_per_step * SMALL.group_size
-    assert found.compared == found.same == {"episodes": episodes, "steps": 4, "evaluations": 2, "files of weights": 3}
+    assert (
+        found.compared
+        == found.same
+        == {"episodes": episodes, "steps": 4, "evaluations": 2, "files of weights": 3}
+    )
 
 
 @pytest.mark.parametrize(
@@ -61,7 +65,9 @@ def test_a_synchronous_run_is_the_same_bit_for_bit(sync_run):
     [
         {"generators": 2, "on_update": "continue"},
         {"generators": 2, "on_update": "wait"},
-        pytest.param({"generators": 1, "on_update": "continue", "task": "multi_step"}, marks=pytest.mark.long),
+        pytest.param(
+            {"generators": 1, "on_update": "continue", "task": "multi_step"}, marks=pytest.mark.long
+        ),
     ],
     ids=lambda changed: f"{changed['generators']} {changed['on_update']}",
 )
@@ -85,7 +91,10 @@ def test_the_first_difference_is_named_and_the_rest_is_still_compared(copied):
     batch["logprobs"] = base64.b64encode(logprobs.tobytes()).decode()
     write_journal(copied, rows)
     found = replay(read_recording(copied))
-    assert found.first_difference == f"step 3, group {batch['groups'][0]}: token 0 or its log-probability"
+    assert (
+        found.first_difference
+        == f"step 3, group {batch['groups'][0]}: token 0 or its log-probability"
+    )
     assert found.same["episodes"] == found.compared["episodes"] - 1
     assert found.same["steps"] == found.compared["steps"] == 4
 
@@ -106,7 +115,8 @@ def test_a_changed_learning_rate_is_executed_on_the_same_draws_and_the_command_t
 ):
     results = []
     monkeypatch.setattr(
-        "zorplex_rl.simulation.what_if.what_if", lambda *given: results.append(what_if(*given)) or results[-1]
+        "zorplex_rl.simulation.what_if.what_if",
+        lambda *given: results.append(what_if(*given)) or results[-1],
     )
     assert main(["replay", str(sync_run.path), "--learning-rate", "0.002", "--seeds", "2"]) == 0
     (found,) = results
@@ -121,7 +131,9 @@ def test_a_changed_learning_rate_is_executed_on_the_same_draws_and_the_command_t
     assert why_parted(first).startswith("they part in step 1: its episodes are the same")
     # What the run itself was is one side of the first pair.
     rows = sync_run.evaluations()
-    assert [e.greedy for e in first.original.evaluations] == [row["greedy_accuracy"] for row in rows]
+    assert [e.greedy for e in first.original.evaluations] == [
+        row["greedy_accuracy"] for row in rows
+    ]
     assert found.predicted == (None, None)
     assert found.change == "--learning-rate 0.002 instead of 0.0002"
     said = " ".join(capsys.readouterr().out.split())
@@ -137,15 +149,22 @@ def test_another_lag_has_the_schedule_and_the_seconds_of_the_simulator(sync_run,
     found = what_if(recording, SMALL.changed(max_lag=2, loss=loss), seeds=1, evaluate_every=1)
     (pair,) = found.pairs
     for trace in (pair.original, pair.changed):
-        assert [evaluated.version for evaluated in trace.evaluations] == list(range(SMALL.steps + 1))
-    lags, changed = ([step.metrics["lag_mean"] for step in trace.steps] for trace in (pair.original, pair.changed))
+        assert [evaluated.version for evaluated in trace.evaluations] == list(
+            range(SMALL.steps + 1)
+        )
+    lags, changed = (
+        [step.metrics["lag_mean"] for step in trace.steps]
+        for trace in (pair.original, pair.changed)
+    )
     assert max(lags) == 0
     assert 0 < max(changed) <= 2
     assert all(seconds > 0 for seconds in found.predicted)
     assert found.difference("sampled, at the end")[1] is None
 
 
-def test_the_command_replays_unchanged_and_its_exit_code_says_whether_it_is_the_same(copied, capsys):
+def test_the_command_replays_unchanged_and_its_exit_code_says_whether_it_is_the_same(
+    copied, capsys
+):
     assert main(["replay", str(copied), "--loss", "grpo", "--seeds", "5"]) == 0
     assert "32 of 32 episodes, 4 of 4 steps" in " ".join(capsys.readouterr().out.split())
     rows = journal(copied)

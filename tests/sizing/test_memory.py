@@ -16,7 +16,13 @@ from zorplex_rl.policy.load import load_policy
 from zorplex_rl.policy.model import BLOCK, TreeAttention
 from zorplex_rl.sizing import memory
 from zorplex_rl.sizing.measured import measure
-from zorplex_rl.sizing.memory import BatchShape, Workload, available_memory, generator_memory, trainer_memory
+from zorplex_rl.sizing.memory import (
+    BatchShape,
+    Workload,
+    available_memory,
+    generator_memory,
+    trainer_memory,
+)
 from zorplex_rl.sizing.model_shape import ModelShape
 from zorplex_rl.task.episode import Episode
 
@@ -30,10 +36,20 @@ def test_the_parts_that_stay_are_those_of_the_zero_paper():
     float32."""
     n = SMALL.parameters
     low = trainer_memory(SMALL, Workload(dtype="bfloat16", transfer="bfloat16")).phases["backward"]
-    assert (low["weights"], low["masters"], low["moments"], low["gradients"]) == (2 * n, 4 * n, 8 * n, 4 * n)
+    assert (low["weights"], low["masters"], low["moments"], low["gradients"]) == (
+        2 * n,
+        4 * n,
+        8 * n,
+        4 * n,
+    )
     assert low["weight ring"] == 2 * 2 * n
     full = trainer_memory(SMALL, Workload()).phases["backward"]
-    assert (full["weights"], full["masters"], full["moments"], full["gradients"]) == (4 * n, 0, 8 * n, 4 * n)
+    assert (full["weights"], full["masters"], full["moments"], full["gradients"]) == (
+        4 * n,
+        0,
+        8 * n,
+        4 * n,
+    )
 
 
 def test_each_zero_stage_divides_one_more_part():
@@ -67,14 +83,22 @@ def episodes_of(prompts: int, prompt: int, samples: int, response: int) -> list[
     asked = [[next(numbers) % 500 for _ in range(prompt)] for _ in range(prompts)]
     return [
         Episode(
-            None, ids, [next(numbers) % 500 for _ in range(response)], [True] * response, [0.0] * response, [], "eos"
+            None,
+            ids,
+            [next(numbers) % 500 for _ in range(response)],
+            [True] * response,
+            [0.0] * response,
+            [],
+            "eos",
         )
         for ids in asked
         for _ in range(samples)
     ]
 
 
-@pytest.mark.parametrize(("prompt", "response", "budget"), [(100, 96, 8192), (100, 20, 500), (50, 90, 400), (7, 2, 1)])
+@pytest.mark.parametrize(
+    ("prompt", "response", "budget"), [(100, 96, 8192), (100, 20, 500), (50, 90, 400), (7, 2, 1)]
+)
 def test_the_micro_batches_are_those_of_the_trainer(prompt, response, budget):
     found = Workload(prompt, response, prompts=4, group_size=8, token_budget=budget).micro_batches()
     batches = collate(episodes_of(4, prompt, 8, response), [1.0] * 32, budget)
@@ -83,8 +107,13 @@ def test_the_micro_batches_are_those_of_the_trainer(prompt, response, budget):
     masked = [TreeAttention(b.tree.subtree_end[None]) for b in batches]
     for each in masked:
         each(0, *torch.zeros(3, 1, each.subtree_end.numel(), 2, 4))
-    assert sorted(b.seen for b in found) == sorted(sum(mask.shape[-1] for _, mask in each.blocks) for each in masked)
-    copied = [sum(len(keys) for keys, _ in each.blocks if isinstance(keys, torch.Tensor)) for each in masked]
+    assert sorted(b.seen for b in found) == sorted(
+        sum(mask.shape[-1] for _, mask in each.blocks) for each in masked
+    )
+    copied = [
+        sum(len(keys) for keys, _ in each.blocks if isinstance(keys, torch.Tensor))
+        for each in masked
+    ]
     assert sorted(b.copied for b in found) == pytest.approx(sorted(copied), abs=BLOCK)
 
 
@@ -115,9 +144,13 @@ def test_autograd_keeps_the_activations_that_are_counted(kv_heads, dtype, tmp_pa
 
 @pytest.mark.slow
 def test_a_measured_process_takes_what_was_computed(tmp_path):
-    shape = ModelShape(layers=6, hidden=256, heads=8, kv_heads=2, intermediate=1100, vocabulary=9000)
+    shape = ModelShape(
+        layers=6, hidden=256, heads=8, kv_heads=2, intermediate=1100, vocabulary=9000
+    )
     make_model(shape, tmp_path)
-    work = Workload(prompts=2, group_size=4, response=40, token_budget=600, slots=6, tasks=3, evaluated=0)
+    work = Workload(
+        prompts=2, group_size=4, response=40, token_budget=600, slots=6, tasks=3, evaluated=0
+    )
     trained, sampled = measure([("trainer", work), ("generator", work)], tmp_path)
     assert trainer_memory(shape, trained.work).total == pytest.approx(trained.peak, rel=0.1)
     assert generator_memory(shape, sampled.work).total == pytest.approx(sampled.peak, rel=0.1)

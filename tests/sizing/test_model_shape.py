@@ -37,7 +37,9 @@ def test_the_parameters_are_those_of_the_model_itself_in_every_family(family, tm
     assert shape.parameters == sum(parameter.numel() for parameter in model.parameters())
     assert shape.table == model.get_input_embeddings().weight.numel()
     assert (shape.layers, shape.hidden, shape.heads) == (3, 64, 4)
-    assert shape.tied == (model.get_output_embeddings().weight is model.get_input_embeddings().weight)
+    assert shape.tied == (
+        model.get_output_embeddings().weight is model.get_input_embeddings().weight
+    )
     assert bool(shape.unknown) == (family not in ("qwen2", "llama", "qwen3"))
 
 
@@ -45,8 +47,12 @@ def test_the_parameters_are_those_of_the_model_itself_in_every_family(family, tm
     "shape",
     [
         ModelShape(layers=2, hidden=64, heads=4, kv_heads=2, intermediate=96, vocabulary=500),
-        ModelShape(layers=3, hidden=48, heads=6, kv_heads=1, intermediate=100, vocabulary=333, tied=False),
-        ModelShape(layers=1, hidden=64, heads=4, kv_heads=4, intermediate=128, vocabulary=77, head_size=32),
+        ModelShape(
+            layers=3, hidden=48, heads=6, kv_heads=1, intermediate=100, vocabulary=333, tied=False
+        ),
+        ModelShape(
+            layers=1, hidden=64, heads=4, kv_heads=4, intermediate=128, vocabulary=77, head_size=32
+        ),
     ],
 )
 def test_the_formula_counts_the_parameters_of_a_qwen2(shape, tmp_path):

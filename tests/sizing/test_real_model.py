@@ -29,7 +29,10 @@ def test_a_model_is_sampled_trained_and_recorded(tmp_path, monkeypatch):
         recipe.build_tokenizer(recipe.Recipe(seed=5, vocabulary=400)).save_pretrained(folder)
     record.write_text('[{"date": "before"}]')
     few = "--minutes 2 --steps 2 --tasks 4 --prompts 1".split()
-    subprocess.run([sys.executable, str(ROOT / ".ci" / "gpu"), folder, *few, "--record", str(record)], check=True)
+    subprocess.run(
+        [sys.executable, str(ROOT / ".ci" / "gpu"), folder, *few, "--record", str(record)],
+        check=True,
+    )
     before, found = json.loads(record.read_text())
     assert before == {"date": "before"}
     assert found["model"] == Path(folder).name

@@ -23,7 +23,9 @@ def test_kinds_take_turns_and_none_repeats_its_own_index():
     tasks = env.tasks(MIX, 10 * len(MIX))
     assert Counter(task.kind for task in tasks) == dict.fromkeys(TASK_SPECS, 10)
     assert tasks[len(MIX) + 1] == env.spec("compositional").task(1)
-    assert env.tasks(MIX, 10, start=30) == tasks[30:40] == [env.task(index) for index in range(30, 40)]
+    assert (
+        env.tasks(MIX, 10, start=30) == tasks[30:40] == [env.task(index) for index in range(30, 40)]
+    )
 
 
 def test_calls_are_run_with_the_tools_of_the_tasks_kind_and_scored_whatever_the_environments_seed():
@@ -36,5 +38,7 @@ def test_calls_are_run_with_the_tools_of_the_tasks_kind_and_scored_whatever_the_
 
 @pytest.mark.parametrize("name", ["nope", "nope:easy", "simple:nope", "compositional:easy:x"])
 def test_an_unknown_kind_or_difficulty_is_one_clear_sentence(name):
-    with pytest.raises(ValueError, match=r"^(task|difficulty) is '[^']+'; expected one of [a-z_, ]+$"):
+    with pytest.raises(
+        ValueError, match=r"^(task|difficulty) is '[^']+'; expected one of [a-z_, ]+$"
+    ):
         Zorplex().spec(name)

@@ -28,7 +28,8 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 LOCKERS, WORDS, PROBLEMS = (
-    str(ROOT / "examples" / name) for name in ("lockers.py", "word_problems.py", "word_problems.jsonl")
+    str(ROOT / "examples" / name)
+    for name in ("lockers.py", "word_problems.py", "word_problems.jsonl")
 )
 (GOOD,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "OWN_TASK.md").read_text(), re.DOTALL)
 """The task of the documentation."""
@@ -63,7 +64,10 @@ def test_sampling_stops_at_the_answer_of_the_environment_and_calls_only_its_tool
     loop = ToolLoop(policy, lambda task, call: calls.append(call) or "17", Sampling(), environment)
     episode = Episode(environment.task(0, "train"), [], [], [], [], [], "eos")
     row = PartialEpisode(0, episode, random.Random(0), 0.0)
-    ends = [loop.extend(row, token, 0.0) for token in encode_text(policy.tokenizer, "LOOKUP[blip]\n12*7=84\n#### 84\n")]
+    ends = [
+        loop.extend(row, token, 0.0)
+        for token in encode_text(policy.tokenizer, "LOOKUP[blip]\n12*7=84\n#### 84\n")
+    ]
     assert ends[-1] == "answer" and not any(ends[:-1]) and calls == []
 
 
@@ -95,8 +99,14 @@ def test_what_is_wrong_with_a_file_is_named(code, named):
     ("change", "named"),
     [
         (("return Task(", "return ("), r"^task\(7, 'train'\) of 'tasks.py' returned \('doubling'"),
-        (("2 * number, 1", "2.0 * number, 1"), r"^task\(7, 'train'\) of 'tasks.py' returned Task.* an int or a str$"),
-        ((NUMBER, "number = self.no.such"), r"^task\(7, 'train'\): AttributeError: .*, in line \d+ of tasks.py$"),
+        (
+            ("2 * number, 1", "2.0 * number, 1"),
+            r"^task\(7, 'train'\) of 'tasks.py' returned Task.* an int or a str$",
+        ),
+        (
+            (NUMBER, "number = self.no.such"),
+            r"^task\(7, 'train'\): AttributeError: .*, in line \d+ of tasks.py$",
+        ),
         ((NUMBER, "next(iter([])); " + NUMBER), r"^task\(7, 'train'\): StopIteration"),
     ],
 )
@@ -113,10 +123,18 @@ def test_what_ends_a_program_ends_no_process_of_a_run_but_is_named(error):
     def in_method(name: str) -> EnvironmentSource:
         return source(f"import asyncio\n{GOOD}\n    def {name}(self, *rest):\n        {raising}\n")
 
-    for broken in (source(f"import asyncio\n{raising}\n"), in_method("__init__"), in_method("examples")):
+    for broken in (
+        source(f"import asyncio\n{raising}\n"),
+        in_method("__init__"),
+        in_method("examples"),
+    ):
         with pytest.raises(TaskError, match=named):
             broken.make()
-    for name, arguments in {"task": (0, "train"), "find_answer": ("4",), "reference": (None,)}.items():
+    for name, arguments in {
+        "task": (0, "train"),
+        "find_answer": ("4",),
+        "reference": (None,),
+    }.items():
         own = in_method(name).make()
         with pytest.raises(TaskError, match=rf"^{name}\(.*\): {named}"):
             getattr(own, name)(*arguments)
@@ -128,8 +146,13 @@ def test_ctrl_c_in_a_user_s_code_is_still_ctrl_c():
 
 
 def test_a_score_that_raises_ends_the_run_and_is_named():
-    own = source(GOOD + "\n    def score(self, *rest):\n        raise ValueError('no score')\n").make()
-    with pytest.raises(TaskError, match=r"^score\('Double \d+\?', \['4'\], 0, 'eos'\): ValueError: no score, in line"):
+    own = source(
+        GOOD + "\n    def score(self, *rest):\n        raise ValueError('no score')\n"
+    ).make()
+    with pytest.raises(
+        TaskError,
+        match=r"^score\('Double \d+\?', \['4'\], 0, 'eos'\): ValueError: no score, in line",
+    ):
         own.score(own.task(0, "train"), ["4"], 0, "eos")
 
 
@@ -140,7 +163,9 @@ def scored(correct: str) -> EnvironmentSource:
     return source(f"{imports}{GOOD}\n    def score(self, *rest):\n        return {given}\n")
 
 
-@pytest.mark.parametrize("correct", ["numpy.float32(0.5)", "torch.tensor(0.5)", "numpy.int64(1) / 2"])
+@pytest.mark.parametrize(
+    "correct", ["numpy.float32(0.5)", "torch.tensor(0.5)", "numpy.int64(1) / 2"]
+)
 def test_a_reward_of_any_library_becomes_a_number(correct):
     own = scored(correct).make()
     reward = own.score(own.task(0, "train"), ["4"], 0, "eos").reward
@@ -157,7 +182,8 @@ def test_a_reward_of_any_library_becomes_a_number(correct):
 def test_a_reward_that_is_no_finite_number_ends_the_run_and_the_file_is_named(own):
     own = own.make()
     with pytest.raises(
-        TaskError, match=r"^score of 'tasks.py' returned .* for 'Double \d+\?'; expected a Score of finite"
+        TaskError,
+        match=r"^score of 'tasks.py' returned .* for 'Double \d+\?'; expected a Score of finite",
     ):
         own.score(own.task(0, "train"), ["4"], 0, "eos")
 
@@ -173,7 +199,9 @@ def test_worked_examples_are_shown_as_many_as_asked_for_and_refused_where_there_
         task = source(GOOD + EXAMPLES, shots=shots).make().task(0, "train")
         assert [question for question, _ in task.examples] == ["Double 4?", "Double 5?"][:shots]
     for code, there in ((GOOD + EXAMPLES, 2), (GOOD, 0)):
-        with pytest.raises(TaskError, match=rf"^--shots is 3, but examples\(3\) of 'tasks.py' returns {there};"):
+        with pytest.raises(
+            TaskError, match=rf"^--shots is 3, but examples\(3\) of 'tasks.py' returns {there};"
+        ):
             source(code, shots=3).make()
 
 
@@ -182,7 +210,9 @@ CALL = ToolCall("DOUBLE", "moon", 0)
 
 @pytest.mark.parametrize("error", ["SystemExit", "asyncio.CancelledError", "KeyboardInterrupt"])
 def test_a_tool_that_ends_a_program_has_answered_with_that_at_once(error):
-    own = source("import asyncio\n" + changed((RESULT, f"raise {error}('enough'); return str("))).make()
+    own = source(
+        "import asyncio\n" + changed((RESULT, f"raise {error}('enough'); return str("))
+    ).make()
     assert own.execute(own.task(0, "train"), CALL) == f"ERROR: {error.rpartition('.')[2]}: enough"
 
 
@@ -215,7 +245,9 @@ def test_a_source_goes_to_other_processes_with_its_text_and_needs_no_file():
         (["--task", WORDS], "there are 0 problems"),
     ],
 )
-def test_a_run_on_a_task_that_cannot_work_is_refused_before_it_begins(arguments, named, tmp_path, capsys):
+def test_a_run_on_a_task_that_cannot_work_is_refused_before_it_begins(
+    arguments, named, tmp_path, capsys
+):
     assert main(["train", *arguments, "--out", str(tmp_path / "run")]) == 2
     said = capsys.readouterr().err
     assert named in said and said.count("\n") == 1
@@ -237,7 +269,11 @@ NAN = SCORE.replace("float(right)", "float('nan')")
 ECHO = "\n    def find_answer(self, text):\n        return int((text.split() or ['0'])[-1].strip('?') or 0)\n"
 FAULTS = [
     ("same tasks", changed((NUMBER, COUNT))),
-    ("same tasks", "class Secret: pass\n" + changed(('and the integer."', 'and the integer.", table={"s": Secret}'))),
+    (
+        "same tasks",
+        "class Secret: pass\n"
+        + changed(('and the integer."', 'and the integer.", table={"s": Secret}')),
+    ),
     ("splits", changed(("{split}:", ""), (' + (split == "train")', ""))),
     ("constant", changed(("2 * number, 1", "number % 2, 1"))),
     ("tools", changed(*LAST)),
@@ -264,10 +300,14 @@ def env_check(tmp_path, capsys):
     return run
 
 
-def test_the_task_of_the_documentation_passes_every_check_but_the_embedded_policy_cannot_call_its_tool(env_check):
+def test_the_task_of_the_documentation_passes_every_check_but_the_embedded_policy_cannot_call_its_tool(
+    env_check,
+):
     code, found = env_check(GOOD)
     assert set(found) == {*dict(FAULTS), "policy"}
-    assert code == 1 and [name for name, line in found.items() if line.startswith("no")] == ["policy"]
+    assert code == 1 and [name for name, line in found.items() if line.startswith("no")] == [
+        "policy"
+    ]
     assert "none of 64 episodes called a tool" in found["policy"]
 
 
@@ -278,7 +318,9 @@ def test_each_check_finds_its_faults_and_the_other_checks_do_not(check, code, en
     assert [name for name, line in found.items() if line.startswith("no")] == [check]
 
 
-def test_the_policy_is_tried_as_it_will_be_trained_and_what_is_too_long_for_it_is_named_with_its_flags(env_check):
+def test_the_policy_is_tried_as_it_will_be_trained_and_what_is_too_long_for_it_is_named_with_its_flags(
+    env_check,
+):
     long = changed(('and the integer."', 'and the integer." + " more" * 500')) + EXAMPLES
     _, found = env_check(long, "--shots", "2")
     assert "reads at most 1024 together; lower --shots, or take another policy" in found["policy"]
@@ -306,7 +348,9 @@ def test_no_code_runs_out_of_a_run_s_folder_its_file_is_named_again(tmp_path, ca
     data.write_text("Größe 17", encoding="utf-8")
     config = SMALL.changed(task=str(file), task_data=str(data), max_tokens=32, steps=1)
     folder = train_here(config, tmp_path / "run")
-    kept = [(folder.path / name).read_text(encoding="utf-8") for name in ("task.py", "task_data.txt")]
+    kept = [
+        (folder.path / name).read_text(encoding="utf-8") for name in ("task.py", "task_data.txt")
+    ]
     assert kept == [GOOD, "Größe 17"], "to read"
     for again in ("train --resume", "replay"):
         assert main([*again.split(), str(folder.path)]) == 2
@@ -316,7 +360,9 @@ def test_no_code_runs_out_of_a_run_s_folder_its_file_is_named_again(tmp_path, ca
         read_recording(folder.path)
     assert replay(read_recording(folder.path, task=str(file))).first_difference is None
     file.write_text(GOOD + "# mended\n")
-    with command("train", "--resume", str(folder.path), "--task", str(file), "--steps", "2") as running:
+    with command(
+        "train", "--resume", str(folder.path), "--task", str(file), "--steps", "2"
+    ) as running:
         code, said = running.finish()
     assert code == 0, said
     assert (folder.path / "task.py").read_text() == GOOD + "# mended\n", "what it goes on with"

@@ -21,7 +21,9 @@ def tasks_of(kind: str, split: str = "held_out", seed: int = 0, count: int = 200
 
 def reward(task: Task, *turns: str, finish: str = "eos") -> float:
     """What the text earns, where each turn but the last ends in a call."""
-    return score_turns(task, list(turns), sum(find_call(turn) is not None for turn in turns), finish).reward
+    return score_turns(
+        task, list(turns), sum(find_call(turn) is not None for turn in turns), finish
+    ).reward
 
 
 @pytest.mark.slow

@@ -16,7 +16,15 @@ TASK = Task("simple", "What is blip?", 17, 1, "system", ("blip",))
 
 def episode_of(*turns: tuple[str, str | None, str | None], finish: str = "eos") -> Episode:
     """An episode of (text, call, result) turns; the ids do not matter to a score."""
-    return Episode(TASK, [1], [2], [True], [-1.0], [Turn(t, 0, 1, call, result) for t, call, result in turns], finish)
+    return Episode(
+        TASK,
+        [1],
+        [2],
+        [True],
+        [-1.0],
+        [Turn(t, 0, 1, call, result) for t, call, result in turns],
+        finish,
+    )
 
 
 def test_every_combination_of_answer_and_finish_has_the_first_outcome_that_holds():
@@ -25,7 +33,9 @@ def test_every_combination_of_answer_and_finish_has_the_first_outcome_that_holds
         outcome = classify(answer, 17, finish)
         seen.add(outcome)
         without = {"turns": "tool_spam", "tokens": "truncated"}.get(finish, "wrong_format")
-        assert outcome == (without if answer is None else "success" if answer == 17 else "wrong_answer")
+        assert outcome == (
+            without if answer is None else "success" if answer == 17 else "wrong_answer"
+        )
     assert seen == set(OUTCOMES)
 
 
@@ -73,7 +83,12 @@ def test_the_right_number_in_the_text_or_in_a_tool_result_earns_nothing():
 def test_an_answer_is_not_put_together_from_two_turns_or_from_a_turn_and_a_result():
     assert final_answer(["[ANSWER]", "17"]) is None
     assert final_answer(["[ANSWER] ", "17"]) is None
-    assert score(episode_of(("[ANSWER] LOOKUP[blip]", "LOOKUP[blip]", "17\n"), ("", None, None))).answer is None
+    assert (
+        score(
+            episode_of(("[ANSWER] LOOKUP[blip]", "LOOKUP[blip]", "17\n"), ("", None, None))
+        ).answer
+        is None
+    )
 
 
 def test_the_last_turn_that_answers_counts():

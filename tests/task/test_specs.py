@@ -62,7 +62,10 @@ def test_a_perfect_solver_gets_every_answer_in_exactly_the_stated_number_of_call
         spec = get_spec(kind, seed, difficulty)
         for index in range(12):
             task = spec.task(index, split)
-            assert solve(task.question, spec.tools, partial(spec.run, task)) == (task.answer, task.min_tool_calls), task
+            assert solve(task.question, spec.tools, partial(spec.run, task)) == (
+                task.answer,
+                task.min_tool_calls,
+            ), task
             results = [spec.run(task, call) for call in spec.calls_needed(task)]
             assert len(results) == task.min_tool_calls and results[-1].isdigit()
             assert not any(result.startswith("ERROR") for result in results)
@@ -73,7 +76,9 @@ def test_a_task_is_a_pure_function_of_seed_kind_difficulty_split_and_index():
         spec = get_spec(kind, 7, difficulty)
         forwards = [spec.task(index, split) for index in range(10) for split in SPLITS]
         again = get_spec(kind, 7, difficulty)
-        backwards = [again.task(index, split) for index in reversed(range(10)) for split in reversed(SPLITS)]
+        backwards = [
+            again.task(index, split) for index in reversed(range(10)) for split in reversed(SPLITS)
+        ]
         assert forwards == backwards[::-1]
         assert len({task.question for task in forwards}) > 5
         assert all((t.kind, t.difficulty) == (kind, difficulty) for t in forwards)
@@ -85,15 +90,23 @@ def test_another_process_with_another_hash_seed_draws_the_same_tasks():
     program = f"from zorplex_rl.task.specs import *; SPLITS = {SPLITS}; print({drawn})"
     for seed in ("1", "2"):
         done = subprocess.run(
-            [sys.executable, "-c", program], env=os.environ | {"PYTHONHASHSEED": seed}, capture_output=True, text=True
+            [sys.executable, "-c", program],
+            env=os.environ | {"PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
         )
         assert done.stdout.strip() == str(eval(drawn))
 
 
 @pytest.mark.parametrize(("kind", "difficulty"), EVERY_SPEC)
-def test_what_is_held_out_shares_no_word_with_training_in_question_table_keys_or_redirects(kind, difficulty):
+def test_what_is_held_out_shares_no_word_with_training_in_question_table_keys_or_redirects(
+    kind, difficulty
+):
     spec = get_spec(kind, 0, difficulty)
-    for split, own, other in (("train", TRAINING_WORDS, HELD_OUT_WORDS), ("held_out", HELD_OUT_WORDS, TRAINING_WORDS)):
+    for split, own, other in (
+        ("train", TRAINING_WORDS, HELD_OUT_WORDS),
+        ("held_out", HELD_OUT_WORDS, TRAINING_WORDS),
+    ):
         for task in (spec.task(index, split) for index in range(200)):
             assert set(task.words) <= set(own) == set(task.table)
             assert not set(re.findall(r"[a-z]+", task.question)) & set(other)
@@ -104,15 +117,22 @@ def test_every_value_is_asked_for_once_in_each_block_of_indices():
     for kind, split in itertools.product(("simple", "multi_step", "recursive"), SPLITS):
         spec = get_spec(kind, 4)
         for start in (0, len(VALUES), 5 * len(VALUES)):
-            assert sorted(spec.task(start + offset, split).answer for offset in range(len(VALUES))) == list(VALUES)
+            assert sorted(
+                spec.task(start + offset, split).answer for offset in range(len(VALUES))
+            ) == list(VALUES)
 
 
 def test_redirects_are_chains_of_every_length_up_to_the_bound_and_tables_and_keys_are_distinct():
     for seed in range(300):
         redirects = make_redirects(seed)
         assert max(Counter(redirects.values()).values()) == 1
-        assert {len(chain_of(word, redirects)) for word in ZORPLEX_WORDS} == set(range(1, MAX_REDIRECTS + 2))
-        for made, allowed in ((make_zorplex_table(seed), VALUES), (make_keys(seed), [f"K{n}" for n in range(10, 100)])):
+        assert {len(chain_of(word, redirects)) for word in ZORPLEX_WORDS} == set(
+            range(1, MAX_REDIRECTS + 2)
+        )
+        for made, allowed in (
+            (make_zorplex_table(seed), VALUES),
+            (make_keys(seed), [f"K{n}" for n in range(10, 100)]),
+        ):
             assert set(made) == set(ZORPLEX_WORDS) and set(made.values()) <= set(allowed)
             assert len(set(made.values())) == len(ZORPLEX_WORDS)
 
@@ -172,4 +192,7 @@ def test_no_word_of_the_worked_examples_has_two_values(kind, difficulty):
 def test_two_worked_examples_ask_for_different_words():
     for seed in range(40):
         (first, _), (second, _) = get_spec("simple", seed).examples(2)
-        assert not {*re.findall(r"[a-z]{3,}", first)} & {*re.findall(r"[a-z]{3,}", second)} - {"the", "value"}
+        assert not {*re.findall(r"[a-z]{3,}", first)} & {*re.findall(r"[a-z]{3,}", second)} - {
+            "the",
+            "value",
+        }

@@ -28,7 +28,9 @@ def undisturbed(tmp_path_factory):
 def test_side_by_side_at_lag_0_it_ends_in_the_same_adapter_as_in_turns(undisturbed, tmp_path):
     other = train_here(ADAPTED, tmp_path / "run", loop=train_async)
     assert same_weights(final_weights(undisturbed.path), final_weights(other.path))
-    assert not same_weights(final_weights(undisturbed.path), load_file(EMBEDDED_PATH / "model.safetensors"))
+    assert not same_weights(
+        final_weights(undisturbed.path), load_file(EMBEDDED_PATH / "model.safetensors")
+    )
 
 
 def test_a_killed_trainer_comes_back_with_the_same_adapter(undisturbed, tmp_path):
@@ -42,7 +44,9 @@ def test_a_killed_trainer_comes_back_with_the_same_adapter(undisturbed, tmp_path
     assert same_weights(final_weights(undisturbed.path), final_weights(run.path))
 
 
-def test_a_run_of_two_processes_trains_the_same_adapter_up_to_the_order_of_sums(undisturbed, tmp_path):
+def test_a_run_of_two_processes_trains_the_same_adapter_up_to_the_order_of_sums(
+    undisturbed, tmp_path
+):
     run = train_here(ADAPTED.changed(trainer_processes=2), tmp_path / "run")
     one, two = final_weights(undisturbed.path), final_weights(run.path)
     assert one.keys() == two.keys()
@@ -52,10 +56,14 @@ def test_a_run_of_two_processes_trains_the_same_adapter_up_to_the_order_of_sums(
 
 def test_a_run_is_continued_and_exported_merged_or_as_an_adapter(undisturbed, tmp_path, capsys):
     assert main(["export", str(undisturbed.path), "--to", str(tmp_path / "merged")]) == 0
-    assert main(["export", str(undisturbed.path), "--to", str(tmp_path / "adapter"), "--adapter"]) == 0
+    assert (
+        main(["export", str(undisturbed.path), "--to", str(tmp_path / "adapter"), "--adapter"]) == 0
+    )
     merged, adapter = load_policy(str(tmp_path / "merged")), load_policy(str(tmp_path / "adapter"))
     ids = torch.arange(3, 43)[None]
-    torch.testing.assert_close(merged.model(ids).logits, adapter.model(ids).logits, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(
+        merged.model(ids).logits, adapter.model(ids).logits, atol=1e-4, rtol=1e-4
+    )
     assert json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())["r"] == 4
 
 

@@ -44,7 +44,11 @@ def train_with(blows, config, path):
     def show(row):
         if row["event"] == "step" and (role := blows.get(row["step"])):
             (controller,) = controllers
-            service = controller.roles.trainer.service if role == "trainer" else controller.roles.services[role]
+            service = (
+                controller.roles.trainer.service
+                if role == "trainer"
+                else controller.roles.services[role]
+            )
             struck.append(next(replica.pid for replica in service.replicas if replica.pid))
             os.kill(struck[-1], signal.SIGKILL)
 
@@ -65,7 +69,9 @@ def check_that_every_group_was_trained_on_once(run, config):
 
 
 def test_a_run_survives_the_loss_of_every_role_and_loses_no_group(tmp_path):
-    config = SMALL.changed(max_lag=1, steps=8, checkpoint_every=4, tool_latency=0.01, kl_coefficient=0.1, spares=1)
+    config = SMALL.changed(
+        max_lag=1, steps=8, checkpoint_every=4, tool_latency=0.01, kl_coefficient=0.1, spares=1
+    )
     roles = {1: "tools", 2: "reward", 3: "reference", 5: "generator", 6: "trainer"}
     run = train_with(roles, config, tmp_path / "run")
     check_that_every_group_was_trained_on_once(run, config)
@@ -77,7 +83,9 @@ def test_a_run_survives_the_loss_of_every_role_and_loses_no_group(tmp_path):
 
 
 @pytest.mark.long
-def test_one_of_two_generators_killed_in_mid_run_is_replaced_without_a_spare_and_no_group_is_lost(tmp_path):
+def test_one_of_two_generators_killed_in_mid_run_is_replaced_without_a_spare_and_no_group_is_lost(
+    tmp_path,
+):
     config = SMALL.changed(max_lag=1, steps=8, prompts_per_step=4, generators=2, checkpoint_every=8)
     run = train_with({2: "generator"}, config, tmp_path / "run")
     check_that_every_group_was_trained_on_once(run, config)
@@ -88,7 +96,9 @@ def test_one_of_two_generators_killed_in_mid_run_is_replaced_without_a_spare_and
 @pytest.mark.long
 @pytest.mark.skipif(not cached().exists(), reason="needs SmolLM2: zorplex-rl policy get smollm2")
 def test_a_language_model_loses_generator_and_trainer_and_no_group(tmp_path):
-    config = SMALL.changed(policy=str(cached()), shots=2, max_lag=1, steps=3, prompts_per_step=1, max_tokens=24)
+    config = SMALL.changed(
+        policy=str(cached()), shots=2, max_lag=1, steps=3, prompts_per_step=1, max_tokens=24
+    )
     run = train_with({1: "generator", 2: "trainer"}, config, tmp_path / "run")
     check_that_every_group_was_trained_on_once(run, config)
     assert replay(read_recording(run.path)).is_equal
@@ -137,23 +147,34 @@ def test_a_run_that_is_killed_or_stopped_ends_with_all_its_processes_and_is_resu
 def check_that_rows_and_timeline_go_on(run, undisturbed):
     """As if the run had not been interrupted: every row once, and every step in the timeline."""
     found, expected = (
-        [(row["event"], row["step"]) for row in each.metrics() if row["event"] not in ("started", "resume")]
+        [
+            (row["event"], row["step"])
+            for row in each.metrics()
+            if row["event"] not in ("started", "resume")
+        ]
         for each in (run, undisturbed)
     )
     assert found == expected
     texts, others = (
-        [json.loads(line)["text"] for line in (each.path / "episodes.jsonl").read_text().splitlines()]
+        [
+            json.loads(line)["text"]
+            for line in (each.path / "episodes.jsonl").read_text().splitlines()
+        ]
         for each in (run, undisturbed)
     )
     assert texts == others
     seconds = [row["seconds"] for row in run.metrics()]
     assert seconds == sorted(seconds)
-    spans = sorted((s for s in Timeline.load(run.timeline).spans if s.kind == "train"), key=lambda s: s.start)
+    spans = sorted(
+        (s for s in Timeline.load(run.timeline).spans if s.kind == "train"), key=lambda s: s.start
+    )
     assert [span.args["step"] for span in spans] == [0, 1, 2, 3]
     assert all(before.end <= after.start for before, after in pairwise(spans))
 
 
-def test_a_run_whose_weights_stop_being_finite_ends_with_the_step_and_the_last_good_checkpoint(tmp_path, sync_run):
+def test_a_run_whose_weights_stop_being_finite_ends_with_the_step_and_the_last_good_checkpoint(
+    tmp_path, sync_run
+):
     shutil.copytree(sync_run.path, tmp_path / "run")
     folder, config = RunFolder(tmp_path / "run"), SMALL.changed(learning_rate=1e30)
     shutil.rmtree(folder.checkpoints()[-1])

@@ -36,7 +36,9 @@ def test_what_was_meant_for_a_process_with_weights_never_goes_to_its_successor_t
     restarts: list[object] = []
 
     async def scenario():
-        async with Service("parrot", replicas_of(Parrot), ServiceOptions(spares=1), restarts.append) as service:
+        async with Service(
+            "parrot", replicas_of(Parrot), ServiceOptions(spares=1), restarts.append
+        ) as service:
             await service.spares_ready()
             handle = GeneratorHandle(service, 0)
             assert handle.version == NO_WEIGHTS
@@ -45,9 +47,15 @@ def test_what_was_meant_for_a_process_with_weights_never_goes_to_its_successor_t
             first = await service.replica_at(0)
             os.kill(first.pid, signal.SIGKILL)
             # However many calls its death ends, it counts once.
-            ends = await asyncio.gather(*(handle.call("generate", []) for _ in range(20)), return_exceptions=True)
+            ends = await asyncio.gather(
+                *(handle.call("generate", []) for _ in range(20)), return_exceptions=True
+            )
             assert {type(end) for end in ends} <= {list, ReplicaFailed}
-            await until(lambda: service.replicas[0] is not first and service.replicas[0].state is State.READY)
+            await until(
+                lambda: (
+                    service.replicas[0] is not first and service.replicas[0].state is State.READY
+                )
+            )
             assert handle.version == NO_WEIGHTS
             with pytest.raises(ReplicaFailed, match="pull first"):
                 await handle.call("generate", ["hello"])
@@ -84,7 +92,9 @@ def test_a_generator_is_never_sent_the_address_of_a_trainer_that_died_while_it_w
     assert subscribed == ["its successor"]
 
 
-def test_weights_that_a_trainer_offers_and_cannot_be_read_end_the_run_with_the_reason_and_no_flood(monkeypatch):
+def test_weights_that_a_trainer_offers_and_cannot_be_read_end_the_run_with_the_reason_and_no_flood(
+    monkeypatch,
+):
     monkeypatch.setattr(generator, "UNREADABLE_SECONDS", 1.0)
     asked = []
 
@@ -139,7 +149,9 @@ def test_its_progress_forgets_what_an_exception_or_a_cancellation_has_ended():
 def test_its_progress_counts_what_is_under_way_and_forgets_what_is_over():
     async def scenario():
         procs = this_host().spawn_procs(per_host={"procs": 1})
-        actor = procs.spawn("generator", GeneratorActor, "generator_0", Config(group_size=1, max_tokens=4), "cpu")
+        actor = procs.spawn(
+            "generator", GeneratorActor, "generator_0", Config(group_size=1, max_tokens=4), "cpu"
+        )
         await actor.setup.call_one()
         tasks = enumerate(Zorplex(0).tasks(("simple",), 3))
         await asyncio.gather(*(actor.generate.call_one([task]) for task in tasks))

@@ -7,7 +7,15 @@ import asyncio
 import json
 
 import pytest
-from runs import LAGGING, SMALL, counters, final_weights, same_weights, train_here, undisturbed_weights
+from runs import (
+    LAGGING,
+    SMALL,
+    counters,
+    final_weights,
+    same_weights,
+    train_here,
+    undisturbed_weights,
+)
 from safetensors.torch import load_file
 
 from zorplex_rl.errors import ConfigError
@@ -32,12 +40,22 @@ def test_async_at_lag_0_ends_in_the_same_weights_as_sync_however_fast_tools_answ
     slow, found = train_here(config, tmp_path / "sync"), []
 
     def show(row):
-        with pytest.raises(ConfigError, match="in another process"), RunFolder(tmp_path / "run").locked():
+        with (
+            pytest.raises(ConfigError, match="in another process"),
+            RunFolder(tmp_path / "run").locked(),
+        ):
             pass
         found.append((row["event"], row["step"]))
 
-    folder = train_here(config.changed(tool_latency=0.002), tmp_path / "run", loop=train_async, show=show)
-    assert found == [("started", 0), ("eval", 0), *(("step", step) for step in (1, 2, 3)), ("eval", 3)]
+    folder = train_here(
+        config.changed(tool_latency=0.002), tmp_path / "run", loop=train_async, show=show
+    )
+    assert found == [
+        ("started", 0),
+        ("eval", 0),
+        *(("step", step) for step in (1, 2, 3)),
+        ("eval", 3),
+    ]
     with folder.locked():
         pass
     assert same_weights(final_weights(slow.path), final_weights(folder.path))
@@ -45,7 +63,9 @@ def test_async_at_lag_0_ends_in_the_same_weights_as_sync_however_fast_tools_answ
 
 def test_a_run_in_processes_ends_in_the_weights_of_one_process(sync_run):
     assert same_weights(final_weights(sync_run.path), undisturbed_weights(SMALL))
-    assert not same_weights(final_weights(sync_run.path), load_file(EMBEDDED_PATH / "model.safetensors"))
+    assert not same_weights(
+        final_weights(sync_run.path), load_file(EMBEDDED_PATH / "model.safetensors")
+    )
 
 
 def test_sampler_and_trainer_agree_on_the_log_probs_of_every_token(sync_run):
@@ -67,7 +87,9 @@ def test_nothing_older_than_max_lag_is_trained_on_and_every_group_is_trained_on_
     assert max(row["mixed_version_share"] for row in steps_of(lagging_run)) > 0
 
 
-def test_slow_tools_and_the_reference_policy_have_their_processes_and_weights_change_between_groups(tmp_path):
+def test_slow_tools_and_the_reference_policy_have_their_processes_and_weights_change_between_groups(
+    tmp_path,
+):
     config = SMALL.changed(max_lag=3, steps=6, tool_latency=0.05, kl_coefficient=0.1)
     run = train_here(config.changed(checkpoint_every=100), tmp_path / "tools")
     events = json.loads(run.timeline.read_text())["traceEvents"]
@@ -87,7 +109,9 @@ def test_a_run_folder_holds_everything_that_is_promised(sync_run):
 
 
 @pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.long)])
-def test_generators_may_compute_in_another_number_type_and_the_metrics_say_what_it_costs(tmp_path, sync_run, ranks):
+def test_generators_may_compute_in_another_number_type_and_the_metrics_say_what_it_costs(
+    tmp_path, sync_run, ranks
+):
     """The weights arrive, rounded: the second step trains on data of the first one's weights."""
     config = SMALL.changed(generator_dtype="bfloat16", steps=2, trainer_processes=ranks)
     rounded, exact = steps_of(train_here(config, tmp_path / "run")), steps_of(sync_run)
@@ -105,7 +129,9 @@ def test_a_generator_starts_what_its_weights_may_be_used_for_then_pulls_and_in_t
             assert await buffer.admit.call_one(0, 8) == Admission("start", (0, 1))
             waiting = asyncio.ensure_future(buffer.admit.call_one(0, 8).as_asyncio())
             await asyncio.sleep(0.2)
-            assert not waiting.done(), "nothing can be started with version 0, and there is nothing newer yet"
+            assert not waiting.done(), (
+                "nothing can be started with version 0, and there is nothing newer yet"
+            )
             await buffer.published.call_one(1)
             assert await waiting == Admission("pull")
             await buffer.end.call_one()

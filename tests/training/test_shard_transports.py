@@ -50,21 +50,27 @@ class MeshRank(Rank):
     @endpoint
     def join(self, shape: dict[str, int], seed: int):
         torch.manual_seed(seed)
-        self.mesh = torch.distributed.init_device_mesh("cpu", tuple(shape.values()), mesh_dim_names=tuple(shape))
+        self.mesh = torch.distributed.init_device_mesh(
+            "cpu", tuple(shape.values()), mesh_dim_names=tuple(shape)
+        )
         self.model = cut(SmallModel(WIDTH), self.mesh)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.01)
         return describe(self.model, self.mesh)
 
     @endpoint
     def subscribe(self, offers, plan, transport) -> int:
-        self.subscriber = asyncio.run(subscribe(offers, self.model, plan, rank_in(self.mesh), transport))
+        self.subscriber = asyncio.run(
+            subscribe(offers, self.model, plan, rank_in(self.mesh), transport)
+        )
         return self.subscriber.transfer_bytes
 
 
 async def train_and_pull(trainer, generator, mesh: dict[str, int], transport: str) -> None:
     """Two steps of the trainer; after each, the generator's weights and what it computes with them
     are compared with the trainer's."""
-    described = await asyncio.gather(on_all(trainer.join, mesh, 0), on_all(generator.join, {"tp": 2}, 1))
+    described = await asyncio.gather(
+        on_all(trainer.join, mesh, 0), on_all(generator.join, {"tp": 2}, 1)
+    )
     assert all(rank == side[0] for side in described for rank in side)
     plan = plan_model(*(side[0] for side in described))
     offers = await on_all(trainer.offer, plan)
@@ -73,7 +79,9 @@ async def train_and_pull(trainer, generator, mesh: dict[str, int], transport: st
     for version in (1, 2):
         await on_all(trainer.loss, True)
         await on_all(trainer.publish, version)
-        assert version == await pull_together(lambda: on_all(generator.fetch), lambda v: on_all(generator.install, v))
+        assert version == await pull_together(
+            lambda: on_all(generator.fetch), lambda v: on_all(generator.install, v)
+        )
         whole, *found = await on_all(trainer.whole) + await on_all(generator.whole)
         for weights in found:
             assert all(torch.equal(weights[name], whole[name]) for name in whole)
@@ -84,10 +92,17 @@ async def train_and_pull(trainer, generator, mesh: dict[str, int], transport: st
 @pytest.mark.long
 def test_after_each_step_every_generator_shard_is_bit_equal_to_the_trainers_weights():
     async def run():
-        replicas = await asyncio.gather(spawn("trainer", MeshRank, procs=4), spawn("generator", MeshRank, procs=2))
+        replicas = await asyncio.gather(
+            spawn("trainer", MeshRank, procs=4), spawn("generator", MeshRank, procs=2)
+        )
         trainer, generator = (replica.actor for replica in replicas)
         try:
-            await asyncio.gather(*(on_all(side.meet, f"{tempfile.mkdtemp()}/meeting") for side in (trainer, generator)))
+            await asyncio.gather(
+                *(
+                    on_all(side.meet, f"{tempfile.mkdtemp()}/meeting")
+                    for side in (trainer, generator)
+                )
+            )
             await train_and_pull(trainer, generator, {"dp": 4}, "rdma")
             await train_and_pull(trainer, generator, {"dp": 2, "tp": 2}, "shm")
             await train_and_pull(trainer, generator, {"replicate": 2, "dp": 2}, "auto")

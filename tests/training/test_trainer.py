@@ -66,7 +66,9 @@ async def checkpoint(trainer, folder: Path) -> None:
 
 
 @BLOWS
-def test_struck_between_two_calls_it_comes_back_by_itself_with_the_weights_that_it_had(blow, tmp_path):
+def test_struck_between_two_calls_it_comes_back_by_itself_with_the_weights_that_it_had(
+    blow, tmp_path
+):
     async def scenario():
         async with trainer_of() as (trainer, restarts):
             await trainer.step("a")
@@ -145,7 +147,9 @@ def test_a_start_that_fails_is_tried_again_but_not_from_a_checkpoint_that_is_bro
     asyncio.run(scenario())
 
 
-def test_a_host_that_is_lost_while_the_trainer_comes_back_on_it_is_not_the_end_while_another_is_left(tmp_path):
+def test_a_host_that_is_lost_while_the_trainer_comes_back_on_it_is_not_the_end_while_another_is_left(
+    tmp_path,
+):
     class Losing(Machine):
         """The hosts of a run: the first is lost as it gets the checkpoint."""
 

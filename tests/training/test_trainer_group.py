@@ -38,12 +38,17 @@ RANKS = 3
 CASES = {
     "plain": (LearnerConfig(), "float32"),
     "everything": (
-        LearnerConfig(loss="decoupled_ppo", updates_per_batch=2, kl_coefficient=0.1, token_budget=800),
+        LearnerConfig(
+            loss="decoupled_ppo", updates_per_batch=2, kl_coefficient=0.1, token_budget=800
+        ),
         "float32",
     ),
     "bfloat16": (LearnerConfig(), "bfloat16"),
     # Some tokens are left out, and which is decided on all ranks' tokens.
-    "of the whole batch": (LearnerConfig(loss="m2po", truncation=1e-5, updates_per_batch=2), "float32"),
+    "of the whole batch": (
+        LearnerConfig(loss="m2po", truncation=1e-5, updates_per_batch=2),
+        "float32",
+    ),
 }
 TWO = SMALL.changed(trainer_processes=2)
 
@@ -55,7 +60,9 @@ def batch(embedded):
     zorplex = Zorplex(0)
     tasks = zorplex.tasks(("simple:easy", "compositional:easy"), 4, "train")
     episodes = play(embedded, zorplex, [task for task in tasks for _ in range(4)], seed=0)
-    advantages = [a for i in range(0, 16, 4) for a in compare([e.score.reward for e in episodes[i : i + 4]])]
+    advantages = [
+        a for i in range(0, 16, 4) for a in compare([e.score.reward for e in episodes[i : i + 4]])
+    ]
     short = next(i for i, advantage in enumerate(advantages) if advantage)
     for name in ("token_ids", "logprobs", "sampled"):
         setattr(episodes[short], name, getattr(episodes[short], name)[:1])
@@ -86,7 +93,8 @@ def distance(one, other) -> float:
 
 
 @pytest.mark.parametrize(
-    "case", ["plain", *(pytest.param(name, marks=pytest.mark.long) for name in CASES if name != "plain")]
+    "case",
+    ["plain", *(pytest.param(name, marks=pytest.mark.long) for name in CASES if name != "plain")],
 )
 def test_sharded_over_three_ranks_a_learner_makes_the_same_weights_up_to_the_order_of_sums(
     case, batch, sharded, embedded
@@ -99,14 +107,22 @@ def test_sharded_over_three_ranks_a_learner_makes_the_same_weights_up_to_the_ord
         if not exact:
             # The largest rounding error of some hundred tokens: it is not the same in another order.
             metrics["max_logp_difference"] = own["max_logp_difference"]
-        assert own == pytest.approx(metrics, rel=1e-4 if exact else 0.01, abs=1e-5 if exact else 0.02)
+        assert own == pytest.approx(
+            metrics, rel=1e-4 if exact else 0.01, abs=1e-5 if exact else 0.02
+        )
     assert [rank["state"] is None for rank in ranks] == [False, True, True]
     moments, masters = (
-        [[tensor for key, tensor in s.items() if part in key] for s in (ranks[0]["state"], learner.state_dict())]
+        [
+            [tensor for key, tensor in s.items() if part in key]
+            for s in (ranks[0]["state"], learner.state_dict())
+        ]
         for part in ("exp_avg", "masters")
     )
     assert distance(*moments) < (2e-5 if exact else 0.01)  # with AVX512-BF16: 1.3e-5, 0.0054
-    before = [p.detach().to(next(learner.policy.model.parameters()).dtype) for p in embedded.model.parameters()]
+    before = [
+        p.detach().to(next(learner.policy.model.parameters()).dtype)
+        for p in embedded.model.parameters()
+    ]
     moved = [[m - b.float() for m, b in zip(ms, before, strict=True)] for ms in masters]
     # AdamW divides by the size of a gradient, so that what is small moves as far as what is large, and so does its rounding.
     assert distance(*moved) < (5e-4 if exact else 0.1)
@@ -138,14 +154,20 @@ def test_the_parts_of_a_batch_have_each_episode_once_and_as_many_micro_batches(b
     parts = [collate(episodes, advantages, 300, part=(k, 3)) for k in range(3)]
     assert len({len(batches) for batches in parts}) == 1
     assert sorted(i for batches in parts for b in batches for i in b.episodes) == list(range(16))
-    assert all(len(b.episodes) < 2 or b.tree.ids.numel() <= 300 for batches in parts for b in batches)
+    assert all(
+        len(b.episodes) < 2 or b.tree.ids.numel() <= 300 for batches in parts for b in batches
+    )
 
 
 class CountingReader:
     """Reads as ``reader`` does, and counts the bytes."""
 
     def __init__(self, reader) -> None:
-        self.layout, self.transport, self.read_headers = reader.layout, reader.transport, reader.read_headers
+        self.layout, self.transport, self.read_headers = (
+            reader.layout,
+            reader.transport,
+            reader.read_headers,
+        )
         self.reader, self.bytes = reader, 0
 
     async def read_slot(self, slot, staging) -> None:
@@ -168,15 +190,24 @@ def listening(pid: int) -> set[str]:
         for table in ("tcp", "tcp6")
         for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]
     ]
-    return {row[1].partition(":")[0] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in sockets}
+    return {
+        row[1].partition(":")[0]
+        for row in rows
+        if row[3] == "0A" and f"socket:[{row[9]}]" in sockets
+    }
 
 
-@pytest.mark.parametrize("blow", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "blow", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.long)]
+)
 def test_each_byte_of_a_version_is_read_once_and_when_a_rank_dies_or_hangs_all_are_killed_and_the_weights_come_back(
     blow, batch, embedded, tmp_path
 ):
     async def scenario():
-        config, options = TWO.changed(transport="rdma"), ServiceOptions(probe_every=0.5, probe_timeout=10.0)
+        config, options = (
+            TWO.changed(transport="rdma"),
+            ServiceOptions(probe_every=0.5, probe_timeout=10.0),
+        )
         trainer = TrainerHandle(trainer_of(config, ["cpu", "cpu"], Hosts(config)), options)
         async with trainer.service:
             await every_generator_reads_each_byte_once(trainer, batch, embedded, tmp_path)
@@ -208,7 +239,9 @@ async def every_generator_reads_each_byte_once(trainer, batch, embedded, folder)
             assert sum(reader.bytes for reader in pull.readers) == size, transport
             for reader in pull.readers:
                 reader.bytes = 0
-            assert same_weights(dict(models[transport].named_parameters()), dict(trained.named_parameters()))
+            assert same_weights(
+                dict(models[transport].named_parameters()), dict(trained.named_parameters())
+            )
     pids = trainer.service.replicas[0].pids
     assert len(pids) == 2
     # The meeting place and the ranks' own connections.
@@ -234,12 +267,16 @@ async def the_group_comes_back(trainer, blow, batch, folder):
     assert await step == steps[1]
     await until(lambda: len(restarts) == 1 and not any(map(is_alive, pids)))
     await trainer.call("export", str(folder / "found"))
-    expected, found = (load_policy(str(folder / name)).model.state_dict() for name in ("expected", "found"))
+    expected, found = (
+        load_policy(str(folder / name)).model.state_dict() for name in ("expected", "found")
+    )
     assert same_weights(found, expected)
 
 
 @pytest.mark.long
-def test_a_run_with_two_processes_that_is_continued_with_one_ends_in_the_weights_of_one_process(sync_run, tmp_path):
+def test_a_run_with_two_processes_that_is_continued_with_one_ends_in_the_weights_of_one_process(
+    sync_run, tmp_path
+):
     folder, controllers = RunFolder.create(tmp_path / "run", TWO), []
 
     def stop_after_two(row):

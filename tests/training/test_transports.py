@@ -94,7 +94,9 @@ def weights_of(model: nn.Module) -> list[torch.Tensor]:
 async def subscribe_all(writer) -> list[tuple[str, nn.Module, Subscriber]]:
     """A subscriber for each transport, with its model."""
     models = {transport: make_model() for transport in transports.READERS}
-    return [(name, model, await subscribe_to(writer, name, model)) for name, model in models.items()]
+    return [
+        (name, model, await subscribe_to(writer, name, model)) for name, model in models.items()
+    ]
 
 
 def test_pulled_parameters_are_bit_equal_to_the_published_ones_and_reach_the_model_only_with_the_swap():
@@ -113,7 +115,9 @@ def test_pulled_parameters_are_bit_equal_to_the_published_ones_and_reach_the_mod
                     for mine, theirs in zip(weights_of(model), published, strict=True):
                         assert torch.equal(mine, theirs), (transport, version)
             assert await to_rounded.pull() == 3
-            assert all(map(torch.equal, weights_of(rounded), (tensor.bfloat16() for tensor in published)))
+            assert all(
+                map(torch.equal, weights_of(rounded), (tensor.bfloat16() for tensor in published))
+            )
             for _, model, source in subscribed:
                 assert await source.pull() == 3
                 assert all(map(torch.equal, published, weights_of(model)))
@@ -130,7 +134,9 @@ def test_no_pull_is_ever_torn_while_the_writer_laps_the_reader():
             except WeightPullError:
                 continue
             values = torch.cat([t.flatten() for t in named_weights(model).values()])
-            assert (values == float(version)).all(), f"{transport}: {version} holds {values.unique()[:4].tolist()}"
+            assert (values == float(version)).all(), (
+                f"{transport}: {version} holds {values.unique()[:4].tolist()}"
+            )
             assert version >= last
             pulls, last = pulls + 1, version
         assert pulls > 3, transport
@@ -207,7 +213,9 @@ def test_auto_takes_the_first_transport_that_works_and_weights_for_another_model
         ({"transport": "message"}, False, False),
     ],
 )
-def test_rdma_which_opens_a_socket_starts_only_where_a_reader_may_need_it(settings, is_shared, starts):
+def test_rdma_which_opens_a_socket_starts_only_where_a_reader_may_need_it(
+    settings, is_shared, starts
+):
     ring = WeightRing({"w": torch.zeros(1)})
     if not is_shared:
         ring.shared = None

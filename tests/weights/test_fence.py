@@ -92,7 +92,9 @@ def moments(loads, stores):
     first = loads.index("fence") < loads.index("slot") if "fence" in loads else False
     last = "fence" in loads[loads.index("slot") :]
     for before, *words, after in product(range(stores + 1), repeat=WORDS + 2):
-        if (not first or all(before <= word for word in words)) and (not last or all(word <= after for word in words)):
+        if (not first or all(before <= word for word in words)) and (
+            not last or all(word <= after for word in words)
+        ):
             yield before, words, after
 
 
@@ -132,7 +134,9 @@ def torn_reads(stores, loads):
 
 
 @pytest.mark.parametrize("missing", [(None, None), (0, None), (1, None), (None, 0), (None, 1)])
-def test_no_order_of_stores_and_loads_gives_a_torn_read_unless_any_one_of_the_fences_is_missing(monkeypatch, missing):
+def test_no_order_of_stores_and_loads_gives_a_torn_read_unless_any_one_of_the_fences_is_missing(
+    monkeypatch, missing
+):
     stores, loads = stores_of_a_publication(monkeypatch), loads_of_a_pull(monkeypatch)
     monkeypatch.undo()
     of_writer, of_reader = missing

@@ -62,7 +62,10 @@ def test_tied_embeddings_travel_once():
 
 def test_weights_of_another_model_are_refused_by_name():
     shapes = Layout.of(small_model()).shapes
-    for other, named in ((small_model(width=5), "'0.bias'"), (nn.Sequential(nn.Linear(4, 3)), r"'1\.")):
+    for other, named in (
+        (small_model(width=5), "'0.bias'"),
+        (nn.Sequential(nn.Linear(4, 3)), r"'1\."),
+    ):
         with pytest.raises(LayoutMismatch, match=named):
             check_shapes(shapes, Layout.of(other).shapes)
     check_shapes(shapes, Layout.of(small_model(dtype=torch.bfloat16)).shapes)
@@ -81,7 +84,9 @@ class ChunkedReader:
         return self.ring.headers.clone()
 
     async def read_slot(self, slot, staging):
-        pieces = list(zip(self.ring.slots[slot].chunk(self.chunks), staging.chunk(self.chunks), strict=True))
+        pieces = list(
+            zip(self.ring.slots[slot].chunk(self.chunks), staging.chunk(self.chunks), strict=True)
+        )
         self.order.shuffle(pieces)
         for source, target in pieces:
             target.copy_(source)
@@ -158,14 +163,18 @@ def test_a_write_in_the_middle_of_a_read_makes_the_reader_start_over_with_the_ne
     # Of a version that is published again the last publication counts.
     ring.publish(numbered(5), 3)
     assert read_whole(ring) == (3, {5.0})
-    always = ChunkedReader(ring, after_read=lambda _: [ring.publish(numbered(v), v) for v in (6, 7, 8)])
+    always = ChunkedReader(
+        ring, after_read=lambda _: [ring.publish(numbered(v), v) for v in (6, 7, 8)]
+    )
     with pytest.raises(WeightPullError, match="4 reads .* torn"):
         read_whole(ring, always, attempts=4)
 
 
 @pytest.mark.parametrize("slots", [2, 3])
 @pytest.mark.parametrize("failures", [1, 2, 5])
-def test_after_a_publication_that_raised_readers_have_the_old_version_and_then_the_next_one(slots, failures):
+def test_after_a_publication_that_raised_readers_have_the_old_version_and_then_the_next_one(
+    slots, failures
+):
     ring = WeightRing(numbered(0), slots)
     with pytest.raises(KeyError):
         ring.publish(half(1), 1)
@@ -220,7 +229,12 @@ def test_shared_memory_is_opened_by_the_handle_of_its_publisher_and_by_no_other(
     memory.fill_(7)
     other.fill_(9)
     assert set(open_shared(handle).tolist()) == {7}
-    changes = [{"proof": bytes(32)}, {"descriptor": of_other.descriptor}, {"descriptor": 0}, {"pid": 2**22 + 1}]
+    changes = [
+        {"proof": bytes(32)},
+        {"descriptor": of_other.descriptor},
+        {"descriptor": 0},
+        {"pid": 2**22 + 1},
+    ]
     for change in changes:
         with pytest.raises(OSError, match="not the one|No such file"):
             open_shared(replace(handle, **change))

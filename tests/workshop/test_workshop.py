@@ -28,7 +28,9 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 WORKSHOP = ROOT / "workshop"
-NOTEBOOKS = {path.stem.partition("_")[0]: path for path in sorted((ROOT / "notebooks").glob("[0-9]*.py"))}
+NOTEBOOKS = {
+    path.stem.partition("_")[0]: path for path in sorted((ROOT / "notebooks").glob("[0-9]*.py"))
+}
 TEXTS = sorted([*WORKSHOP.glob("*.md"), *WORKSHOP.glob("*.html")])
 GUIDE = (WORKSHOP / "guide.md").read_text()
 # A name with a folder or an ending that we use; what a learner makes or downloads is not in the
@@ -53,7 +55,9 @@ def catch_up() -> ModuleType:
 def test_every_file_that_is_named_exists(text):
     named = set(FILE.findall(html.unescape(text.read_text()))) - MADE_LATER
     missing = [
-        name for name in named if not any((folder / name.removeprefix("./")).exists() for folder in (ROOT, WORKSHOP))
+        name
+        for name in named
+        if not any((folder / name.removeprefix("./")).exists() for folder in (ROOT, WORKSHOP))
     ]
     # Within the archive the repository is the folder ``course``.
     assert [name for name in missing if not name.startswith("zorplex-course/")] == []
@@ -82,7 +86,11 @@ def test_the_guide_names_sections_as_the_notebooks_do():
         for number, titles in sections(GUIDE).items()
         if number in NOTEBOOKS
         for title in titles
-        if not re.search(rf'(?:^\s*|")#{{2,3}} {re.escape(title)}(?:$|")', NOTEBOOKS[number].read_text(), re.MULTILINE)
+        if not re.search(
+            rf'(?:^\s*|")#{{2,3}} {re.escape(title)}(?:$|")',
+            NOTEBOOKS[number].read_text(),
+            re.MULTILINE,
+        )
     ]
     assert wrong == []
 
@@ -90,13 +98,22 @@ def test_the_guide_names_sections_as_the_notebooks_do():
 def test_the_guide_the_plans_and_the_handout_are_about_the_notebooks_that_there_are():
     course = set(NOTEBOOKS)
     assert set(sections(GUIDE)) == course
-    assert set(re.findall(r"<tr><td>(\d\d[a-z]?)</td>", (WORKSHOP / "handout.html").read_text())) == course
+    assert (
+        set(re.findall(r"<tr><td>(\d\d[a-z]?)</td>", (WORKSHOP / "handout.html").read_text()))
+        == course
+    )
     assert {
         name.partition("_")[0]
-        for name in re.findall(r"^\| `(\d\S+)\.py` \|", (ROOT / "README.md").read_text(), re.MULTILINE)
+        for name in re.findall(
+            r"^\| `(\d\S+)\.py` \|", (ROOT / "README.md").read_text(), re.MULTILINE
+        )
     } == set(NOTEBOOKS)
     two_days = (WORKSHOP / "plan_two_days.md").read_text()
-    assert set(re.findall(r"\| (\d\d[a-z]?): ", two_days)) | set(re.findall(r"\| (\d\d), whole: ", two_days)) == course
+    assert (
+        set(re.findall(r"\| (\d\d[a-z]?): ", two_days))
+        | set(re.findall(r"\| (\d\d), whole: ", two_days))
+        == course
+    )
 
 
 def minutes(plan: str) -> list[tuple[int, int]]:
@@ -105,7 +122,9 @@ def minutes(plan: str) -> list[tuple[int, int]]:
     return [(60 * int(a) + int(b), 60 * int(c) + int(d)) for a, b, c, d in times]
 
 
-@pytest.mark.parametrize(("name", "total"), [("plan_90_minutes", 90), ("plan_half_day", 240), ("plan_two_days", 960)])
+@pytest.mark.parametrize(
+    ("name", "total"), [("plan_90_minutes", 90), ("plan_half_day", 240), ("plan_two_days", 960)]
+)
 def test_a_plan_has_no_gap_and_takes_the_time_that_it_says(name, total):
     rows = minutes((WORKSHOP / f"{name}.md").read_text())
     assert all(begin < end for begin, end in rows)
@@ -119,7 +138,11 @@ def test_the_numbers_are_those_of_the_lab_log():
     """Every command that is named as a source has an entry, and every number with three digits or a
     decimal is in the log."""
     numbers, log = (WORKSHOP / "numbers.md").read_text(), (ROOT / "benchmarks/LOG.md").read_text()
-    rows = [line.split(" | ") for line in numbers.splitlines() if "`benchmarks/" in line and line.startswith("| ")]
+    rows = [
+        line.split(" | ")
+        for line in numbers.splitlines()
+        if "`benchmarks/" in line and line.startswith("| ")
+    ]
     assert len(rows) >= 20
     logged = [float(n) for n in re.findall(r"(?<![\d.])\d+(?:\.\d+)?(?![\d.])", log)]
     for row in rows:
@@ -144,7 +167,11 @@ def test_a_copy_may_stop_where_the_class_is():
     source, names = catch_up().solve(notebook, 1)
     feedback = re.findall(r"exercise\.feedback\(\s*lambda: (\w+)", notebook.read_text())
     assert names == feedback[:1], "the first on the page is the first that is solved"
-    bodies = {node.name: ast.unparse(node.body) for node in ast.parse(source).body if hasattr(node, "name")}
+    bodies = {
+        node.name: ast.unparse(node.body)
+        for node in ast.parse(source).body
+        if hasattr(node, "name")
+    }
     assert [name for name in feedback if not bodies[name].endswith("...")] == names
 
 
@@ -165,7 +192,9 @@ def test_the_progress_sheet_says_which_exercises_of_whom_pass(tmp_path):
     stuck = notebook.read_text().replace("import marimo\n", "import time\n\ntime.sleep(1000)\n", 1)
     texts = {
         "ada": solved,
-        "ben": catch_up().solve(notebook, 2)[0].replace("min(failures - 1, 60)", "min(failures, 60)", 1),
+        "ben": catch_up()
+        .solve(notebook, 2)[0]
+        .replace("min(failures - 1, 60)", "min(failures, 60)", 1),
         "eve": stuck,
         "kim": "def (\n",
     }
@@ -173,7 +202,10 @@ def test_the_progress_sheet_says_which_exercises_of_whom_pass(tmp_path):
         folder = here / learner / ("notebooks" if learner != "ben" else "")
         folder.mkdir(parents=True)
         (folder / notebook.name).write_text(text)
-    rows = [line.strip("| ").split(" | ") for line in catch_up().report(here, seconds=12).splitlines()[2:]]
+    rows = [
+        line.strip("| ").split(" | ")
+        for line in catch_up().report(here, seconds=12).splitlines()[2:]
+    ]
     ada, ben, eve, kim = rows
     assert ada[:4] == ["ada", "06", "4 of 4", ", ".join(names)]
     assert ben[:4] == ["ben", "06", "1 of 4", "keep_one"]
@@ -227,21 +259,35 @@ def test_the_archive_is_installed_from_its_wheels_alone(tmp_path):
 
 def steps(containerfile: str) -> list[tuple[str, str]]:
     """The instructions of a Containerfile, without comments."""
-    lines = [line for line in containerfile.splitlines() if line.strip() and not line.startswith("#")]
+    lines = [
+        line for line in containerfile.splitlines() if line.strip() and not line.startswith("#")
+    ]
     return [tuple(line.split(" ", 1)) for line in lines]
 
 
 def test_the_steps_of_the_container_give_each_learner_a_server_of_their_own(tmp_path):
     """The steps of the Containerfile, run here one after the other. What a container adds is its
     base image; what is downloaded there is borrowed from this environment."""
-    pytest.importorskip("hatchling", reason="the build backend is not installed; the extra dev has it")
+    pytest.importorskip(
+        "hatchling", reason="the build backend is not installed; the extra dev has it"
+    )
     told = steps((WORKSHOP / "Containerfile").read_text())
-    assert [name for name, _ in told] == ["FROM", "ARG", "COPY", "WORKDIR", "RUN", "ENTRYPOINT", "CMD"]
+    assert [name for name, _ in told] == [
+        "FROM",
+        "ARG",
+        "COPY",
+        "WORKDIR",
+        "RUN",
+        "ENTRYPOINT",
+        "CMD",
+    ]
     found = dict(told)
     assert found["COPY"] == ". /course" and found["WORKDIR"] == "/course"
     course, place = tmp_path / "course", tmp_path / "class"
     for name in ("notebooks", "examples", "workshop", "zorplex_rl", "benchmarks"):
-        shutil.copytree(ROOT / name, course / name, ignore=shutil.ignore_patterns("__pycache__", "__marimo__"))
+        shutil.copytree(
+            ROOT / name, course / name, ignore=shutil.ignore_patterns("__pycache__", "__marimo__")
+        )
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, course)
     borrowed = {
@@ -257,7 +303,13 @@ def test_the_steps_of_the_container_give_each_learner_a_server_of_their_own(tmp_
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [*json.loads(found["ENTRYPOINT"]), *json.loads(found["CMD"]), "ben", "--port", str(port)]
+    command = [
+        *json.loads(found["ENTRYPOINT"]),
+        *json.loads(found["CMD"]),
+        "ben",
+        "--port",
+        str(port),
+    ]
     command = [{"/class": str(place), "0.0.0.0": "127.0.0.1"}.get(word, word) for word in command]
     served = subprocess.Popen(command, cwd=course, env=borrowed, stdout=subprocess.PIPE, text=True)
     try:
@@ -271,11 +323,16 @@ def test_the_steps_of_the_container_give_each_learner_a_server_of_their_own(tmp_
             at = port if mine == tokens[0] else port + 1
             assert status(f"http://127.0.0.1:{at}/api/status?access_token={mine}") == 200
             assert status(f"http://127.0.0.1:{at}/api/status?access_token={other}") == 401
-        assert (place / "me/notebooks/05_rl_intro.py").is_file() and (place / "me/zorplex_rl").is_symlink()
+        assert (place / "me/notebooks/05_rl_intro.py").is_file() and (
+            place / "me/zorplex_rl"
+        ).is_symlink()
         (place / "me/notebooks/05_rl_intro.py").write_text("mine")
         classroom = str(course / ".venv/bin/python"), "workshop/classroom.py"
         again = run(*classroom, "start", str(place), "me", cwd=course, env=borrowed)
-        assert tokens[0] in again.stdout and (place / "me/notebooks/05_rl_intro.py").read_text() == "mine"
+        assert (
+            tokens[0] in again.stdout
+            and (place / "me/notebooks/05_rl_intro.py").read_text() == "mine"
+        )
     finally:
         served.send_signal(signal.SIGTERM)
         assert served.wait(30) == 0

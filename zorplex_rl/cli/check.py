@@ -39,10 +39,24 @@ def findings() -> Iterator[tuple[str, str, str]]:
 
     yield "ok", "Python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"
     free = psutil.virtual_memory().available / 1e9
-    yield "ok" if free >= MEMORY_GB else "no", "memory", f"{free:.1f} GB free; the course needs {MEMORY_GB:.0f}"
-    yield "ok" if cores() > 1 else "note", "cores", f"{cores()}; with one, what should run side by side takes turns"
-    room = min(disk_usage(folder).free / 1e9 for folder in (Path.cwd(), Path(tempfile.gettempdir())))
-    yield "ok" if room >= DISK_GB else "no", "disk", f"{room:.0f} GB free; the course needs {DISK_GB:.0f}"
+    yield (
+        "ok" if free >= MEMORY_GB else "no",
+        "memory",
+        f"{free:.1f} GB free; the course needs {MEMORY_GB:.0f}",
+    )
+    yield (
+        "ok" if cores() > 1 else "note",
+        "cores",
+        f"{cores()}; with one, what should run side by side takes turns",
+    )
+    room = min(
+        disk_usage(folder).free / 1e9 for folder in (Path.cwd(), Path(tempfile.gettempdir()))
+    )
+    yield (
+        "ok" if room >= DISK_GB else "no",
+        "disk",
+        f"{room:.0f} GB free; the course needs {DISK_GB:.0f}",
+    )
     try:
         seconds = asyncio.run(asyncio.wait_for(start_one_process(), PROCESS_SECONDS))
         yield "ok", "processes", f"Monarch started one, and it answered after {seconds:.1f} s"

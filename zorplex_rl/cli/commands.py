@@ -64,7 +64,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not error.filename:
             raise
         advice = "give another, or change what you may do there"
-        print(f"zorplex-rl: {error.filename} cannot be read or written ({error.strerror}); {advice}", file=sys.stderr)
+        print(
+            f"zorplex-rl: {error.filename} cannot be read or written ({error.strerror}); {advice}",
+            file=sys.stderr,
+        )
         return BAD_INPUT
 
 

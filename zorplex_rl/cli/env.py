@@ -45,7 +45,9 @@ class Env:
         )
         config.check()
         if not config.is_own_task:
-            raise ConfigError(f"{self.task!r} comes with the package; give the file of a task of your own")
+            raise ConfigError(
+                f"{self.task!r} comes with the package; give the file of a task of your own"
+            )
         sample = Sample(EnvironmentSource.of(config))
         wrong: list[str] = []
         for about, check in (CHECKS | {"policy": partial(try_policy, config=config)}).items():
@@ -57,7 +59,11 @@ class Env:
                 state, said = "no", str(error)
                 wrong.append(about)
             print(f"{state:<5}  {about:<14}  {said}", flush=True)
-        print(f"\nNot ready: {', '.join(wrong)}." if wrong else f"\nReady: zorplex-rl train --task {self.task} …")
+        print(
+            f"\nNot ready: {', '.join(wrong)}."
+            if wrong
+            else f"\nReady: zorplex-rl train --task {self.task} …"
+        )
         return 1 if wrong else 0
 
 
@@ -75,14 +81,20 @@ def try_policy(sample: Sample, config: Config) -> str:
     environment, rewards = sample.environment, defaultdict[int, set[float]](set)
     requests = group_requests(enumerate(sample.tasks["train"][:TRIED]), TRIED, run_seed=0)
     sampling = Sampling.of(config)
-    episodes = rollout(load_policy(name), requests, environment.execute, sampling, environment=environment)
+    episodes = rollout(
+        load_policy(name), requests, environment.execute, sampling, environment=environment
+    )
     for episode in episodes:
         episode.score = environment.score(*episode.attempt)
         rewards[episode.group].add(episode.score.reward)
     varied = sum(len(found) > 1 for found in rewards.values())
     if not varied:
-        raise TaskError(f"{name!r} finds no reward: {why_no_reward_varies(episodes)}; try another one with --policy")
+        raise TaskError(
+            f"{name!r} finds no reward: {why_no_reward_varies(episodes)}; try another one with --policy"
+        )
     calling = sum(episode.tool_calls > 0 for episode in episodes)
     right = sum(episode.scored.outcome == "success" for episode in episodes)
-    found = f"{name!r} calls a tool in {calling} of {len(episodes)} episodes and is right in {right}"
+    found = (
+        f"{name!r} calls a tool in {calling} of {len(episodes)} episodes and is right in {right}"
+    )
     return f"{found}; rewards vary within {varied} of {TRIED} groups"

@@ -88,13 +88,22 @@ class Eval:
         for name, environment in environments.items():
             with console.status(f"{name} …"):
                 tasks = [environment.task(index, "held_out") for index in range(self.tasks)]
-                reports.append(evaluate(policy, name, tasks, environment.execute, sampling, self.seed, environment)[0])
+                reports.append(
+                    evaluate(
+                        policy, name, tasks, environment.execute, sampling, self.seed, environment
+                    )[0]
+                )
         title = f"{self.policy}, temperature {self.temperature:g}, {self.tasks} held-out tasks each"
-        table = Table("", *(r.name.removesuffix(":easy") for r in reports), title=title, title_justify="left")
+        table = Table(
+            "", *(r.name.removesuffix(":easy") for r in reports), title=title, title_justify="left"
+        )
         for name, show in ROWS.items():
             table.add_row(name, *map(show, reports))
         console.print(table)
         if self.json:
-            found = {"settings": vars(self) | {"dtype": config.dtype}, "tasks": [asdict(report) for report in reports]}
+            found = {
+                "settings": vars(self) | {"dtype": config.dtype},
+                "tasks": [asdict(report) for report in reports],
+            }
             self.json.write_text(json.dumps(found, indent=2, default=str) + "\n")
         return 0

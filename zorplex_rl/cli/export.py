@@ -42,7 +42,11 @@ class Export:
         policy = policy_of(self.folder, self.step)
         save_model(policy.model, policy.tokenizer, self.to)
         ends, pad = policy.eos_ids, policy.tokenizer.pad_token_id
-        settings = {"eos_token_id": list(ends), "pad_token_id": ends[0] if pad is None else pad, "do_sample": False}
+        settings = {
+            "eos_token_id": list(ends),
+            "pad_token_id": ends[0] if pad is None else pad,
+            "do_sample": False,
+        }
         (self.to / "generation_config.json").write_text(json.dumps(settings, indent=2) + "\n")
         print(f"wrote {self.to}; load it with AutoModelForCausalLM.from_pretrained")
         return 0
@@ -54,12 +58,16 @@ class Export:
 
         config = read_config(self.folder)
         if not config.lora_rank:
-            raise ConfigError(f"the run in {str(self.folder)!r} has no adapter; it trained all weights")
+            raise ConfigError(
+                f"the run in {str(self.folder)!r} has no adapter; it trained all weights"
+            )
         steps = [step_of(path) for path in RunFolder(self.folder).checkpoints()]
         step = self.step if self.step is not None or not steps else steps[-1]
         policy = policy_of_checkpoint(self.folder, step)
         save_adapter(policy.model, config.policy, digest_of(policy_folder(config.policy)), self.to)
-        print(f"wrote {self.to}; load it with peft's PeftModel.from_pretrained onto {config.policy}, or with --policy")
+        print(
+            f"wrote {self.to}; load it with peft's PeftModel.from_pretrained onto {config.policy}, or with --policy"
+        )
         return 0
 
 
@@ -69,7 +77,10 @@ def policy_of(run: Path, step: int | None) -> "Policy":
     if step is None and folder.policy.is_dir():
         from zorplex_rl.policy.load import load_policy
 
-        return load_policy(str(folder.policy), dtype=json.loads((folder.policy / "config.json").read_text())["dtype"])
+        return load_policy(
+            str(folder.policy),
+            dtype=json.loads((folder.policy / "config.json").read_text())["dtype"],
+        )
     return policy_of_checkpoint(run, step)
 
 
@@ -83,7 +94,9 @@ def policy_of_checkpoint(run: Path, step: int | None) -> "Policy":
     checkpoints = {step_of(path): path for path in RunFolder(run).checkpoints()}
     if step not in checkpoints:
         what = "finished policy" if step is None else f"checkpoint of step {step}"
-        raise ConfigError(f"the run in {str(run)!r} has no {what}; its checkpoints are of step {list(checkpoints)}")
+        raise ConfigError(
+            f"the run in {str(run)!r} has no {what}; its checkpoints are of step {list(checkpoints)}"
+        )
     verify(checkpoints[step])
     policy = load_policy_of(config)
     learner = Learner(policy, config.learner, config.steps)

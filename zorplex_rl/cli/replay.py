@@ -44,7 +44,9 @@ class Replay:
     def defaults(self) -> "Replay":
         """Return the command with the settings of its run."""
         of_run = read_config(self.folder)
-        same = {name: getattr(of_run, name) for name in ("learner", "max_lag", "temperature", "device")}
+        same = {
+            name: getattr(of_run, name) for name in ("learner", "max_lag", "temperature", "device")
+        }
         return replace(self, **same)
 
     def run(self) -> int:
@@ -58,14 +60,22 @@ class Replay:
         prepare(device, read_config(self.folder).threads)
         recording = what_if.read_recording(self.folder, device, self.task, self.task_data)
         earlier = recording.config
-        config = earlier.changed(max_lag=self.max_lag, temperature=self.temperature, **vars(self.learner))
+        config = earlier.changed(
+            max_lag=self.max_lag, temperature=self.temperature, **vars(self.learner)
+        )
         if config.learner.loss != earlier.learner.loss:
             # Each loss has its own bounds.
-            kept = [knob for knob in LOSS_SETTINGS if config.settings()[knob] == earlier.settings()[knob]]
+            kept = [
+                knob
+                for knob in LOSS_SETTINGS
+                if config.settings()[knob] == earlier.settings()[knob]
+            ]
             config = config.changed(**dict.fromkeys(kept))
         is_changed = config != earlier or self.without_fault
         with Progress(transient=True) as bar:
-            bar_of_steps = bar.add_task("steps", total=len(recording.batches) * (2 * self.seeds if is_changed else 1))
+            bar_of_steps = bar.add_task(
+                "steps", total=len(recording.batches) * (2 * self.seeds if is_changed else 1)
+            )
 
             def on_step(step: int) -> None:
                 bar.advance(bar_of_steps)
@@ -78,7 +88,9 @@ class Replay:
 
 
 def print_whether_same(found: "Replayed") -> int:
-    told = ", ".join(f"{found.same[what]} of {count} {what}" for what, count in found.compared.items())
+    told = ", ".join(
+        f"{found.same[what]} of {count} {what}" for what, count in found.compared.items()
+    )
     print(f"the same, bit for bit: {told}")
     if not found.is_equal:
         print(f"the first difference: {found.first_difference}; {found.why}")
@@ -93,7 +105,9 @@ def print_pairs(found: "PairedRuns") -> int:
     from zorplex_rl.simulation.what_if import MEASURES
 
     columns = ("held-out accuracy", "as it was", "changed", "difference", "95 % interval")
-    table = Table(*columns, title=f"{found.change}; seeds: {len(found.pairs)}", title_justify="left")
+    table = Table(
+        *columns, title=f"{found.change}; seeds: {len(found.pairs)}", title_justify="left"
+    )
     for measure in MEASURES:
         (was, now), (difference, interval) = found.means(measure), found.difference(measure)
         between = f"{interval[0]:+.1%} to {interval[1]:+.1%}" if interval else "needs two seeds"
@@ -101,5 +115,7 @@ def print_pairs(found: "PairedRuns") -> int:
     Console(highlight=False).print(table)
     print(f"seed {found.pairs[0].seed}: the weights part in step {found.pairs[0].parted}")
     before, after = (f"{seconds:.1f}" if seconds else "none" for seconds in found.predicted)
-    print(f"seconds of training: {found.seconds:.1f} measured; simulated: {before} as it was, {after} changed")
+    print(
+        f"seconds of training: {found.seconds:.1f} measured; simulated: {before} as it was, {after} changed"
+    )
     return 0

@@ -80,14 +80,18 @@ class Size:
         return 0
 
 
-def workload_of(config: Config, folder: Path, shape: ModelShape, environment: Environment) -> Workload:
+def workload_of(
+    config: Config, folder: Path, shape: ModelShape, environment: Environment
+) -> Workload:
     """Return the workload of ``config``, with the prompts of some tasks of ``environment``. Raises
     ConfigError if the model cannot read them."""
     from zorplex_rl.policy.load import load_tokenizer
     from zorplex_rl.policy.tokenizer import check_length, encode_prompt
 
     tokenizer = load_tokenizer(config.policy, folder, config.template_arguments)
-    prompts = [encode_prompt(tokenizer, environment.task(index, "train")) for index in range(PROMPTS_TRIED)]
+    prompts = [
+        encode_prompt(tokenizer, environment.task(index, "train")) for index in range(PROMPTS_TRIED)
+    ]
     longest = max(map(len, prompts))
     check_length(config.policy, shape.reads, longest, config.max_tokens, config.shots)
     return Workload.of(config, longest, shared_length(prompts))
@@ -99,7 +103,11 @@ def processes(shape: ModelShape, work: Workload, config: Config) -> list[Process
     scoring = weights | {"logits": max(logit_bytes(shape, batch) for batch in work.micro_batches())}
     found = [
         ("trainer", 1, trainer_memory(shape, work)),
-        ("generator", config.services.generators, generator_memory(shape, replace(work, dtype=config.sampled_in))),
+        (
+            "generator",
+            config.services.generators,
+            generator_memory(shape, replace(work, dtype=config.sampled_in)),
+        ),
         ("spare", int(config.services.spares), Memory({"waiting": weights})),
         ("reference", int(config.learner.kl_coefficient > 0), Memory({"score": scoring})),
     ]
@@ -108,7 +116,9 @@ def processes(shape: ModelShape, work: Workload, config: Config) -> list[Process
 
 def run_bytes(found: Sequence[Process], config: Config) -> int:
     """Return the bytes of main memory that all processes of ``config`` take without a GPU, at most."""
-    models = sum(count * (memory.total + memory.later + MODEL_PROCESS) for _, count, memory in found)
+    models = sum(
+        count * (memory.total + memory.later + MODEL_PROCESS) for _, count, memory in found
+    )
     small = SMALL_PROCESSES + (config.tool_latency > 0)
     # The controller has loaded what a model process has, but no model.
     return models + small * SMALL_PROCESS + MODEL_PROCESS

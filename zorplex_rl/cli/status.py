@@ -28,13 +28,19 @@ class Status:
             print(row_line(row, steps))
         for row in rows:
             if row["event"] in ("restart", "warning"):
-                print(f"{row['event']} at step {row['step']}: {row.get('reason') or row.get('text')}")
+                print(
+                    f"{row['event']} at step {row['step']}: {row.get('reason') or row.get('text')}"
+                )
         # A replacement has the number of the replica that it replaced.
         processes: dict[str, int] = {}
         for row in rows:
             processes |= row.get("processes", {})
             processes.pop(row.get("died", ""), None)
-        alive = [f"{name} ({pid})" for name, pid in processes.items() if is_of_run(pid, self.folder / "metrics.jsonl")]
+        alive = [
+            f"{name} ({pid})"
+            for name, pid in processes.items()
+            if is_of_run(pid, self.folder / "metrics.jsonl")
+        ]
         if alive:
             print(f"alive: {', '.join(alive)}")
             return 0
@@ -52,5 +58,8 @@ def is_of_run(pid: int, rows: Path) -> bool:
     number may be that of another process by now, or on this machine."""
     with suppress(psutil.Error):
         process = psutil.Process(pid)
-        return "monarch" in " ".join(process.cmdline()) and process.create_time() <= rows.stat().st_mtime
+        return (
+            "monarch" in " ".join(process.cmdline())
+            and process.create_time() <= rows.stat().st_mtime
+        )
     return False

@@ -47,7 +47,9 @@ class Train:
     def defaults(self) -> "Train | None":
         """Return the command with what a preset, or the run to continue, sets."""
         if self.resume and (self.preset or self.out):
-            raise ConfigError("--resume keeps the run's settings and folder; leave out --preset and --out")
+            raise ConfigError(
+                "--resume keeps the run's settings and folder; leave out --preset and --out"
+            )
         if self.preset:
             return Train(preset_config(self.preset))
         if not self.resume:
@@ -72,13 +74,19 @@ class Train:
         # A run may be made longer, and go on with other processes and machines.
         free = {name: config.settings()[name] for name in FREE}
         if difference := earlier.changed(**free).difference(config):
-            raise ConfigError(f"--resume {str(self.resume)!r} was begun with another configuration: {difference}")
+            raise ConfigError(
+                f"--resume {str(self.resume)!r} was begun with another configuration: {difference}"
+            )
         if folder.is_finished(config.steps):
-            print(f"the run in {self.resume} is finished; to go on, give it more --steps than {config.steps}")
+            print(
+                f"the run in {self.resume} is finished; to go on, give it more --steps than {config.steps}"
+            )
             return DONE
         checkpoint = folder.newest_checkpoint()
         if config.steps < step_of(checkpoint):
-            raise ConfigError(f"--steps is {config.steps}, but the run has done {step_of(checkpoint)} already")
+            raise ConfigError(
+                f"--steps is {config.steps}, but the run has done {step_of(checkpoint)} already"
+            )
         check_needs(config)
         with folder.locked():
             folder.save_config(config)
@@ -123,7 +131,9 @@ def train(config: Config, folder: RunFolder, checkpoint: Path | None = None) -> 
             return asyncio.run(_train(config, folder, checkpoint, view))
         except Exception as error:
             logging.getLogger("zorplex_rl.cli").debug("the run has failed", exc_info=error)
-            view.log(f"zorplex-rl: {in_a_sentence(error, folder)}; the traceback is in {folder.log}")
+            view.log(
+                f"zorplex-rl: {in_a_sentence(error, folder)}; the traceback is in {folder.log}"
+            )
             return FAILED
 
 
@@ -131,7 +141,11 @@ def in_a_sentence(error: Exception, folder: RunFolder) -> str:
     """Say what has ended a run, and how to go on."""
     while isinstance(error, ExceptionGroup):
         error = error.exceptions[0]
-    said = str(error) if isinstance(error, ZorplexError) else f"{type(error).__name__}: {error}".splitlines()[0]
+    said = (
+        str(error)
+        if isinstance(error, ZorplexError)
+        else f"{type(error).__name__}: {error}".splitlines()[0]
+    )
     if isinstance(error, TrainingDiverged):
         return f"{said}; start again with a lower --learning-rate"
     if any(words in said for words in ("OutOfMemoryError", "MemoryError", "allocate memory")):
@@ -169,7 +183,9 @@ async def _train(config: Config, folder: RunFolder, checkpoint: Path | None, vie
     for number in STOPS:
         # One that the program was started to ignore (nohup) stays ignored.
         if signal.getsignal(number) != signal.SIG_IGN:
-            asyncio.get_running_loop().add_signal_handler(number, hang_up if number == signal.SIGHUP else stop)
+            asyncio.get_running_loop().add_signal_handler(
+                number, hang_up if number == signal.SIGHUP else stop
+            )
     try:
         before, after = await training
     except (StopRequest, asyncio.CancelledError) as stopped:
@@ -177,7 +193,9 @@ async def _train(config: Config, folder: RunFolder, checkpoint: Path | None, vie
         view.log(f"stopped {when}; {folder.how_to_go_on}")
         return INTERRUPTED
     for name in ("greedy", "sampled"):
-        view.log(f"held-out accuracy, {name}: {before[f'{name}_accuracy']:.2f} → {after[f'{name}_accuracy']:.2f}")
+        view.log(
+            f"held-out accuracy, {name}: {before[f'{name}_accuracy']:.2f} → {after[f'{name}_accuracy']:.2f}"
+        )
         view.log(f"    {what_changed(before['outcomes'][name], after['outcomes'][name])}")
     view.log(f"{after['seconds']:.0f} s of training; everything is in {folder.path}")
     return DONE
@@ -186,14 +204,19 @@ async def _train(config: Config, folder: RunFolder, checkpoint: Path | None, vie
 def what_changed(before: dict[str, float], after: dict[str, float]) -> str:
     """Return the shares of outcomes before and after: ``success 25 → 100 %, wrong format 75 → 0 %``."""
     there = [outcome for outcome in before if before[outcome] or after[outcome]]
-    return ", ".join(f"{o.replace('_', ' ')} {100 * before[o]:.0f} → {100 * after[o]:.0f} %" for o in there)
+    return ", ".join(
+        f"{o.replace('_', ' ')} {100 * before[o]:.0f} → {100 * after[o]:.0f} %" for o in there
+    )
 
 
 @contextlib.contextmanager
 def logged_to(file: Path, say: Callable[[str], Any]) -> Iterator[None]:
     """Write all that is logged, and Python's warnings, to ``file``; ``say`` the package's own."""
     root, own = logging.getLogger(), logging.getLogger("zorplex_rl")
-    kept, told = logging.FileHandler(file, encoding="utf-8", delay=True), logging.Handler(logging.WARNING)
+    kept, told = (
+        logging.FileHandler(file, encoding="utf-8", delay=True),
+        logging.Handler(logging.WARNING),
+    )
     kept.setFormatter(logging.Formatter("%(asctime)s %(name)s: %(message)s"))
     told.emit = lambda record: say(record.getMessage())  # type: ignore[method-assign]
     # On a full disk there is no log; what has ended the run is said on the terminal.

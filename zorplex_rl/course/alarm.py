@@ -51,7 +51,9 @@ class Alarm:
     the forecast is of them."""
 
     def __init__(self, config: LearnerConfig, max_lag: int) -> None:
-        self._is_foretold = alike(max_lag, config.learning_rate) > BEARABLE.get(config.loss, math.inf)
+        self._is_foretold = alike(max_lag, config.learning_rate) > BEARABLE.get(
+            config.loss, math.inf
+        )
         self._is_stale = False
         self._sample_size = math.nan
         self._ringing: list[str] = []

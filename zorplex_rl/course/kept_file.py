@@ -31,10 +31,16 @@ def fill_in(template: Path, functions: Mapping[str, Callable[..., Any] | str]) -
     for node in reversed(tree.body):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name in functions:
             given = functions[node.name]
-            written = given if isinstance(given, str) else exercise.solution_source(node.name, given)
+            written = (
+                given if isinstance(given, str) else exercise.solution_source(node.name, given)
+            )
             parts = list(ast.walk(ast.parse(written)))
-            own = {name for part in parts for name in _defines(part)} | {p.arg for p in parts if isinstance(p, ast.arg)}
-            if missing := sorted({part.id for part in parts if isinstance(part, ast.Name)} - own - known):
+            own = {name for part in parts for name in _defines(part)} | {
+                p.arg for p in parts if isinstance(p, ast.arg)
+            }
+            if missing := sorted(
+                {part.id for part in parts if isinstance(part, ast.Name)} - own - known
+            ):
                 raise ValueError(
                     f"{node.name} uses {missing[0]}, which {template.name} does not have; write what it does into the function"
                 )
@@ -45,8 +51,15 @@ def fill_in(template: Path, functions: Mapping[str, Callable[..., Any] | str]) -
 def functions_of(file: Path, *names: str) -> dict[str, str]:
     """Return the source of those functions of a kept ``file``, by name; of none without a file."""
     source = file.read_text(encoding="utf-8") if file.exists() else ""
-    found = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef) and node.name in names]
-    return {node.name: "\n".join(source.splitlines()[node.lineno - 1 : node.end_lineno]) for node in found}
+    found = [
+        node
+        for node in ast.parse(source).body
+        if isinstance(node, ast.FunctionDef) and node.name in names
+    ]
+    return {
+        node.name: "\n".join(source.splitlines()[node.lineno - 1 : node.end_lineno])
+        for node in found
+    }
 
 
 def _defines(node: ast.AST) -> set[str]:
@@ -55,7 +68,11 @@ def _defines(node: ast.AST) -> set[str]:
         return {alias.asname or alias.name for alias in node.names}
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         return {node.name}
-    return {part.id for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)}
+    return {
+        part.id
+        for part in ast.walk(node)
+        if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)
+    }
 
 
 def kept(notebook: str, name: str | Path) -> Path:
@@ -71,7 +88,9 @@ def keep(program: str, file: Path) -> str:
             file.replace(file.with_stem(f"{file.stem}_before"))
         file.write_text(program, encoding="utf-8")
     except OSError as error:
-        return f"{quote(file)} cannot be written ({error.strerror}). Copy the text above into a file."
+        return (
+            f"{quote(file)} cannot be written ({error.strerror}). Copy the text above into a file."
+        )
     python = Path(sys.executable)
     python = python.relative_to(file.parent) if python.is_relative_to(file.parent) else python
     runs = f" In that folder: {quote(f'{python} {file.name}')}." if "__main__" in program else ""

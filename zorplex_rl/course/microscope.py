@@ -50,4 +50,6 @@ def factors(
 
 def _sampled(episodes: Sequence[Episode], logprobs: Sequence[Sequence[float]]) -> Tensor:
     chosen = (zip(row, e.sampled, strict=True) for e, row in zip(episodes, logprobs, strict=True))
-    return torch.tensor([value for row in chosen for value, sampled in row if sampled], dtype=torch.float64)
+    return torch.tensor(
+        [value for row in chosen for value, sampled in row if sampled], dtype=torch.float64
+    )

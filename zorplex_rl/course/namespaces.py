@@ -41,13 +41,25 @@ class Namespace:
 
     def __init__(self, setup: str, *spaces: str) -> None:
         self.spaces = spaces
-        command = ["unshare", *spaces, "--fork", "--kill-child", "sh", "-c", f"{setup} && echo up && exec cat"]
+        command = [
+            "unshare",
+            *spaces,
+            "--fork",
+            "--kill-child",
+            "sh",
+            "-c",
+            f"{setup} && echo up && exec cat",
+        ]
         if "--mount" in spaces:
             command.insert(1, "--mount-proc")
-        self._unshare = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self._unshare = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
         assert self._unshare.stdout is not None
         if self._unshare.stdout.readline() != b"up\n":
-            raise OSError(f"no host could be made: {self._unshare.communicate()[1].decode().strip()}")
+            raise OSError(
+                f"no host could be made: {self._unshare.communicate()[1].decode().strip()}"
+            )
         children = Path(f"/proc/{self._unshare.pid}/task/{self._unshare.pid}/children")
         self.first = int(children.read_text().split()[0])
 
@@ -84,7 +96,9 @@ class NamespacedHost:
 
     def start(self) -> None:
         """Boot it: from now on processes can be started on it. Also after ``kill``."""
-        kept = "".join(KEEP.format(inside=shlex.quote(str(folder))) for folder in _installed_in(Path("/tmp")))
+        kept = "".join(
+            KEEP.format(inside=shlex.quote(str(folder))) for folder in _installed_in(Path("/tmp"))
+        )
         self.inside = Namespace(HOST.format(name=self.name, kept=kept), *ALL)
         port = f"port{next(_numbers)}"
         self.switch.ip(f"link add {port} type veth peer name eth0 netns {self.inside.first}")
@@ -96,7 +110,9 @@ class NamespacedHost:
         """Return the command line that runs ``command`` on this host."""
         return self.inside.enter("env", f"--chdir={cwd or Path.cwd()}", *command)
 
-    def popen(self, *command: str, cwd: Path | str | None = None, **options: Any) -> "subprocess.Popen[Any]":
+    def popen(
+        self, *command: str, cwd: Path | str | None = None, **options: Any
+    ) -> "subprocess.Popen[Any]":
         """Start ``command`` on this host. ``options`` are those of ``subprocess.Popen``."""
         return subprocess.Popen(self.entered(*command, cwd=cwd), **options)
 
@@ -123,7 +139,9 @@ class NamespacedHost:
 
 
 @contextlib.contextmanager
-def namespaced_hosts(*names: str, kind: type[NamespacedHost] = NamespacedHost) -> Iterator[dict[str, NamespacedHost]]:
+def namespaced_hosts(
+    *names: str, kind: type[NamespacedHost] = NamespacedHost
+) -> Iterator[dict[str, NamespacedHost]]:
     """Make hosts with a network between them. Ends them, with all that runs on them."""
     with contextlib.ExitStack() as running:
         switch = Namespace(SWITCH, "--net")
@@ -137,7 +155,9 @@ def namespaced_hosts(*names: str, kind: type[NamespacedHost] = NamespacedHost) -
 
 def _installed_in(folder: Path) -> list[Path]:
     """Return where in ``folder`` Python and packages are installed, none within another."""
-    places = {Path(place).resolve() for place in (sys.prefix, sys.base_prefix, Path(__file__).parents[2])}
+    places = {
+        Path(place).resolve() for place in (sys.prefix, sys.base_prefix, Path(__file__).parents[2])
+    }
     inside = {place for place in places if place.is_relative_to(folder)}
     return sorted(place.relative_to(folder) for place in inside if not inside & set(place.parents))
 
@@ -149,7 +169,11 @@ def why_not() -> str | None:
         return "namespaces need Linux"
     if os.geteuid() != 0:
         return "making network namespaces needs root"
-    if missing := [tool for tool in ("ip", "unshare", "nsenter", "mount", "hostname") if shutil.which(tool) is None]:
+    if missing := [
+        tool
+        for tool in ("ip", "unshare", "nsenter", "mount", "hostname")
+        if shutil.which(tool) is None
+    ]:
         return f"making hosts needs {', '.join(missing)} (Debian: iproute2, util-linux)"
     allowed = subprocess.run(["unshare", *ALL, "--fork", "true"], capture_output=True)
     return None if allowed.returncode == 0 else "this container may make no namespaces"

@@ -50,7 +50,8 @@ class Mailbox:
             f"`{name}` does not inherit from `Actor`"
         )
         kinds = {
-            inspect.iscoroutinefunction(inspect.unwrap(found._method)) for found in _endpoints(actor_class).values()
+            inspect.iscoroutinefunction(inspect.unwrap(found._method))
+            for found in _endpoints(actor_class).values()
         }
         assert len(kinds) < 2, (
             f"`{name}` has endpoints with `async def` and with `def`: Monarch wants one kind in a class"
@@ -65,7 +66,9 @@ class Mailbox:
         if found is None:
             raise AttributeError(f"{self._class.__name__} has no endpoint {name}")
         send = functools.partial(self.send, found, self._place)
-        return SimpleNamespace(call_one=send, choose=send, broadcast=lambda *sent: send(*sent) and None)
+        return SimpleNamespace(
+            call_one=send, choose=send, broadcast=lambda *sent: send(*sent) and None
+        )
 
     def __deepcopy__(self, memo: object) -> Mailbox:
         return self
@@ -134,7 +137,9 @@ async def _expect_a_summer(actor_class: type, draw: random.Random) -> None:
             assert not fails, (
                 f"{before}{where} gives `{answer}`, and should raise `ValueError`: the total would be {wanted}"
             )
-            assert same(answer, wanted), f"{before}{where} gives `{answer}`, and should give `{wanted}`"
+            assert same(answer, wanted), (
+                f"{before}{where} gives `{answer}`, and should give `{wanted}`"
+            )
             total = wanted if sent[0] == "add" else total
         before = f"after {where}, " if not before else f"{before.removesuffix(', ')} and {where}, "
 
@@ -149,8 +154,12 @@ async def _expect_long_rallies(actor_class: type) -> None:
         ping, pong = Mailbox(actor_class), Mailbox(actor_class)
         await ping.meet.call_one(pong)
         await pong.meet.call_one(ping)
-        rallies = [ping.hit.call_one(first)] + ([pong.hit.call_one(second)] if second is not None else [])
-        called = f"`ping.hit({first})`" + (f" together with `pong.hit({second})`" if second is not None else "")
+        rallies = [ping.hit.call_one(first)] + (
+            [pong.hit.call_one(second)] if second is not None else []
+        )
+        called = f"`ping.hit({first})`" + (
+            f" together with `pong.hit({second})`" if second is not None else ""
+        )
         wanted = _hits(first)
         if second is not None:
             wanted = wanted[0] + _hits(second)[1], wanted[1] + _hits(second)[0]
@@ -165,7 +174,9 @@ async def _expect_long_rallies(actor_class: type) -> None:
             for rally in rallies:
                 await rally
         except TimeoutError:
-            raise AssertionError(f"{called}: a deadlock, no player answers `hits_so_far` any more") from None
+            raise AssertionError(
+                f"{called}: a deadlock, no player answers `hits_so_far` any more"
+            ) from None
         except AssertionError:
             raise AssertionError(
                 f"{called}: ping counts {found[0]} hits and pong {found[1]}, and they should count {wanted[0]} and {wanted[1]}"
@@ -186,7 +197,9 @@ async def _ask_both(ping: Mailbox, pong: Mailbox) -> tuple[int, int]:
 
 def listed(answers: Any) -> str:
     """Write the answers of several actors, a ValueMesh or a list, one after the other."""
-    return ", ".join(f"`{answer}`" for answer in (answers if isinstance(answers, list) else answers.values()))
+    return ", ".join(
+        f"`{answer}`" for answer in (answers if isinstance(answers, list) else answers.values())
+    )
 
 
 def joined(shopped: Mapping[str, Sequence[Sequence[str]]]) -> list[list[str]]:
@@ -202,7 +215,8 @@ def draw_naps(draw: random.Random) -> tuple[list[float], bool]:
 async def two_players(procs: Any, player_class: type) -> tuple[Any, Any]:
     """Start two players in two processes of row 1, and introduce them to each other."""
     ping, pong = (
-        procs.slice(rows=1, columns=column).spawn(name, player_class) for column, name in enumerate(("ping", "pong"))
+        procs.slice(rows=1, columns=column).spawn(name, player_class)
+        for column, name in enumerate(("ping", "pong"))
     )
     await ping.meet.call_one(pong)
     await pong.meet.call_one(ping)
@@ -234,7 +248,9 @@ async def timed(work: Awaitable[Any]) -> tuple[Any, float]:
     return await work, time.perf_counter() - start
 
 
-async def seconds_each(work: Callable[[], Awaitable[Any]], times: int = 1, within: float = 0.4) -> float:
+async def seconds_each(
+    work: Callable[[], Awaitable[Any]], times: int = 1, within: float = 0.4
+) -> float:
     """Return the median seconds of ``work``, for one of ``times`` things that it does."""
     runs: list[float] = []
     end = time.perf_counter() + within

@@ -45,12 +45,18 @@ def captured(*descriptors: int) -> Iterator[list[str]]:
                 os.dup2(copied, number)
                 os.close(copied)
             file.seek(0)
-            lines += [line for line in file.read().decode(errors="replace").splitlines() if line.strip()]
+            lines += [
+                line for line in file.read().decode(errors="replace").splitlines() if line.strip()
+            ]
 
 
 def furthest(found: Iterable[Sequence[Tensor]], right: Sequence[Tensor]) -> float:
     """Return the largest difference between several lists of weights and the ``right`` one."""
-    return max(float((mine - its).abs().max()) for weights in found for mine, its in zip(weights, right, strict=True))
+    return max(
+        float((mine - its).abs().max())
+        for weights in found
+        for mine, its in zip(weights, right, strict=True)
+    )
 
 
 def on_ranks(step: Step, ranks: Sequence[Rank], everybody: int) -> tuple[list[Rank], list[Any]]:
@@ -88,7 +94,9 @@ def _adder(asked: list[Tensor], sums: Sequence[Tensor]) -> Callable[[Tensor], Te
     """Return an ``add_up`` that notes what it is asked, and answers from ``sums``."""
 
     def add_up(tensor: Tensor) -> Tensor:
-        assert isinstance(tensor, Tensor), f"`add_up` gets {quote(repr(tensor))}; it adds up tensors"
+        assert isinstance(tensor, Tensor), (
+            f"`add_up` gets {quote(repr(tensor))}; it adds up tensors"
+        )
         asked.append(tensor.detach().clone())
         place = len(asked) - 1
         known = place < len(sums) and sums[place].shape == tensor.shape
@@ -110,7 +118,10 @@ def check_step(step: Step) -> None:
     for seed, sizes in enumerate(SIZES):
         chance = torch.Generator().manual_seed(seed)
         everybody = sum(sizes)
-        inputs, targets = torch.randn(everybody, 2, generator=chance), torch.randn(everybody, 1, generator=chance)
+        inputs, targets = (
+            torch.randn(everybody, 2, generator=chance),
+            torch.randn(everybody, 1, generator=chance),
+        )
         parts = list(zip(inputs.split(sizes), targets.split(sizes), strict=True))
         alone = _learner(seed)
         ranks: list[Rank] = [(*_learner(seed), part) for part in parts]
@@ -139,7 +150,9 @@ def _learner(seed: int) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
     return model, torch.optim.SGD(model.parameters(), lr=0.1 + 0.1 * seed, momentum=0.5)
 
 
-def _one_process(model: torch.nn.Module, optimizer: torch.optim.Optimizer, inputs: Tensor, targets: Tensor) -> float:
+def _one_process(
+    model: torch.nn.Module, optimizer: torch.optim.Optimizer, inputs: Tensor, targets: Tensor
+) -> float:
     """Take a step on all examples. Returns the loss before it."""
     optimizer.zero_grad()
     loss = F.mse_loss(model(inputs), targets)
@@ -154,7 +167,11 @@ def draw_states(chance: random.Random) -> tuple[dict[str, Tensor], dict[str, Ten
 
     def state() -> dict[str, Tensor]:
         names = chance.sample(["in", "norm", "hidden", "out", "value"], chance.randint(1, 5))
-        return {name: torch.tensor(_numbers(chance, shape)) for name in names for shape in [chance.choice(shapes)]}
+        return {
+            name: torch.tensor(_numbers(chance, shape))
+            for name in names
+            for shape in [chance.choice(shapes)]
+        }
 
     return state(), state()
 
@@ -176,7 +193,9 @@ def draw_lines(chance: random.Random) -> tuple[dict[int, list[tuple[float, str]]
     return ({rank: lines() for rank in ranks},)
 
 
-def check_own_memory(hand_over: Callable[[dict[str, Tensor], dict[str, Tensor]], dict[str, Tensor]]) -> None:
+def check_own_memory(
+    hand_over: Callable[[dict[str, Tensor], dict[str, Tensor]], dict[str, Tensor]],
+) -> None:
     """Raise AssertionError if the answer shares memory with an argument, or modifies one."""
     old = {"kept": torch.ones(2), "grown": torch.ones(2), "gone": torch.ones(1)}
     new = {"kept": torch.zeros(2), "grown": torch.zeros(3), "added": torch.zeros(1)}
@@ -185,7 +204,11 @@ def check_own_memory(hand_over: Callable[[dict[str, Tensor], dict[str, Tensor]],
     found = hand_over(old, new)
     for what in ("calling `hand_over`", "a change of its answer"):
         for name, state in states.items():
-            kept = state.keys() == before[name].keys() and all(torch.equal(state[k], before[name][k]) for k in state)
-            assert kept, f"{what} changes {quote(name)}; the answer has to be a dict of its own, with clones"
+            kept = state.keys() == before[name].keys() and all(
+                torch.equal(state[k], before[name][k]) for k in state
+            )
+            assert kept, (
+                f"{what} changes {quote(name)}; the answer has to be a dict of its own, with clones"
+            )
         for tensor in found.values():
             tensor += 7

@@ -21,7 +21,9 @@ Change = tuple[Tensor, int]
 def network(weights: Tensor | None = None) -> nn.Module:
     """Build the network that learns the curve, with ``weights`` or the first ones."""
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(1, 48), nn.Tanh(), nn.Linear(48, 48), nn.Tanh(), nn.Linear(48, 1))
+    model = nn.Sequential(
+        nn.Linear(1, 48), nn.Tanh(), nn.Linear(48, 48), nn.Tanh(), nn.Linear(48, 1)
+    )
     if weights is not None:
         vector_to_parameters(weights.clone(), model.parameters())
     return model
@@ -60,7 +62,9 @@ def losses_of(weights: Tensor, shares: int) -> list[float]:
 def whole_curve(shares: int) -> tuple[list[float], list[float]]:
     """Return x and y of all shares, one after the other."""
     parts = [curve(share, shares) for share in range(shares)]
-    return torch.cat([x for x, _ in parts])[:, 0].tolist(), torch.cat([y for _, y in parts])[:, 0].tolist()
+    return torch.cat([x for x, _ in parts])[:, 0].tolist(), torch.cat([y for _, y in parts])[
+        :, 0
+    ].tolist()
 
 
 def predictions(weights: Tensor, shares: int) -> list[float]:
@@ -79,7 +83,11 @@ async def guarded(
     """Give each learner a supervisor, and the last a spare; all end with the block."""
     shares = [*range(learners), learners - 1]
     started = await asyncio.gather(*map(start, shares), return_exceptions=True)
-    waiting = [(share, one) for share, one in zip(shares, started, strict=True) if not isinstance(one, BaseException)]
+    waiting = [
+        (share, one)
+        for share, one in zip(shares, started, strict=True)
+        if not isinstance(one, BaseException)
+    ]
 
     async def begin(share: int) -> Any:
         for number, (found, _) in enumerate(waiting):
@@ -93,7 +101,9 @@ async def guarded(
             guards.append(await supervisor(functools.partial(begin, share)).__aenter__())
         yield guards
     finally:
-        await asyncio.gather(*(guard.__aexit__() for guard in guards), *(end(one) for _, one in waiting))
+        await asyncio.gather(
+            *(guard.__aexit__() for guard in guards), *(end(one) for _, one in waiting)
+        )
 
 
 async def until_replaced(guard: Any, patience: float = 30.0) -> None:
@@ -103,18 +113,31 @@ async def until_replaced(guard: Any, patience: float = 30.0) -> None:
             await asyncio.sleep(0.1)
 
 
-def draw_situation(draw: random.Random) -> tuple[bool, float, float, SimpleNamespace, list[float], float]:
+def draw_situation(
+    draw: random.Random,
+) -> tuple[bool, float, float, SimpleNamespace, list[float], float]:
     """Draw the arguments of ``decide``: whole seconds, so that each limit is often met exactly."""
     limits = SimpleNamespace(
-        silent=draw.randint(1, 4), busy=draw.randint(2, 9), restarts=draw.randint(1, 3), window=draw.randint(5, 30)
+        silent=draw.randint(1, 4),
+        busy=draw.randint(2, 9),
+        restarts=draw.randint(1, 3),
+        window=draw.randint(5, 30),
     )
     silent = draw.choice((0, 0, 0.5, limits.silent, limits.silent + draw.choice((0.5, 3))))
     busy = draw.choice((0, 0, 0.5, limits.busy, limits.busy + draw.choice((0.5, 9))))
     now = draw.randint(50, 99)
     ages = sorted(
-        (draw.choice((1, limits.window, limits.window + 1, draw.randint(0, 45))) for _ in range(4)), reverse=True
+        (draw.choice((1, limits.window, limits.window + 1, draw.randint(0, 45))) for _ in range(4)),
+        reverse=True,
     )
-    return draw.random() < 0.3, silent, busy, limits, [now - age for age in ages[: draw.randint(0, 4)]], now
+    return (
+        draw.random() < 0.3,
+        silent,
+        busy,
+        limits,
+        [now - age for age in ages[: draw.randint(0, 4)]],
+        now,
+    )
 
 
 def draw_changes(draw: random.Random) -> tuple[Tensor, list[Change]]:
@@ -127,7 +150,9 @@ def draw_changes(draw: random.Random) -> tuple[Tensor, list[Change]]:
     return tensor(), [(tensor(), draw.randint(1, 60)) for _ in range(draw.randint(0, 4))]
 
 
-def unmodified(merge: Callable[[Tensor, list[Change]], Any]) -> Callable[[Tensor, list[Change]], Any]:
+def unmodified(
+    merge: Callable[[Tensor, list[Change]], Any],
+) -> Callable[[Tensor, list[Change]], Any]:
     """Return ``merge``, which then raises AssertionError where it modifies an argument."""
 
     @functools.wraps(merge)
@@ -136,7 +161,9 @@ def unmodified(merge: Callable[[Tensor, list[Change]], Any]) -> Callable[[Tensor
         found = merge(weights, changes)
         called = f"`{merge.__name__}({before}, {examples})`"
         assert weights.tolist() == before, f"{called} modifies `weights`"
-        assert [(change.tolist(), count) for change, count in changes] == examples, f"{called} modifies `changes`"
+        assert [(change.tolist(), count) for change, count in changes] == examples, (
+            f"{called} modifies `changes`"
+        )
         return found
 
     return watched

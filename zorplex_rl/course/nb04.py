@@ -72,7 +72,9 @@ def counted(function: Callable[..., Any], *args: Any) -> tuple[Any, int]:
 def sent_chart(collectives: Mapping[str, tuple[float, float]]) -> str:
     """Draw the bytes that one rank sends in each operation: by formula, and as Linux counted."""
     names = ("by formula", "sent")
-    return grouped_bars(collectives, names, "Bytes by formula and as sent", "MB that each rank sends", 1e6)
+    return grouped_bars(
+        collectives, names, "Bytes by formula and as sent", "MB that each rank sends", 1e6
+    )
 
 
 def on_ranks(layers: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -82,7 +84,9 @@ def on_ranks(layers: Callable[..., Tensor]) -> Callable[..., Tensor]:
     of the hidden numbers. Raises AssertionError where one does not.
     """
 
-    def everywhere(x: Tensor, up: Tensor, up_bias: Tensor, down: Tensor, down_bias: Tensor, ranks: int) -> Tensor:
+    def everywhere(
+        x: Tensor, up: Tensor, up_bias: Tensor, down: Tensor, down_bias: Tensor, ranks: int
+    ) -> Tensor:
         called = f"`{layers.__name__}` on {ranks} ranks, with x of shape {tuple(x.shape)} and up of {tuple(up.shape)}"
         summands: list[list[Tensor]] = []
 
@@ -92,21 +96,30 @@ def on_ranks(layers: Callable[..., Tensor]) -> Callable[..., Tensor]:
         for rank in range(ranks):
             mine: list[Tensor] = []
             run(rank, lambda part, mine=mine: mine.append(part) or part)  # type: ignore[misc]
-            assert len(mine) == 1, f"{called}, calls `add_up` {len(mine)} times on rank {rank}, and should call it once"
+            assert len(mine) == 1, (
+                f"{called}, calls `add_up` {len(mine)} times on rank {rank}, and should call it once"
+            )
             shape = (len(x), len(down))
             assert tuple(mine[0].shape) == shape, (
                 f"{called}, adds up a tensor of shape {tuple(mine[0].shape)}: the output has {shape}"
             )
             if mine[0].requires_grad:
-                (used,) = torch.autograd.grad(mine[0].sum(), down, allow_unused=True, retain_graph=True)
-                count, share = 0 if used is None else int(used.any(0).sum()), math.ceil(len(up) / ranks)
+                (used,) = torch.autograd.grad(
+                    mine[0].sum(), down, allow_unused=True, retain_graph=True
+                )
+                count, share = (
+                    0 if used is None else int(used.any(0).sum()),
+                    math.ceil(len(up) / ranks),
+                )
                 assert count <= share, (
                     f"{called}, uses {count} of the {len(up)} hidden numbers on rank {rank}: its part has {share}"
                 )
             summands.append(mine)
         total = sum((mine[0] for mine in summands[1:]), summands[0][0])
         outputs = [run(rank, lambda part: total) for rank in range(ranks)]
-        assert all(torch.allclose(outputs[0], other) for other in outputs), f"{called}, differs from rank to rank"
+        assert all(torch.allclose(outputs[0], other) for other in outputs), (
+            f"{called}, differs from rank to rank"
+        )
         return outputs[-1]
 
     everywhere.__name__ = layers.__name__
@@ -116,7 +129,12 @@ def on_ranks(layers: Callable[..., Tensor]) -> Callable[..., Tensor]:
 def draw_layers(draw: random.Random) -> tuple[Tensor | int, ...]:
     """Draw x, two layers with biases, and ranks that need not divide their width."""
     torch.manual_seed(draw.randrange(10**6))
-    rows, narrow, wide, ranks = (draw.randint(2, 5), draw.randint(2, 4), draw.randint(5, 9), draw.randint(2, 4))
+    rows, narrow, wide, ranks = (
+        draw.randint(2, 5),
+        draw.randint(2, 4),
+        draw.randint(5, 9),
+        draw.randint(2, 4),
+    )
     sizes = ((rows, narrow), (wide, narrow), (wide,), (narrow, wide), (narrow,))
     return *(torch.randn(size).requires_grad_() for size in sizes), ranks
 

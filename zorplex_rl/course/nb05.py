@@ -78,8 +78,13 @@ def pretrained(button: Any) -> tuple[Policy | None, str]:
     except PolicyError as error:
         return None, f"SmolLM2 could not be fetched: {error}."
     if folder := real_model():
-        return load_policy(folder), "This page was computed on SmolLM2, and beside it on the small policy."
-    return None, "SmolLM2 is not on this machine, so this page was computed on the small policy alone."
+        return load_policy(
+            folder
+        ), "This page was computed on SmolLM2, and beside it on the small policy."
+    return (
+        None,
+        "SmolLM2 is not on this machine, so this page was computed on the small policy alone.",
+    )
 
 
 def word_problem(policy: Policy) -> str:
@@ -107,7 +112,10 @@ def four_kinds(environment: Zorplex) -> str:
     for kind in TASK_SPECS:
         spec = environment.spec(kind)
         # `recursive` tasks may need a single call: take one that needs most.
-        task = max((spec.task(number, "held_out") for number in range(20)), key=lambda task: task.min_tool_calls)
+        task = max(
+            (spec.task(number, "held_out") for number in range(20)),
+            key=lambda task: task.min_tool_calls,
+        )
         asked = html.escape(f"{task.system}\n\n{task.question}")
         parts = f"<p><b>{kind}</b></p><pre>{asked}</pre><pre><b>{html.escape(spec.solve(task))}</b></pre>"
         cards += f"<div>{parts}</div>"
@@ -116,7 +124,9 @@ def four_kinds(environment: Zorplex) -> str:
 
 def rows(text: str) -> list[dict[str, str]]:
     """Return the rows of a table: the first line of ``text`` names the columns, with | between them."""
-    names, *lines = ([cell.strip() for cell in line.split("|")] for line in text.strip().splitlines())
+    names, *lines = (
+        [cell.strip() for cell in line.split("|")] for line in text.strip().splitlines()
+    )
     return [dict(zip(names, line, strict=True)) for line in lines]
 
 
@@ -150,18 +160,25 @@ def accuracy_chart(reports: Sequence[Report]) -> str:
         style.show_percent(axes.xaxis)
         style.bare_axes(axes, grid="x")
 
-    said = "; ".join(f"{r.name} {r.accuracy:.0%}, {r.interval[0]:.0%} to {r.interval[1]:.0%}" for r in reports)
+    said = "; ".join(
+        f"{r.name} {r.accuracy:.0%}, {r.interval[0]:.0%} to {r.interval[1]:.0%}" for r in reports
+    )
     return render(draw, 70 + 30 * len(reports), "Right answers by kind", said)
 
 
-def gallery_of(sorted_by: Mapping[str, Sequence[tuple[str, Episode]]], policies: Sequence[Policy | None]) -> str:
+def gallery_of(
+    sorted_by: Mapping[str, Sequence[tuple[str, Episode]]], policies: Sequence[Policy | None]
+) -> str:
     """Draw the first episode of each ending, a success last, of each policy, and how often each ending comes."""
     cards, bars = "", list[Any]()
     for policy, (name, found) in zip(policies, sorted_by.items(), strict=True):
         if policy is not None:
             first, count = dict(reversed(found)), Counter(ending for ending, _ in found)
             cards += f"<p><strong>{'The small policy' if name == 'small' else name}</strong></p>"
-            cards += episode_card(policy, [first[ending] for ending in (*OUTCOMES[1:], OUTCOMES[0]) if ending in first])
+            cards += episode_card(
+                policy,
+                [first[ending] for ending in (*OUTCOMES[1:], OUTCOMES[0]) if ending in first],
+            )
             shares = {ending: count[ending] / len(found) for ending in OUTCOMES}
             bars.append(SimpleNamespace(name=f"{name}, {len(found)} episodes", outcomes=shares))
     return cards + outcome_chart(bars)
@@ -178,14 +195,28 @@ def density_chart(seconds: Mapping[str, Sequence[float]]) -> str:
         axes = figure.subplots()
         for row, (kind, found) in enumerate(seconds.items()):
             # Equal times have no density: a thousandth of noise keeps the estimate alive.
-            height = gaussian_kde(np.asarray(found) + np.linspace(0, 1e-3 * longest, len(found)))(at)
-            axes.fill_between(at, row, row - 0.85 * height / height.max(), color=COLOURS[kind], alpha=0.7, linewidth=0)
+            height = gaussian_kde(np.asarray(found) + np.linspace(0, 1e-3 * longest, len(found)))(
+                at
+            )
+            axes.fill_between(
+                at,
+                row,
+                row - 0.85 * height / height.max(),
+                color=COLOURS[kind],
+                alpha=0.7,
+                linewidth=0,
+            )
             axes.plot(found, [row + 0.08] * len(found), "|", color=style.TEXT, markersize=7)
         style.name_rows(axes, list(seconds), margin=1.0)
-        axes.set(xlim=(0, 1.4 * longest), xlabel="seconds from an episode's first to its last token; a mark for each")
+        axes.set(
+            xlim=(0, 1.4 * longest),
+            xlabel="seconds from an episode's first to its last token; a mark for each",
+        )
         style.bare_axes(axes, grid="x")
 
-    said = "; ".join(f"{kind} {min(found):.2f} to {max(found):.2f} s" for kind, found in seconds.items())
+    said = "; ".join(
+        f"{kind} {min(found):.2f} to {max(found):.2f} s" for kind, found in seconds.items()
+    )
     return render(draw, 300, "The times of episodes, by kind", said)
 
 
@@ -198,10 +229,20 @@ def batch_chart(seconds: Sequence[float], plan: Sequence[tuple[int, float]]) -> 
         axes = figure.subplots()
         for (slot, start), took, end in zip(plan, seconds, ends, strict=True):
             colour = style.VERMILION if end == max(ends) else ROLES["generator"]
-            axes.barh(slot, took, left=start, height=0.7, color=colour, edgecolor=style.TEXT_ON_COLOUR, linewidth=0.6)
+            axes.barh(
+                slot,
+                took,
+                left=start,
+                height=0.7,
+                color=colour,
+                edgecolor=style.TEXT_ON_COLOUR,
+                linewidth=0.6,
+            )
         axes.axvline(max(ends), color=style.VERMILION, linewidth=1.2, linestyle="--")
         style.name_rows(axes, [f"slot {slot}" for slot in range(slots)])
-        axes.set(xlim=(0, 1.04 * max(ends)), xlabel="seconds; the trainer starts at the dashed line")
+        axes.set(
+            xlim=(0, 1.04 * max(ends)), xlabel="seconds; the trainer starts at the dashed line"
+        )
         style.bare_axes(axes, grid="x")
 
     said = f"{len(seconds)} episodes on {slots} slots; the last ends after {max(ends):.2f} s"
@@ -210,7 +251,9 @@ def batch_chart(seconds: Sequence[float], plan: Sequence[tuple[int, float]]) -> 
 
 def generate(policy: Policy, environment: Zorplex, step: int, sampling: Sampling) -> list[Episode]:
     """Return four scored episodes of each of the eight training tasks of ``step``."""
-    tasks = [task for task in environment.tasks(("compositional",), 8, start=8 * step) for _ in range(4)]
+    tasks = [
+        task for task in environment.tasks(("compositional",), 8, start=8 * step) for _ in range(4)
+    ]
     episodes = play(policy, environment, tasks, 1000 * step, sampling)
     for number, episode in enumerate(episodes):
         episode.group = number // 4
@@ -220,9 +263,15 @@ def generate(policy: Policy, environment: Zorplex, step: int, sampling: Sampling
 def compare_within_groups(episodes: Sequence[Episode]) -> list[float]:
     """Return the advantage of each of ``episodes``, in groups of four."""
     rewards = [episode.scored.reward for episode in episodes]
-    return [advantage for first in range(0, len(rewards), 4) for advantage in compare(rewards[first : first + 4])]
+    return [
+        advantage
+        for first in range(0, len(rewards), 4)
+        for advantage in compare(rewards[first : first + 4])
+    ]
 
 
 def straggler_by_lag() -> dict[int, float]:
     """Return the simulated seconds of a run with one straggler, by its ``max_lag``."""
-    return {n: simulate(replace(ONE_STRAGGLER, max_lag=n)).asynchronous.seconds for n in GRID["max_lag"]}
+    return {
+        n: simulate(replace(ONE_STRAGGLER, max_lag=n)).asynchronous.seconds for n in GRID["max_lag"]
+    }

@@ -53,7 +53,9 @@ ANSWERS, TALKS = "[ANSWER", "So"
 """The tokens between which the embedded policy chooses where an answer should begin."""
 
 
-def as_episode(policy: Policy, task: Task, ids: Sequence[int], sampled: Sequence[bool], group: int = 0) -> Episode:
+def as_episode(
+    policy: Policy, task: Task, ids: Sequence[int], sampled: Sequence[bool], group: int = 0
+) -> Episode:
     """Return the scored episode of a response: its ``ids``, and which the policy drew."""
     turns, start = list[Turn](), 0
     for own, run in groupby(sampled):
@@ -66,9 +68,13 @@ def as_episode(policy: Policy, task: Task, ids: Sequence[int], sampled: Sequence
             turns[-1] = replace(turns[-1], result=text)
         start = end
     finished = turns and find_answer(turns[-1].text.rpartition("\n")[0]) is not None
-    finish: Finish = "eos" if ids and ids[-1] in policy.eos_ids else "answer" if finished else "tokens"
+    finish: Finish = (
+        "eos" if ids and ids[-1] in policy.eos_ids else "answer" if finished else "tokens"
+    )
     prompt = encode_prompt(policy.tokenizer, task)
-    episode = Episode(task, prompt, list(ids), list(sampled), [0.0] * len(ids), turns, finish, group=group)
+    episode = Episode(
+        task, prompt, list(ids), list(sampled), [0.0] * len(ids), turns, finish, group=group
+    )
     episode.score = score(episode)
     return episode
 
@@ -80,13 +86,22 @@ def beside_the_engine(
     tasks = environment.tasks(tuple(TASK_SPECS), 8)
     clock = [time.monotonic()]
     engine = rollout(
-        policy, [RolloutRequest(task, seed) for seed, task in enumerate(tasks)], environment.execute, sampling
+        policy,
+        [RolloutRequest(task, seed) for seed, task in enumerate(tasks)],
+        environment.execute,
+        sampling,
     )
     clock.append(time.monotonic())
     with torch.inference_mode():
-        found = [sampler(policy, task, environment.execute, sampling, seed) for seed, task in enumerate(tasks)]
+        found = [
+            sampler(policy, task, environment.execute, sampling, seed)
+            for seed, task in enumerate(tasks)
+        ]
     clock.append(time.monotonic())
-    equal = [exercise.same(one, (other.token_ids, other.sampled)) for one, other in zip(found, engine, strict=True)]
+    equal = [
+        exercise.same(one, (other.token_ids, other.sampled))
+        for one, other in zip(found, engine, strict=True)
+    ]
     return engine, equal, (clock[1] - clock[0], clock[2] - clock[1])
 
 
@@ -100,12 +115,17 @@ def foreseen(policy: Policy, episodes: Sequence[Episode]) -> dict[bool, float]:
     return {own: fmean(found) for own, found in chances.items()}
 
 
-def diagnosis(policy: Policy, episodes: Sequence[Episode], yours: Row, healthy: Row) -> list[dict[str, str]]:
+def diagnosis(
+    policy: Policy, episodes: Sequence[Episode], yours: Row, healthy: Row
+) -> list[dict[str, str]]:
     """Return the rows of a table: what a trainer would log of healthy rows, and of yours."""
     right, found = diagnose(policy, episodes, healthy), dict[str, str]()
     wrong = run_within(10.0, lambda: found.update(diagnose(policy, episodes, yours)))
     said = f"raises {type(wrong).__name__}" if wrong else ""
-    return [{"": name, "healthy": value, "yours": found.get(name, said)} for name, value in right.items()]
+    return [
+        {"": name, "healthy": value, "yours": found.get(name, said)}
+        for name, value in right.items()
+    ]
 
 
 def diagnose(policy: Policy, episodes: Sequence[Episode], training_row: Row) -> dict[str, str]:
@@ -114,9 +134,16 @@ def diagnose(policy: Policy, episodes: Sequence[Episode], training_row: Row) -> 
     for episode in episodes:
         ids, own = (torch.as_tensor(part).tolist() for part in training_row(policy, episode))
         rows.append(replace(episode, token_ids=ids, sampled=[bool(flag) for flag in own]))
-    learned = [_own(row, logprobs) for row, logprobs in zip(rows, response_logprobs(policy, rows), strict=True)]
+    learned = [
+        _own(row, logprobs)
+        for row, logprobs in zip(rows, response_logprobs(policy, rows), strict=True)
+    ]
     recorded = [_own(episode, episode.logprobs) for episode in episodes]
-    pairs = [pair for now, then in zip(learned, recorded, strict=True) for pair in zip(now, then, strict=False)]
+    pairs = [
+        pair
+        for now, then in zip(learned, recorded, strict=True)
+        for pair in zip(now, then, strict=False)
+    ]
     ends = sum(token in policy.eos_ids for row in rows for token in _own(row, row.token_ids))
     return {
         "tokens that the trainer learns from": f"{sum(map(len, learned))}",
@@ -153,20 +180,31 @@ def push(chances: Mapping[str, float], token: str, advantage: float, rate: float
     """Return ``chances`` before and after one ascent step on advantage · log p(token)."""
     before = {name: chance for name, chance in chances.items() if chance >= 0.01 or name == token}
     before["all others"] = max(0.0, 1 - sum(before.values()))
-    logits = torch.tensor([math.log(max(chance, 1e-9)) for chance in before.values()], requires_grad=True)
+    logits = torch.tensor(
+        [math.log(max(chance, 1e-9)) for chance in before.values()], requires_grad=True
+    )
     logp = logits.log_softmax(-1)[list(before).index(token)]
     (gradient,) = torch.autograd.grad(advantage * logp, logits)
     after = dict(zip(before, (logits + rate * gradient).softmax(-1).tolist(), strict=True))
 
     def bar(name: str, chance: float) -> Bar:
-        return Bar(quote(name).strip("`"), chance, f"{chance:.0%}", "green" if name == token else "grey")
+        return Bar(
+            quote(name).strip("`"), chance, f"{chance:.0%}", "green" if name == token else "grey"
+        )
 
     drawn = {"Before the push": before, "After it": after}
-    panels = [Panel(title, [bar(*pair) for pair in found.items()], 1.0) for title, found in drawn.items()]
+    panels = [
+        Panel(title, [bar(*pair) for pair in found.items()], 1.0) for title, found in drawn.items()
+    ]
     moved = after[token] - before[token]
     way = "comes from" if moved > 0 else "goes to"
     said = f"{abs(moved):.0%} of the mass {way} the other tokens."
-    return Answer(panels, said if abs(moved) > 0.004 else "Nothing moves: with advantage 0 an episode teaches nothing.")
+    return Answer(
+        panels,
+        said
+        if abs(moved) > 0.004
+        else "Nothing moves: with advantage 0 an episode teaches nothing.",
+    )
 
 
 def mass_chart(history: Sequence[Mapping[str, float]]) -> str:
@@ -179,13 +217,20 @@ def mass_chart(history: Sequence[Mapping[str, float]]) -> str:
 
         axes = figure.subplots()
         rest = [max(0.0, 1 - one - other) for one, other in zip(tagged, talking, strict=True)]
-        axes.stackplot(steps, tagged, talking, rest, colors=(style.GREEN, style.ORANGE, style.GREY), alpha=0.85)
+        axes.stackplot(
+            steps, tagged, talking, rest, colors=(style.GREEN, style.ORANGE, style.GREY), alpha=0.85
+        )
         middle = len(history) - 1
         look: dict[str, Any] = {"va": "center", "fontsize": 20, "color": style.TEXT_ON_COLOUR}
         axes.text(0.97 * middle, tagged[-1] / 2, "[ANSWER …", ha="right", **look)
         axes.text(0.03 * middle, tagged[0] + talking[0] / 2, "So …", **look)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.set(xlim=(0, middle), ylim=(0, 1), xlabel="training step", ylabel="probability of the next token")
+        axes.set(
+            xlim=(0, middle),
+            ylim=(0, 1),
+            xlabel="training step",
+            ylabel="probability of the next token",
+        )
         style.show_percent(axes.yaxis)
         style.bare_axes(axes, keep=("left", "bottom"))
 
@@ -201,14 +246,22 @@ class Card(WhatIf):
     """
 
     def __init__(
-        self, title: str, policy: Policy, steps: int, sampling: Sampling, shown: Sequence[Episode], lines: int = 2
+        self,
+        title: str,
+        policy: Policy,
+        steps: int,
+        sampling: Sampling,
+        shown: Sequence[Episode],
+        lines: int = 2,
     ) -> None:
         self.policy = policy
         self.sampling = sampling
         self.lines = lines
         self.requests = [RolloutRequest(episode.task, episode.seed) for episode in shown]
         self.recorded: list[list[Episode]] = [list(shown)]
-        super().__init__(title, [Knob("step", "Training step", list(range(steps + 1)))], self.at, {"step": 0})
+        super().__init__(
+            title, [Knob("step", "Training step", list(range(steps + 1)))], self.at, {"step": 0}
+        )
 
     @traitlets.default("kind")
     def _drawn_as(self) -> str:
@@ -220,7 +273,9 @@ class Card(WhatIf):
         shown = self.recorded[min(step, newest)]
         right = sum(episode.scored.outcome == "success" for episode in shown)
         reward = fmean(episode.scored.reward for episode in shown)
-        said = f"Step {step}: {right} of {len(shown)} right, mean reward {reward:.2f}.".replace("-", "−")
+        said = f"Step {step}: {right} of {len(shown)} right, mean reward {reward:.2f}.".replace(
+            "-", "−"
+        )
         if step > newest:
             said = f"This is still step {newest}: the training further down this page has not come so far."
         return Answer(figure=episode_card(self.policy, shown, lines=self.lines), said=said)
@@ -253,7 +308,9 @@ def varied(episodes: Sequence[Episode], count: int) -> list[Episode]:
     for episode in episodes:
         if episode is first or episode.task.question != first.task.question:
             unlike[episode.scored.outcome].append(episode)
-    turns = [episode for row in zip_longest(*unlike.values()) for episode in row if episode is not None]
+    turns = [
+        episode for row in zip_longest(*unlike.values()) for episode in row if episode is not None
+    ]
     return turns[:count]
 
 
@@ -273,7 +330,9 @@ def train_the_real_one(
     torch.set_num_threads(cores())
     marks = [[answer(policy, tasks, sampling) for tasks in exams]]
     shown = [example(policy, sampling, shots=2), *marks[0][0][:3]]
-    card = Card("SmolLM2: an arrow in a solid box is an invented result", policy, steps, sampling, shown)
+    card = Card(
+        "SmolLM2: an arrow in a solid box is an invented result", policy, steps, sampling, shown
+    )
 
     def on_step(step: int, episodes: Sequence[Episode]) -> None:
         curve.add("sampled", step, accuracy(episodes))
@@ -298,14 +357,20 @@ def learned(marks: list[list[list[Episode]]]) -> tuple[int | list[int], str, lis
         return [], "SmolLM2 is not on this machine.", []
     better, why, reports = list[bool](), "", list[Report]()
     for before, after in zip(*marks, strict=True):
-        changed = [new for old, new in zip(before, after, strict=True) if old.scored.correct != new.scored.correct]
+        changed = [
+            new
+            for old, new in zip(before, after, strict=True)
+            if old.scored.correct != new.scored.correct
+        ]
         turned_right = [new.scored.correct > 0 for new in changed]
         words = [tuple(sorted(new.task.words)) for new in changed]
         better.append(bool(changed) and clustered_interval(turned_right, words)[0] > 0.5)
         kind, right = before[0].task.kind, turned_right.count(True)
         reports += [summarise(f"{kind}, before", before), summarise(f"{kind}, after", after)]
         why += f"`{kind}`: {accuracy(before):.0%} before, {accuracy(after):.0%} after. "
-        why += f"Of {len(before)} questions {right} turned right, and {len(changed) - right} wrong. "
+        why += (
+            f"Of {len(before)} questions {right} turned right, and {len(changed) - right} wrong. "
+        )
     why += "If training changed nothing, as many would turn right as wrong. *Better*: chance alone turns so many right at most once in forty. "
     caption = f"SmolLM2 before and after training, {len(marks[0][0])} sampled answers to held-out tasks of each kind"
     option = [[True, False], [False, True], [True, True], [False, False]].index(better)

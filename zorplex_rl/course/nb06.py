@@ -32,7 +32,11 @@ MODIFIES = ("INSERT", "UPDATE", "DELETE", "REPLAC")
 
 
 def all_at_once(
-    delay: Callable[[int], float], callers: int = 100, at_best: int = 10, refusal: float = 0.1, slots: int = 600
+    delay: Callable[[int], float],
+    callers: int = 100,
+    at_best: int = 10,
+    refusal: float = 0.1,
+    slots: int = 600,
 ) -> list[int]:
     """Return the requests in each slot of 0.1 s, until all ``callers`` are answered.
 
@@ -171,7 +175,9 @@ class DoomedConnection(sqlite3.Connection):
                 os.kill(os.getpid(), signal.SIGKILL)
 
 
-async def charge_under_kills(pool_class: type, till: type, rule: Callable[..., Any], charges: int = 10) -> list[int]:
+async def charge_under_kills(
+    pool_class: type, till: type, rule: Callable[..., Any], charges: int = 10
+) -> list[int]:
     """Send each charge once to tills that are killed. Returns how often each was made."""
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder) / "ledger")
@@ -212,5 +218,8 @@ def pool_file(notebook: str, retry_delay: Callable[..., Any], *others: Callable[
     source = Path(notebook).read_text(encoding="utf-8")
     pool = next(node for node in ast.parse(source).body if getattr(node, "name", "") == "Pool")
     methods = ("@staticmethod\n" + own(retry_delay), *map(own, others))
-    parts = [ast.get_source_segment(source, pool) or "", *(textwrap.indent(one, "    ") for one in methods)]
+    parts = [
+        ast.get_source_segment(source, pool) or "",
+        *(textwrap.indent(one, "    ") for one in methods),
+    ]
     return "\n".join([HEADER, parts[0] + "\n", *parts[1:]])

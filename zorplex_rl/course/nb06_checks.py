@@ -26,9 +26,16 @@ def check_retry_delay(retry_delay: Callable[..., Any], solution: Callable[..., A
     """Compare waits for few and many failures, near and far caps, with ``solution``."""
 
     def some(draw: random.Random) -> tuple[int, float, float, float]:
-        failures = draw.choice([1, 2, 3, draw.randint(4, 16), draw.randint(50, 60), draw.randint(1100, 9000)])
+        failures = draw.choice(
+            [1, 2, 3, draw.randint(4, 16), draw.randint(50, 60), draw.randint(1100, 9000)]
+        )
         base = draw.uniform(0.01, 2.0)
-        return failures, base, base * draw.choice([1.5, draw.uniform(3, 50), 2.0 ** draw.randint(8, 14)]), draw.random()
+        return (
+            failures,
+            base,
+            base * draw.choice([1.5, draw.uniform(3, 50), 2.0 ** draw.randint(8, 14)]),
+            draw.random(),
+        )
 
     exercise.agree(retry_delay, solution, some, times=60)
     for end in (0.0, 1.0):
@@ -83,7 +90,9 @@ class ScriptedPool:
             self.told.set()
             await asyncio.sleep(math.inf)
         left = self.script["answers"][number]
-        self.lives.append(SimpleNamespace(number=number, left=left or 0, pid=0 if left is None else 100 + number))
+        self.lives.append(
+            SimpleNamespace(number=number, left=left or 0, pid=0 if left is None else 100 + number)
+        )
         self.note("start", number)
         await asyncio.sleep(0.2)
         if left is not None:
@@ -162,12 +171,19 @@ def check_keep_one(keep_one: Callable[..., Any], solution: Callable[..., Any]) -
         for number, answered in enumerate(script["answers"]):
             probes = [when for what, of, when in found if (what, of) == ("probe", number)]
             gone = next(when for what, of, when in found if (what, of) == ("end", number))
-            assert answered is None or probes, f"{called} never asks replica {number} whether it answers"
+            assert answered is None or probes, (
+                f"{called} never asks replica {number} whether it answers"
+            )
             pauses = [later - sooner for sooner, later in pairwise(probes)]
-            off = next((pause for pause in pauses if abs(pause - script["every"]) > 0.2 * script["every"]), None)
+            off = next(
+                (pause for pause in pauses if abs(pause - script["every"]) > 0.2 * script["every"]),
+                None,
+            )
             assert off is None, f"{called} probes replica {number} again after {off:.2f} s"
             late = gone - probes[-1] if probes else 0.0
-            assert late < 0.1, f"{called} ends replica {number} {late:.2f} s after it has failed to answer"
+            assert late < 0.1, (
+                f"{called} ends replica {number} {late:.2f} s after it has failed to answer"
+            )
         assert ended, f"{called} goes on when its task is cancelled: the pool could never close"
 
 
@@ -184,15 +200,23 @@ def story_of_a_request(draw: random.Random) -> dict[str, Any]:
     return {"replicas": replicas, "again": draw.random() < 0.7}
 
 
-async def routed(route: Callable[..., Any], script: dict[str, Any], *request: Any) -> tuple[str, list[Any], list[str]]:
+async def routed(
+    route: Callable[..., Any], script: dict[str, Any], *request: Any
+) -> tuple[str, list[Any], list[str]]:
     """Return what became of a request, who was asked when, and who is left in rotation."""
     pool = ScriptedPool(**script)
 
     async def appear(number: int, load: int, says: str, removed: bool, when: float) -> None:
         await asyncio.sleep(when)
-        pool.ready.append(SimpleNamespace(name=f"replica {number}", load=load, says=says, removed=removed, pid=number))
+        pool.ready.append(
+            SimpleNamespace(
+                name=f"replica {number}", load=load, says=says, removed=removed, pid=number
+            )
+        )
 
-    coming = [asyncio.ensure_future(appear(number, *one)) for number, one in enumerate(script["replicas"])]
+    coming = [
+        asyncio.ensure_future(appear(number, *one)) for number, one in enumerate(script["replicas"])
+    ]
     if not script["replicas"][-1][-1]:
         await asyncio.gather(*coming)
     random.Random(len(coming)).shuffle(pool.ready)
@@ -209,15 +233,29 @@ def check_route(route: Callable[..., Any], solution: Callable[..., Any]) -> None
     """Compare whom forty requests ask, who stays, what the caller sees, with ``solution``."""
     for seed in range(40):
         draw = random.Random(seed)
-        script, request = story_of_a_request(draw), (draw.choice(["look_up", "charge"]), draw.randint(1, 99))
-        shown = [(f"load {load}", says, f"after {when:.1f} s") for load, says, _, when in script["replicas"]]
+        script, request = (
+            story_of_a_request(draw),
+            (draw.choice(["look_up", "charge"]), draw.randint(1, 99)),
+        )
+        shown = [
+            (f"load {load}", says, f"after {when:.1f} s")
+            for load, says, _, when in script["replicas"]
+        ]
         called = f"`route(pool, {request[0]!r}, {request[1]}, again={script['again']})` on the replicas `{shown}`"
         right, found = (tell(routed(one, script, *request)) for one in (solution, route))
-        told = [", ".join(" ".join(map(str, what[1:-1])) for what in done) or "nobody" for _, done, _ in (found, right)]
+        told = [
+            ", ".join(" ".join(map(str, what[1:-1])) for what in done) or "nobody"
+            for _, done, _ in (found, right)
+        ]
         assert told[0] == told[1], f"{called} asks `{told[0]}`, and should ask `{told[1]}`"
         assert found[0] == right[0], f"{called} gives `{found[0]}`, and should give `{right[0]}`"
-        assert found[2] == right[2], f"{called} leaves `{found[2]}` in rotation, and should leave `{right[2]}`"
-        late = max((one[-1] - other[-1] for one, other in zip(found[1], right[1], strict=True)), default=0.0)
+        assert found[2] == right[2], (
+            f"{called} leaves `{found[2]}` in rotation, and should leave `{right[2]}`"
+        )
+        late = max(
+            (one[-1] - other[-1] for one, other in zip(found[1], right[1], strict=True)),
+            default=0.0,
+        )
         assert late < 1.0, f"{called} asks {late:.1f} s later than it could"
 
 
@@ -242,7 +280,9 @@ def check_charge_once(charge_once: Callable[..., Any]) -> None:
     for dies_after in (math.inf, math.inf, 1, 2, 1, 2):
         numbers = draw.sample(range(1, 99), 3)
         sent = [(number, draw.randint(1, 999)) for number in numbers]
-        sent = sorted([*sent, sent[0], *draw.sample(sent, 1)], key=lambda one: numbers.index(one[0]))
+        sent = sorted(
+            [*sent, sent[0], *draw.sample(sent, 1)], key=lambda one: numbers.index(one[0])
+        )
         with tempfile.TemporaryDirectory() as folder:
             path = str(Path(folder) / "ledger")
             for place, (number, amount) in enumerate(sent):
@@ -252,7 +292,15 @@ def check_charge_once(charge_once: Callable[..., Any]) -> None:
                         charge_once(database, number, amount)
                     database.rollback()  # what a dead process has not committed is not there
             with closing(connect(path)) as database:
-                found = database.execute("SELECT number, amount FROM charges ORDER BY number").fetchall()
-        dead = "" if dies_after == math.inf else f", and its process dies after write {dies_after} of the first"
+                found = database.execute(
+                    "SELECT number, amount FROM charges ORDER BY number"
+                ).fetchall()
+        dead = (
+            ""
+            if dies_after == math.inf
+            else f", and its process dies after write {dies_after} of the first"
+        )
         right = sorted(set(sent))
-        assert found == right, f"`charge_once` gets `{sent}`{dead}: it charges `{found}`, and should charge `{right}`"
+        assert found == right, (
+            f"`charge_once` gets `{sent}`{dead}: it charges `{found}`, and should charge `{right}`"
+        )

@@ -31,18 +31,33 @@ SMOLLM2 = 540
 """Megabytes of its weights in float32, in whole layers."""
 
 
-def calculator(measured: Mapping[str, float], published: Mapping[str, float], static: bool) -> WhatIf:
+def calculator(
+    measured: Mapping[str, float], published: Mapping[str, float], static: bool
+) -> WhatIf:
     """Return sliders that compute how long a model takes over each link, by its rate in GB/s."""
 
     def answer(billions: float, bytes_each: int) -> Answer:
-        took = {name: billions * bytes_each / rate for name, rate in {**measured, **published}.items()}
+        took = {
+            name: billions * bytes_each / rate for name, rate in {**measured, **published}.items()
+        }
         colours = {name: "grey" if name in published else "orange" for name in took}
-        bars = [Bar(name, seconds, in_words(seconds), colours[name]) for name, seconds in took.items()]
-        return Answer([Panel(f"One copy of {billions * bytes_each:g} GB", bars, most=max(took.values()))])
+        bars = [
+            Bar(name, seconds, in_words(seconds), colours[name]) for name, seconds in took.items()
+        ]
+        return Answer(
+            [Panel(f"One copy of {billions * bytes_each:g} GB", bars, most=max(took.values()))]
+        )
 
-    sizes = Knob("billions", "Parameters", [0.001, 0.135, 0.5, 1, 3, 7, 14, 32, 70, 235, 1000], "{:g} billion")
+    sizes = Knob(
+        "billions",
+        "Parameters",
+        [0.001, 0.135, 0.5, 1, 3, 7, 14, 32, 70, 235, 1000],
+        "{:g} billion",
+    )
     knobs = [sizes, Knob("bytes_each", "Each of them", [1, 2, 4], "{} bytes")]
-    return WhatIf("Transfer calculator", knobs, answer, {"billions": 0.135, "bytes_each": 4}, static=static)
+    return WhatIf(
+        "Transfer calculator", knobs, answer, {"billions": 0.135, "bytes_each": 4}, static=static
+    )
 
 
 def layers(megabytes: int, per_layer: int = 4) -> nn.ParameterList:
@@ -58,7 +73,9 @@ def broadcast_all(model: nn.Module) -> None:
 
 def join_group(path: str, rank: int) -> None:
     """Join a gloo group of two."""
-    torch.distributed.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=2)
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{path}", rank=rank, world_size=2
+    )
 
 
 class Writer(Actor):
@@ -168,13 +185,18 @@ async def processes(**wanted: tuple[Any, ...]) -> AsyncIterator[list[Any]]:
         await asyncio.gather(*(replica.stop() for replica in started))
 
 
-async def disturbed_reads(megabytes: int, transports: dict[str, str], seconds: float) -> dict[str, dict[str, float]]:
+async def disturbed_reads(
+    megabytes: int, transports: dict[str, str], seconds: float
+) -> dict[str, dict[str, float]]:
     """Return by transport the seconds of a read whose owner is free, busy, or stopped."""
     found: dict[str, dict[str, float]] = {}
     async with processes(writer=(Writer, layers, megabytes)) as (writer,):
         source = replace(await writer.open_ring.call_one(), owner=writer)
         await writer.publish.call_one()
-        staging, pid = torch.zeros(source.layout.size, dtype=torch.uint8), await writer.process.call_one()
+        staging, pid = (
+            torch.zeros(source.layout.size, dtype=torch.uint8),
+            await writer.process.call_one(),
+        )
 
         for name, transport in transports.items():
             reader = await connect(source, transport)
@@ -214,7 +236,11 @@ class Moved:
 
 
 async def open_pair(
-    stack: AsyncExitStack, settings: dict[str, Any], transports: Sequence[str], megabytes: int, group: str
+    stack: AsyncExitStack,
+    settings: dict[str, Any],
+    transports: Sequence[str],
+    megabytes: int,
+    group: str,
 ) -> tuple[Any, Any]:
     """Start a writer and a puller, in processes with these settings of Monarch's."""
     import monarch
@@ -226,7 +252,10 @@ async def open_pair(
     source = replace(await writer.open_ring.call_one(), owner=writer)
     for transport in transports:
         if transport == "broadcast":
-            joined = writer.join.call_one(group, 0).as_asyncio(), puller.join.call_one(group, 1).as_asyncio()
+            joined = (
+                writer.join.call_one(group, 0).as_asyncio(),
+                puller.join.call_one(group, 1).as_asyncio(),
+            )
             await asyncio.gather(*joined)
         elif transport != "file":
             await puller.subscribe.call_one(source, transport)
@@ -246,7 +275,9 @@ async def move(writer: Any, puller: Any, transport: str, path: str, late: float 
         await asyncio.sleep(late)
         fetch, own = await puller.receive.call_one(), await sending
         return Moved(own, fetch, 0.0, max(own, fetch))
-    own = await timed(writer.save.call_one(path) if transport == "file" else writer.publish.call_one())
+    own = await timed(
+        writer.save.call_one(path) if transport == "file" else writer.publish.call_one()
+    )
     pulling = puller.load.call_one(path) if transport == "file" else puller.pull.call_one(transport)
     fetch, swap = await pulling
     return Moved(own, fetch, swap, own + fetch + swap)
@@ -266,7 +297,9 @@ async def climb(
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             for name, settings in settings_of.items():
                 transports = [transport for used, transport in rungs.values() if used == name]
-                pairs[name] = await open_pair(stack, settings, transports, config.megabytes, str(folder / "group"))
+                pairs[name] = await open_pair(
+                    stack, settings, transports, config.megabytes, str(folder / "group")
+                )
             # In turns: whatever else this machine does meets all rungs alike.
             for rung in [*rungs] * (config.repeats + 1):
                 name, transport = rungs[rung]
@@ -274,7 +307,10 @@ async def climb(
             writer, puller = pairs["tuned"]
             late = await move(writer, puller, "broadcast", "", late=config.late_seconds)
             rung = "shared memory" if "shared memory" in rungs else "TCP"
-            await asyncio.gather(writer.grow.call_one(SMOLLM2).as_asyncio(), puller.grow.call_one(SMOLLM2).as_asyncio())
+            await asyncio.gather(
+                writer.grow.call_one(SMOLLM2).as_asyncio(),
+                puller.grow.call_one(SMOLLM2).as_asyncio(),
+            )
             source = replace(await writer.open_ring.call_one(slots=2), owner=writer)
             await puller.subscribe.call_one(source, rungs[rung][1])
             for _ in range(3):  # The first ones meet memory that was never touched.

@@ -39,7 +39,9 @@ class Trainer(Writer):
             self.publisher.publish(self.model, version)
 
     def train(self) -> None:
-        torch.nn.functional.cross_entropy(self.model(self.tokens[:, :-1]).logits.mT, self.tokens[:, 1:]).backward()
+        torch.nn.functional.cross_entropy(
+            self.model(self.tokens[:, :-1]).logits.mT, self.tokens[:, 1:]
+        ).backward()
         self.optimizer.step()
         self.optimizer.zero_grad()
 
@@ -53,7 +55,10 @@ class Decoder(Actor):
 
     def __init__(self, name: str, policy: str, device: str, batch: int) -> None:
         torch.set_num_threads(1)
-        self.policy, self.environment = load_policy(policy, device), Zorplex(shots=0 if policy == "embedded" else 2)
+        self.policy, self.environment = (
+            load_policy(policy, device),
+            Zorplex(shots=0 if policy == "embedded" else 2),
+        )
         tasks = self.environment.tasks(tuple(TASK_SPECS), batch)
         self.requests = [RolloutRequest(task, seed) for seed, task in enumerate(tasks)]
         self.recorder = SpanRecorder(name)
@@ -96,7 +101,9 @@ class Decoder(Actor):
         return self.recorder.drain()
 
 
-async def run_protocol(protocol: Any, pulls: bool, trainer: Any, generators: Sequence[Any], versions: range) -> Any:
+async def run_protocol(
+    protocol: Any, pulls: bool, trainer: Any, generators: Sequence[Any], versions: range
+) -> Any:
     """Run the trainer by ``protocol`` beside working generators. Returns its summary."""
     await asyncio.gather(*(each.start.call_one(pulls).as_asyncio() for each in generators))
     await trainer.drain.call_one()
@@ -106,11 +113,15 @@ async def run_protocol(protocol: Any, pulls: bool, trainer: Any, generators: Seq
     return summary(own, others, pulls, versions)
 
 
-def summary(own: Sequence[Span], others: Sequence[Sequence[Span]], pulls: bool, versions: range) -> Any:
+def summary(
+    own: Sequence[Span], others: Sequence[Sequence[Span]], pulls: bool, versions: range
+) -> Any:
     """Return the ``timeline`` of a run, its ``seconds``, those of a ``step``, and ages."""
     began, ended = min(span.start for span in own), max(span.end for span in own)
     if not pulls:  # the last hand-over is part of the last step
-        ended = max([ended] + [span.end for spans in others for span in spans if span.kind == "pull"])
+        ended = max(
+            [ended] + [span.end for spans in others for span in spans if span.kind == "pull"]
+        )
     trained = [(span.end, span.args["version"]) for span in own if span.kind == "train"]
     ages = [
         [
@@ -125,5 +136,8 @@ def summary(own: Sequence[Span], others: Sequence[Sequence[Span]], pulls: bool, 
     for spans in others:
         timeline.add(span for span in spans if span.end > began)
     return SimpleNamespace(
-        timeline=timeline.between(began, ended), seconds=ended - began, step=(ended - began) / len(versions), ages=ages
+        timeline=timeline.between(began, ended),
+        seconds=ended - began,
+        step=(ended - began) / len(versions),
+        ages=ages,
     )

@@ -77,8 +77,15 @@ class PlayedRing:
     def _look(self) -> None:
         self.looks += 1
         assert self.looks < 300, f"`read` goes on looking although the writer rests: {self.story()}"
-        steps = self.draw.choice((0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8)) if self.looks <= self.busy_looks else 0
-        if not steps and ((self.looks > self.busy_looks and any(s % 2 for s, _ in self.headers)) or not self._any()):
+        steps = (
+            self.draw.choice((0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8))
+            if self.looks <= self.busy_looks
+            else 0
+        )
+        if not steps and (
+            (self.looks > self.busy_looks and any(s % 2 for s, _ in self.headers))
+            or not self._any()
+        ):
             steps = 1  # it finishes what it has begun
         for _ in range(steps):
             next(self.writing)
@@ -156,7 +163,12 @@ class RestlessWriter(Writer):
 
 
 async def race_from_afar(
-    read: Read, megabytes: int, reads: int, transport: str = "rdma", slots: int = 3, pause: float = 0.004
+    read: Read,
+    megabytes: int,
+    reads: int,
+    transport: str = "rdma",
+    slots: int = 3,
+    pause: float = 0.004,
 ) -> Any:
     """Read a ring whose writer never rests. Returns verdicts, copies, seconds, a period."""
     found = SimpleNamespace(verdicts=[], copies=[], period=0.0)
@@ -169,7 +181,10 @@ async def race_from_afar(
             return asyncio.run_coroutine_threadsafe(call, loop).result(timeout=30)
 
         def read_headers() -> list[tuple[int, int]]:
-            return [(sequence, version) for sequence, version in wait_for(reader.read_headers()).tolist()]
+            return [
+                (sequence, version)
+                for sequence, version in wait_for(reader.read_headers()).tolist()
+            ]
 
         def read_slot(slot: int) -> Tensor:
             nonlocal left

@@ -61,7 +61,9 @@ class Rank(Actor):
     def meet(self, meeting: Any) -> None:
         torch.set_num_threads(1)
         rank, ranks = current_rank().rank, current_rank().extent.nelements
-        torch.distributed.init_process_group("gloo", f"file://{meeting}", rank=rank, world_size=ranks)
+        torch.distributed.init_process_group(
+            "gloo", f"file://{meeting}", rank=rank, world_size=ranks
+        )
 
     @endpoint
     def join(self, cut: Callable[..., nn.Module], side: str, width: int, seed: int) -> Any:
@@ -129,7 +131,10 @@ def gather_then_scatter_bytes(plan: ModelPlan) -> int:
 
 def _shard_bytes(weight: ShardedWeight, ranks: int | None = None) -> int:
     """Return the bytes that the first ``ranks`` hold, or all."""
-    boxes = [local_box(weight.shape, weight.sharding, rank) for rank in range(ranks or weight.sharding.ranks)]
+    boxes = [
+        local_box(weight.shape, weight.sharding, rank)
+        for rank in range(ranks or weight.sharding.ranks)
+    ]
     return sum(math.prod(box.sizes) for box in boxes) * weight.dtype.itemsize
 
 
@@ -141,8 +146,13 @@ async def two_meshes(ranks: int) -> AsyncIterator[list[Any]]:
     try:
         for name in ("trainer", "generator"):
             meshes.append(this_host().spawn_procs(per_host={"procs": ranks}, name=name))
-        sides = [mesh.spawn(name, Rank) for mesh, name in zip(meshes, ("trainer", "generator"), strict=True)]
-        await asyncio.gather(*(on_all(side.meet, f"{tempfile.mkdtemp()}/meeting") for side in sides))
+        sides = [
+            mesh.spawn(name, Rank)
+            for mesh, name in zip(meshes, ("trainer", "generator"), strict=True)
+        ]
+        await asyncio.gather(
+            *(on_all(side.meet, f"{tempfile.mkdtemp()}/meeting") for side in sides)
+        )
         yield sides
     finally:
         await asyncio.gather(*(mesh.stop().as_asyncio() for mesh in meshes), return_exceptions=True)
@@ -183,14 +193,18 @@ def check_pieces(pieces: Pieces) -> None:
                 f"{called} gives the item `{item!r}`, and should give pairs of a rank and a part"
             )
             rank, part = item
-            assert len(part) == len(wanted) and all(a < b for a, b in part), f"{called} gives the empty part `{part!r}`"
+            assert len(part) == len(wanted) and all(a < b for a, b in part), (
+                f"{called} gives the empty part `{part!r}`"
+            )
             for place in itertools.product(*(range(a, b) for a, b in part)):
                 assert place in times, f"{called} fetches `{place}`, which is not wanted"
                 owns = all(a <= at < b for at, (a, b) in zip(place, held[rank], strict=True))
                 assert owns, f"{called} fetches `{place}` from rank {rank}, which does not hold it"
                 times[place] += 1
             least = min(sent[other] for other in held if held[other] == held[rank])
-            assert sent[rank] == least, f"{called} asks rank {rank}, and another rank with the same box has sent less"
+            assert sent[rank] == least, (
+                f"{called} asks rank {rank}, and another rank with the same box has sent less"
+            )
         for place, count in times.items():
             assert count, f"{called} does not fetch `{place}`"
             assert count == 1, f"{called} fetches `{place}` {count} times"

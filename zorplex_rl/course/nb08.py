@@ -106,7 +106,9 @@ def steady(timeline: Timeline, lag: int) -> Timeline:
 def account(timeline: Timeline) -> SimpleNamespace:
     """Return the mean seconds of a step and of its phases, when each step ended, and the lag of the
     oldest group."""
-    trained = sorted((span for span in timeline.spans if span.kind == "train"), key=lambda span: span.end)
+    trained = sorted(
+        (span for span in timeline.spans if span.kind == "train"), key=lambda span: span.end
+    )
     ended = [span.end - timeline.start for span in trained]
     train = fmean(span.end - span.start for span in trained)
     sampling = sum(span.end - span.start for span in timeline.spans if span.kind == "generate")
@@ -116,7 +118,11 @@ def account(timeline: Timeline) -> SimpleNamespace:
         train=train,
         generate=sampling / len(ended),
         ended=ended,
-        oldest=max(span.args["step"] - version for span in trained for _, version, *_ in span.args["groups"]),
+        oldest=max(
+            span.args["step"] - version
+            for span in trained
+            for _, version, *_ in span.args["groups"]
+        ),
     )
 
 
@@ -137,11 +143,17 @@ def name_of(lag: int) -> str:
     return f"max_lag {lag}" if lag else "in turns"
 
 
-def phases(accounts: Mapping[int, SimpleNamespace], runs: Mapping[int, Config]) -> list[dict[str, str]]:
+def phases(
+    accounts: Mapping[int, SimpleNamespace], runs: Mapping[int, Config]
+) -> list[dict[str, str]]:
     """Return a row for each run: its threads, and the seconds of a step and of its phases."""
     return [
         {"run": "side by side" if lag else "in turns", "threads of each": f"{runs[lag].threads}"}
-        | {"sampling": f"{found.generate:.2f} s", "training": f"{found.train:.2f} s", "a step": f"{found.step:.2f} s"}
+        | {
+            "sampling": f"{found.generate:.2f} s",
+            "training": f"{found.train:.2f} s",
+            "a step": f"{found.step:.2f} s",
+        }
         for lag, found in accounts.items()
     ]
 
@@ -170,20 +182,27 @@ def shared(busy: Mapping[int, SimpleNamespace]) -> str:
     return f"{slower}. A step side by side takes at least as long as the longer of the two, here {longer}."
 
 
-def by_the_clock(runs: Mapping[int, Timeline], curves: Mapping[str, Sequence[Sequence[float]]]) -> str:
+def by_the_clock(
+    runs: Mapping[int, Timeline], curves: Mapping[str, Sequence[Sequence[float]]]
+) -> str:
     """Say how far both runs were when the one with most lag was over: right answers in ``curves``, the
     mean of three batches."""
     lag, turns = max(runs), account(runs[0]).ended
     over = account(runs[lag]).ended[-1]
     taken = max(3, sum(end <= over for end in turns))
-    shares = [fmean(share for _, share in curves[name_of(of)][:to][-3:]) for of, to in ((lag, None), (0, taken))]
+    shares = [
+        fmean(share for _, share in curves[name_of(of)][:to][-3:])
+        for of, to in ((lag, None), (0, taken))
+    ]
     return (
         f"When the run at lag {lag} was over, after {over:.0f} s, {shares[0]:.0%} of its last three batches were right. "
         f"The run in turns had taken {taken} of {len(turns)} steps by then, and was at {shares[1]:.0%}."
     )
 
 
-def pays(busy: Mapping[int, SimpleNamespace], slow: Mapping[int, SimpleNamespace], whose: str) -> str:
+def pays(
+    busy: Mapping[int, SimpleNamespace], slow: Mapping[int, SimpleNamespace], whose: str
+) -> str:
     """Say when asynchrony paid, by both measurements, of which the first is ``whose``."""
     computing, waiting = (runs[0].step / runs[max(runs)].step for runs in (busy, slow))
     if waiting < max(1.1, computing):
@@ -225,18 +244,29 @@ def quietly() -> Iterator[list[str]]:
 def books_of(log: RunLog, books: dict[str, int]) -> SimpleNamespace:
     """Return how many groups of a run were started, lost with a generator, trained on and too old, and
     whether each number was trained on once."""
-    numbers = [number for span in log.timeline.spans if span.kind == "train" for number, *_ in span.args["groups"]]
+    numbers = [
+        number
+        for span in log.timeline.spans
+        if span.kind == "train"
+        for number, *_ in span.args["groups"]
+    ]
     once = sorted(numbers) == list(range(books["trained"]))
-    started, lost, trained, stale = (books[name] for name in ("started", "abandoned", "trained", "stale"))
+    started, lost, trained, stale = (
+        books[name] for name in ("started", "abandoned", "trained", "stale")
+    )
     return SimpleNamespace(started=started, lost=lost, trained=trained, stale=stale, each_once=once)
 
 
 def around_the_kill(timeline: Timeline) -> tuple[str, float]:
     """Draw the seconds around the kill. Returns it, and after how many seconds it was mended."""
-    kill, restart = (next(span for span in timeline.spans if span.kind == kind) for kind in ("kill", "restart"))
+    kill, restart = (
+        next(span for span in timeline.spans if span.kind == kind) for kind in ("kill", "restart")
+    )
     around = timeline.between(kill.start - 1.0, restart.end + 4.0)
     mark = (around.end - around.start) / 150  # a kill takes no time: its mark is widened
     spans = sorted(around.spans, key=lambda span: span.actor)
     kinds = ("generate", "train", "kill", "restart")
-    shown = [replace(span, end=max(span.end, span.start + mark)) for span in spans if span.kind in kinds]
+    shown = [
+        replace(span, end=max(span.end, span.start + mark)) for span in spans if span.kind in kinds
+    ]
     return timeline_chart(Timeline(shown)), restart.end - kill.start

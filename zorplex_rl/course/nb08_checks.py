@@ -25,7 +25,12 @@ PATIENCE_S = 2.0
 def drawn_moment(rng: random.Random) -> tuple[int, int, int, int]:
     """Draw arguments of ``may_start`` that occur in a run: version, started, per_step, max_lag."""
     version, max_lag, per_step = rng.randint(0, 12), rng.randint(0, 5), rng.randint(1, 12)
-    return version, rng.randint(version * per_step, (version + max_lag + 1) * per_step), per_step, max_lag
+    return (
+        version,
+        rng.randint(version * per_step, (version + max_lag + 1) * per_step),
+        per_step,
+        max_lag,
+    )
 
 
 def drawn_load(rng: random.Random) -> tuple[float, float, float, int]:
@@ -48,8 +53,16 @@ def check_train(attempt: Train, solution: Train, times: int = 8) -> None:
     """Compare trainer's loops beside a late generator and a waiting one."""
     for seed in range(times):
         rng = random.Random(seed)
-        per_step, steps, size, first = rng.randint(1, 3), rng.randint(1, 3), rng.randint(2, 3), rng.randint(0, 9)
-        rewards = [[rng.choice((0.0, 0.2, 1.0, 1.2, -0.3)) for _ in range(size)] for _ in range(per_step * steps)]
+        per_step, steps, size, first = (
+            rng.randint(1, 3),
+            rng.randint(1, 3),
+            rng.randint(2, 3),
+            rng.randint(0, 9),
+        )
+        rewards = [
+            [rng.choice((0.0, 0.2, 1.0, 1.2, -0.3)) for _ in range(size)]
+            for _ in range(per_step * steps)
+        ]
         rewards[-1] = [rewards[-1][0]] * size
         given = (rewards, steps, per_step, first)
         right = asyncio.run(_journal(solution, *given))
@@ -88,7 +101,9 @@ def _compare(called: str, found: _Journal, right: _Journal) -> None:
     )
 
 
-async def _journal(train: Train, rewards: Sequence[Sequence[float]], steps: int, per_step: int, first: int) -> _Journal:
+async def _journal(
+    train: Train, rewards: Sequence[Sequence[float]], steps: int, per_step: int, first: int
+) -> _Journal:
     """Run a trainer's loop alone: groups come one by one, versions go up by 2 from ``first``."""
     ready, news = asyncio.Queue[Any](), asyncio.Event()
     newest = SimpleNamespace(version=first)
@@ -109,7 +124,9 @@ async def _journal(train: Train, rewards: Sequence[Sequence[float]], steps: int,
     async def deliver() -> None:
         for number, group in enumerate(rewards):
             await asyncio.sleep(0)
-            ready.put_nowait((list(group), [f"episode_{number}.{place}" for place in range(len(group))]))
+            ready.put_nowait(
+                (list(group), [f"episode_{number}.{place}" for place in range(len(group))])
+            )
 
     async def generate() -> None:
         while await news.wait():
@@ -120,7 +137,15 @@ async def _journal(train: Train, rewards: Sequence[Sequence[float]], steps: int,
     trainer = SimpleNamespace(step=step, publish=publish)
     try:
         async with asyncio.timeout(PATIENCE_S):
-            await train(trainer, ready, newest, news, steps, per_step, lambda *shown: journal.shown.append(shown))
+            await train(
+                trainer,
+                ready,
+                newest,
+                news,
+                steps,
+                per_step,
+                lambda *shown: journal.shown.append(shown),
+            )
         await asyncio.sleep(0)
     finally:
         for task in others:

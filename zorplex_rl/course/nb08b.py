@@ -110,19 +110,29 @@ class PaidCard(Card):
     """Show what a policy writes that is paid 1 for a right answer, and ``bonus`` for every call."""
 
     def __init__(
-        self, bonus: float, policy: Policy, steps: int, sampling: Sampling, answered: Sequence[Episode]
+        self,
+        bonus: float,
+        policy: Policy,
+        steps: int,
+        sampling: Sampling,
+        answered: Sequence[Episode],
     ) -> None:
         self.bonus = bonus
         # One of each outcome; what is cut off is long.
         ends = varied([example(policy, sampling), *answered], 5)
         shown = [self.paid(each) for each in ends if each.scored.outcome != "truncated"]
-        super().__init__("What the policy writes while its reward rises", policy, steps, sampling, shown, lines=5)
+        super().__init__(
+            "What the policy writes while its reward rises", policy, steps, sampling, shown, lines=5
+        )
 
     def paid(self, episode: Episode) -> Episode:
         """Return a copy of a scored episode with the score that this run pays."""
         honest = episode.scored
         right = float(honest.outcome == "success")
-        return replace(episode, score=Score(honest.outcome, honest.answer, right, 0.0, self.bonus * episode.tool_calls))
+        return replace(
+            episode,
+            score=Score(honest.outcome, honest.answer, right, 0.0, self.bonus * episode.tool_calls),
+        )
 
     def play(self, policy: Policy, step: int) -> None:
         super().play(policy, step)
@@ -143,10 +153,15 @@ def ends(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:
     """Return the means over the first and the last three steps of a run."""
     count = min(3, len(rows) // 2) or 1
     names = ("reward", "accuracy", "calls", "kl")
-    return [{name: fmean(row[name] for row in part) for name in names} for part in (rows[:count], rows[-count:])]
+    return [
+        {name: fmean(row[name] for row in part) for name in names}
+        for part in (rows[:count], rows[-count:])
+    ]
 
 
-def saved(began: Mapping[str, float], free: Mapping[str, float], held: Mapping[str, float]) -> int | list[int]:
+def saved(
+    began: Mapping[str, float], free: Mapping[str, float], held: Mapping[str, float]
+) -> int | list[int]:
     """Return the right answer: the penalty saved the accuracy (0), in part (1), not (2)."""
     if held["kl"] >= 0.8 * free["kl"]:
         return []
@@ -163,7 +178,9 @@ def recorded_runs() -> dict[str, Any]:
 
 def shaped_slider(study: Mapping[str, Any], static: bool) -> WhatIf:
     """Return two sliders that choose among the recorded runs of ``study``."""
-    bonuses, penalties = (sorted({run[name] for run in study["runs"]}) for name in ("bonus", "penalty"))
+    bonuses, penalties = (
+        sorted({run[name] for run in study["runs"]}) for name in ("bonus", "penalty")
+    )
     return WhatIf(
         "Shaped rewards: first and last step of recorded runs",
         [Knob("bonus", "Reward of a call", bonuses), Knob("penalty", "KL penalty", penalties)],
@@ -184,5 +201,8 @@ def answer_of(study: Mapping[str, Any], bonus: float, penalty: float) -> Answer:
     )
     return Answer(
         figure=shaped_chart(run["accuracy"], run["calls"], most),
-        numbers=[(name, f"{run[of][0]:{how}} → {run[of][-1]:{how}}", note) for name, of, how, note in shown],
+        numbers=[
+            (name, f"{run[of][0]:{how}} → {run[of][-1]:{how}}", note)
+            for name, of, how, note in shown
+        ],
     )

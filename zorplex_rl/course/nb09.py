@@ -39,7 +39,9 @@ def draw_batch(draw: random.Random) -> tuple[Tensor, Tensor, Tensor, Tensor, flo
     rows, columns = draw.randint(2, 4), draw.randint(3, 6)
 
     def table(low: float, high: float) -> Tensor:
-        return torch.tensor([[draw.uniform(low, high) for _ in range(columns)] for _ in range(rows)])
+        return torch.tensor(
+            [[draw.uniform(low, high) for _ in range(columns)] for _ in range(rows)]
+        )
 
     behaviour = table(-3.0, -0.5)
     apart = torch.tensor([[draw.choice(_APART) for _ in range(columns)] for _ in range(rows)])
@@ -53,7 +55,8 @@ def draw_batch(draw: random.Random) -> tuple[Tensor, Tensor, Tensor, Tensor, flo
 # Logarithms of ratios: on both sides of every bound, of 0.5, 0.8, 1.2 and 2, and of what is taken
 # for one (1 / 1.2, 1.25).
 _APART = tuple(
-    math.log(ratio) for ratio in (0.1, 0.45, 0.55, 0.78, 0.82, 0.95, 1.0, 1.1, 1.18, 1.22, 1.3, 1.9, 2.1, 6.0)
+    math.log(ratio)
+    for ratio in (0.1, 0.45, 0.55, 0.78, 0.82, 0.95, 1.0, 1.1, 1.18, 1.22, 1.3, 1.9, 2.1, 6.0)
 )
 
 
@@ -63,7 +66,9 @@ def draw_gaps(draw: random.Random) -> tuple[list[float], list[float]]:
     def batch() -> list[float]:
         count, outside = 100 * draw.randint(1, 3), draw.choice((0, 0, 1, 3, 4, 7, 30))
         far = [draw.choice((-1, 1)) * draw.uniform(0.3, 3.0) for _ in range(outside)]
-        near = [draw.choice((-0.21, 0.17, draw.uniform(-0.15, 0.15))) for _ in range(count - outside)]
+        near = [
+            draw.choice((-0.21, 0.17, draw.uniform(-0.15, 0.15))) for _ in range(count - outside)
+        ]
         return draw.sample(far + near, count)
 
     return batch(), batch()
@@ -73,8 +78,17 @@ def falling(policy: Policy, environment: Zorplex, conditions: Conditions, steps:
     """Return a card of four held-out tasks, at step 0."""
     tasks = environment.tasks(kinds_of(conditions.task, conditions.difficulty), 24, "held_out")
     sampling = Sampling(max_tokens=conditions.max_tokens)
-    shown = varied([example(policy, sampling), *play(policy, environment, tasks, EVALUATION_SEED, sampling)], 4)
-    return Card("What the policy writes while it trains on old data", policy, steps, sampling, shown, lines=5)
+    shown = varied(
+        [example(policy, sampling), *play(policy, environment, tasks, EVALUATION_SEED, sampling)], 4
+    )
+    return Card(
+        "What the policy writes while it trains on old data",
+        policy,
+        steps,
+        sampling,
+        shown,
+        lines=5,
+    )
 
 
 def follow(
@@ -92,10 +106,16 @@ def follow(
 
 def points(*curves: LiveCurve) -> dict[str, list[tuple[int, float]]]:
     """Return the lines of the curves, by name."""
-    return {name: [(step, value) for step, value in line] for curve in curves for name, line in curve.series}
+    return {
+        name: [(step, value) for step, value in line]
+        for curve in curves
+        for name, line in curve.series
+    }
 
 
-def recorded(study: Study, wanted: dict[str, tuple[str, int, float]]) -> dict[str, list[list[tuple[int, float]]]]:
+def recorded(
+    study: Study, wanted: dict[str, tuple[str, int, float]]
+) -> dict[str, list[list[tuple[int, float]]]]:
     """Return the recorded lines of each wanted cell (loss, lag, rate), one a seed."""
     cells = {(cell.loss, cell.lag, cell.learning_rate): cell for cell in study.cells()}
     return {
@@ -122,7 +142,9 @@ def push(loss: Loss, ratio: float, advantage: float) -> float:
     return 0.0 if logp.grad is None else -logp.grad.item() / advantage
 
 
-def pushes(losses: dict[str, Loss], ratios: Sequence[float]) -> dict[str, tuple[list[float], list[float]]]:
+def pushes(
+    losses: dict[str, Loss], ratios: Sequence[float]
+) -> dict[str, tuple[list[float], list[float]]]:
     """Return ``push`` over ``ratios`` for each loss: of a good token and of a bad one."""
     return {
         name: ([push(loss, r, 1.0) for r in ratios], [push(loss, r, -1.0) for r in ratios])
@@ -135,6 +157,7 @@ def accuracy_by_lag(study: Study) -> str:
     found = {(cell.loss, cell.lag): cell.accuracy for cell in study.cells(study.whole_seeds)}
     lags = sorted({lag for _, lag in found})
     told = [
-        ", ".join(f"{found[loss, lag]:.0%}" for lag in lags) + f" with {NAMES[loss]}" for loss in ("reinforce", "grpo")
+        ", ".join(f"{found[loss, lag]:.0%}" for lag in lags) + f" with {NAMES[loss]}"
+        for loss in ("reinforce", "grpo")
     ]
     return f"{', '.join(map(str, lags))} it was {'; '.join(told)}"

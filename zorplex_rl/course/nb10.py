@@ -41,7 +41,9 @@ def on_smollm2() -> SimpleNamespace | None:
     )  # fmt: skip
 
 
-def measured_cases(config: SimpleNamespace, cases: Sequence[tuple[str, Workload]]) -> list[Measured]:
+def measured_cases(
+    config: SimpleNamespace, cases: Sequence[tuple[str, Workload]]
+) -> list[Measured]:
     """Measure the page's model in each of ``cases``, in its own process."""
     with tempfile.TemporaryDirectory() as folder:
         if config.folder is None:
@@ -100,13 +102,17 @@ def best_of(best_split: Callable[..., int | None], found: Sequence[Split]) -> Sp
     return None if chosen is None else found[chosen - 1]
 
 
-def share(best_split: Callable[..., int | None], model: str, answer: int, gpus: int = 64) -> float | None:
+def share(
+    best_split: Callable[..., int | None], model: str, answer: int, gpus: int = 64
+) -> float | None:
     """Return the best share of the GPUs for generators, or None where nothing fits."""
     best = best_of(best_split, splits(MODELS[model], job(answer), gpus, parts=16))
     return None if best is None else best.sampling.gpus / gpus
 
 
-def allocation(best_split: Callable[..., int | None], model: str, answer: int, gpus: int, eighths: int) -> Answer:
+def allocation(
+    best_split: Callable[..., int | None], model: str, answer: int, gpus: int, eighths: int
+) -> Answer:
     """Return what the slider shows: seconds of every split, and the numbers of the chosen one."""
     found = splits(MODELS[model], job(answer), gpus)
     best, mine = best_of(best_split, found), found[eighths - 1]
@@ -134,7 +140,9 @@ def allocation(best_split: Callable[..., int | None], model: str, answer: int, g
         better = "no split is faster" if mine is best else other
         said = f"With {mine.sampling.gpus} of {gpus} GPUs for generators a step takes {seconds_text(mine.seconds)} and the {who}; {better}."
     longest = max([split.seconds for split in found if split.fits], default=1.0)
-    return Answer([Panel("Seconds (GPUs: generators + trainer)", bars, most=longest)], said, numbers=numbers)
+    return Answer(
+        [Panel("Seconds (GPUs: generators + trainer)", bars, most=longest)], said, numbers=numbers
+    )
 
 
 def seconds_text(seconds: float) -> str:
@@ -153,7 +161,12 @@ def check_trainer_budget(attempt: Callable[..., Any], solution: Callable[..., An
     def some(draw: Random) -> tuple[ModelShape, BatchShape, int, int, int]:
         heads = draw.choice([2, 4, 6])
         shape = ModelShape(
-            draw.randint(1, 5), 8 * heads, heads, draw.choice([1, 2]), draw.randint(20, 90), draw.randint(50, 300)
+            draw.randint(1, 5),
+            8 * heads,
+            heads,
+            draw.choice([1, 2]),
+            draw.randint(20, 90),
+            draw.randint(50, 300),
         )
         tokens, seen, copied = (draw.randint(2, 200) for _ in range(3))
         batch = BatchShape(tokens, seen, copied, draw.randint(4, 9), draw.randint(3, 30))
@@ -161,14 +174,22 @@ def check_trainer_budget(attempt: Callable[..., Any], solution: Callable[..., An
 
     for seed in range(40):
         shape, batch, e, ranks, stage = some(Random(seed))
-        found, right = attempt(shape, batch, e, ranks, stage), solution(shape, batch, e, ranks, stage)
+        found, right = (
+            attempt(shape, batch, e, ranks, stage),
+            solution(shape, batch, e, ranks, stage),
+        )
         called = f"`trainer_budget(shape, batch, {e}, {ranks}, {stage})` with `{shape.parameters:,}` parameters"
-        assert isinstance(found, dict), f"{called} gives `{type(found).__name__}`, and should give a dictionary"
+        assert isinstance(found, dict), (
+            f"{called} gives `{type(found).__name__}`, and should give a dictionary"
+        )
         found = {name: size for name, size in found.items() if name != "masters" or size}
         for part in (*right, *found):
             assert part in found or not right[part], f"{called} has no `{part}`"
             assert part in right, f"{called} has `{part}`, which is no part of this budget"
-            assert exercise.same(found.get(part, 0), right[part], 1e-5) or abs(found[part] - right[part]) < 1, (
+            assert (
+                exercise.same(found.get(part, 0), right[part], 1e-5)
+                or abs(found[part] - right[part]) < 1
+            ), (
                 f"{called} has `{found[part]:,}` bytes of {part}, and should have `{right[part]:,}`; "
                 f"the batch is `{batch}`"
             )
@@ -183,7 +204,9 @@ class Seconds:
     room: int
 
     def __call__(self, gpus: int) -> float:
-        assert gpus >= 1, f"a side is asked for its seconds on `{gpus}` GPUs; each side needs one at least"
+        assert gpus >= 1, (
+            f"a side is asked for its seconds on `{gpus}` GPUs; each side needs one at least"
+        )
         return max(self.work / gpus, self.least) if gpus >= self.room else float("inf")
 
 
@@ -193,7 +216,11 @@ def check_best_split(attempt: Callable[..., Any], solution: Callable[..., Any]) 
     def some(draw: Random) -> tuple[int, Seconds, Seconds]:
         gpus = draw.choice([2, 3, 8, 24])
         sides = [
-            Seconds(draw.randint(10, 400), draw.choice([0.0, 0.0, 60.0]), draw.choice([1, 1, gpus // 2, gpus - 1]))
+            Seconds(
+                draw.randint(10, 400),
+                draw.choice([0.0, 0.0, 60.0]),
+                draw.choice([1, 1, gpus // 2, gpus - 1]),
+            )
             for _ in range(2)
         ]
         return gpus, sides[0], sides[1]
@@ -206,9 +233,19 @@ def check_lease_is_over(attempt: Callable[..., Any], solution: Callable[..., Any
     """Compare answers around the end of a lease with ``solution``."""
 
     def some(draw: Random) -> tuple[float, float, float, float, float]:
-        heard, lease, margin = draw.randint(0, 400) / 4, draw.randint(1, 40) / 4, draw.choice([0.0, 0.25, 1.5])
+        heard, lease, margin = (
+            draw.randint(0, 400) / 4,
+            draw.randint(1, 40) / 4,
+            draw.choice([0.0, 0.25, 1.5]),
+        )
         drift = draw.choice([0.0, 0.25, 1.0, 3.0])
         over = heard + lease * (1 + drift) + margin
-        return over + draw.choice([-lease * drift, -margin, -0.125, 0.0, 0.125, 4.0]), heard, lease, drift, margin
+        return (
+            over + draw.choice([-lease * drift, -margin, -0.125, 0.0, 0.125, 4.0]),
+            heard,
+            lease,
+            drift,
+            margin,
+        )
 
     exercise.agree(attempt, solution, some, times=80)

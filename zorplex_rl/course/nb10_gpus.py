@@ -109,7 +109,10 @@ class Split:
 def splits(shape: ModelShape, work: Workload, gpus: int, parts: int = 8) -> list[Split]:
     """Return splits of ``gpus`` GPUs in steps of 1 / ``parts``, fewest generators first."""
     step = max(1, gpus // parts)
-    return [Split(sampling(shape, work, g), training(shape, work, gpus - g)) for g in range(step, gpus, step)]
+    return [
+        Split(sampling(shape, work, g), training(shape, work, gpus - g))
+        for g in range(step, gpus, step)
+    ]
 
 
 @lru_cache(maxsize=4096)
@@ -129,10 +132,16 @@ def training(shape: ModelShape, work: Workload, gpus: int) -> Side:
 def _sampling(shape: ModelShape, work: Workload, gpus: int, tensor: int) -> Side:
     replicas = gpus // tensor
     tasks = -(-work.prompts // replicas)
-    group = work.group_size if replicas <= work.prompts else -(-work.prompts * work.group_size // replicas)
+    group = (
+        work.group_size
+        if replicas <= work.prompts
+        else -(-work.prompts * work.group_size // replicas)
+    )
 
     def needed(slots: int) -> int:
-        return generator_memory(shape, replace(work, slots=slots, tasks=tasks, group_size=group), tensor).on_gpu
+        return generator_memory(
+            shape, replace(work, slots=slots, tasks=tasks, group_size=group), tensor
+        ).on_gpu
 
     # The largest number of slots that fits, found by halving.
     low, high = 0, tasks * group
@@ -140,7 +149,9 @@ def _sampling(shape: ModelShape, work: Workload, gpus: int, tensor: int) -> Side
         middle = (low + high + 1) // 2
         low, high = (middle, high) if needed(middle) <= ROOM else (low, middle - 1)
     slots = max(low, 1)
-    seconds = sample_seconds(shape, replace(work, slots=slots, tasks=tasks, group_size=group), tensor)
+    seconds = sample_seconds(
+        shape, replace(work, slots=slots, tasks=tasks, group_size=group), tensor
+    )
     return Side(gpus, replicas, tensor, seconds, needed(slots), slots, low > 0)
 
 
@@ -178,7 +189,10 @@ def train_seconds(shape: ModelShape, work: Workload, tensor: int = 1) -> float:
     divided = 4 * shape.parameters / BANDWIDTH * OPTIMIZER_PASSES
     calls = 0.0
     for batch, count in Counter(work.micro_batches()).items():
-        of_layer = 6 * shape.matrices * batch.tokens + 12 * shape.attention * min(BLOCK, batch.tokens) * batch.seen
+        of_layer = (
+            6 * shape.matrices * batch.tokens
+            + 12 * shape.attention * min(BLOCK, batch.tokens) * batch.seen
+        )
         logits = 6 * shape.table * batch.responses * batch.response
         divided += count * (shape.layers * of_layer + logits) / SPEED
         calls += count * (TRAINING_CALLS * shape.layers + 300) * CALL

@@ -101,7 +101,9 @@ def moments_in(ledger: Path) -> list[float]:
     return [float(line) for line in text.rpartition("\n")[0].split()]
 
 
-def lives_of(first: HostProcess, second: HostProcess, struck: float, heard: float, over: float) -> Lives:
+def lives_of(
+    first: HostProcess, second: HostProcess, struck: float, heard: float, over: float
+) -> Lives:
     """Return the lives of two trainers in seconds after the fault."""
     before, after = ([moment - struck for moment in host.wrote] for host in (first, second))
     return Lives(before, after, heard - struck, over - struck)
@@ -111,7 +113,12 @@ class TwoHosts:
     """A run over two hosts: where its files are, how far it is, and how to kill the second host."""
 
     def __init__(
-        self, command: list[str], kind: str, folder: Path, kill: Callable[[int], None], around: dict[str, str]
+        self,
+        command: list[str],
+        kind: str,
+        folder: Path,
+        kill: Callable[[int], None],
+        around: dict[str, str],
     ) -> None:
         self.kind = kind
         self._folder = folder
@@ -124,7 +131,12 @@ class TwoHosts:
         self.copy = RunFolder(Path(tempfile.mkdtemp(prefix="zorplex_rl_10_")) / "run")
         # A closed pipe ends the run: it does not outlive this process.
         self.process = subprocess.Popen(
-            command, cwd="/", env=around, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            command,
+            cwd="/",
+            env=around,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
         )
         threading.Thread(target=self._listen, daemon=True).start()
 
@@ -169,7 +181,10 @@ class TwoHosts:
 @contextlib.contextmanager
 def two_workers(around: dict[str, str]) -> Iterator[Any]:
     """Start a worker on each of two hosts, with a third for their controller."""
-    with namespaced_hosts("controller", "first", "second") as network, tempfile.TemporaryFile("w+") as log:
+    with (
+        namespaced_hosts("controller", "first", "second") as network,
+        tempfile.TemporaryFile("w+") as log,
+    ):
         workers = [network[name] for name in ("first", "second")]
         started = [
             found.popen(
@@ -192,8 +207,13 @@ async def running_on_two_hosts(flags: list[str], curve: LiveCurve) -> AsyncItera
     train, around = [sys.executable, "-m", "zorplex_rl", "train", *flags], environment()
     with contextlib.ExitStack() as opened:
         if why_not():
-            folder = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="zorplex_rl_10_"))) / "run"
-            stage = TwoHosts([*train, "--out", str(folder)], "two processes", folder, kill_second_worker, around)
+            folder = (
+                Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="zorplex_rl_10_")))
+                / "run"
+            )
+            stage = TwoHosts(
+                [*train, "--out", str(folder)], "two processes", folder, kill_second_worker, around
+            )
         else:
             network = opened.enter_context(two_workers(around))
             controller = network["controller"]
@@ -216,9 +236,15 @@ async def running_on_two_hosts(flags: list[str], curve: LiveCurve) -> AsyncItera
 
 def kill_second_worker(controller: int) -> None:
     """Kill the second of the processes that stand for hosts, with its whole session."""
-    listed = subprocess.run(["ps", "-Awwo", "pid=,ppid=,command="], capture_output=True, text=True, check=True)
+    listed = subprocess.run(
+        ["ps", "-Awwo", "pid=,ppid=,command="], capture_output=True, text=True, check=True
+    )
     rows = [line.split(None, 2) for line in listed.stdout.splitlines()]
-    (worker,) = (int(pid) for pid, parent, command in rows if int(parent) == controller and "/host_1" in command)
+    (worker,) = (
+        int(pid)
+        for pid, parent, command in rows
+        if int(parent) == controller and "/host_1" in command
+    )
     for pid, *_ in rows:
         with contextlib.suppress(OSError):
             if os.getsid(int(pid)) == worker:
@@ -238,5 +264,9 @@ def lost_host(stage: TwoHosts) -> LostHost:
         killed=(stage.killed or 0.0) - began,
         noticed=[span.start - began for span in restarts],
         replaced=[span.end - began for span in restarts],
-        worked=[span.start - began for span in spans if span.kind == "generate" and span.actor in successors],
+        worked=[
+            span.start - began
+            for span in spans
+            if span.kind == "generate" and span.actor in successors
+        ],
     )

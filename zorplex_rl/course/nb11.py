@@ -62,8 +62,17 @@ def card_of(recording: RecordedRun) -> Card:
     """Return a card of the course's question and two held-out ones, as the run's policy answers them at first."""
     environment, sampling = recording.source.make(), Sampling.of(recording.config)
     tasks = [environment.task(index, "held_out") for index in (1, 2)]
-    shown = [example(recording.policy, sampling), *play(recording.policy, environment, tasks, 1, sampling)]
-    return Card("Three questions to the run's policy", recording.policy, len(recording.batches), sampling, shown)
+    shown = [
+        example(recording.policy, sampling),
+        *play(recording.policy, environment, tasks, 1, sampling),
+    ]
+    return Card(
+        "Three questions to the run's policy",
+        recording.policy,
+        len(recording.batches),
+        sampling,
+        shown,
+    )
 
 
 def said(found: PairedRuns) -> SimpleNamespace:
@@ -72,14 +81,18 @@ def said(found: PairedRuns) -> SimpleNamespace:
     measure = "sampled, mean of all evaluations"
     (before, after), (mean, interval) = found.means(measure), found.difference(measure)
     low, high = interval or (-math.inf, math.inf)
-    words = f"{before:.0%} as it was and {after:.0%} changed, a difference of {100 * mean:+.0f} points"
+    words = (
+        f"{before:.0%} as it was and {after:.0%} changed, a difference of {100 * mean:+.0f} points"
+    )
     words += f", 95 % interval {100 * low:+.0f} to {100 * high:+.0f}" if interval else ""
     why = why_parted(found.pairs[0])
     way = 0 if high < 0 else 2 if low > 0 else 1
     return SimpleNamespace(words=words, way=way, why=why, drawn=two_runs(found, why))
 
 
-def worth(study: Study, advise: Callable[..., str], numerics: Sequence[float]) -> list[dict[str, Any]]:
+def worth(
+    study: Study, advise: Callable[..., str], numerics: Sequence[float]
+) -> list[dict[str, Any]]:
     """Return a row for each advice on the recorded runs: how many got it, and what runs of the same
     seed came to that took it."""
     runs = {row.key: row for row in study.rows}
@@ -141,13 +154,21 @@ def foretold(rows: Sequence[Row]) -> str:
             axes.text(bound, row - 0.27, f" {bound:g}", ha="left", va="bottom")
         marks = (0.1, 0.3, 1, 3, 10, 30, 100)
         axes.set_xscale("log")
-        axes.set(xticks=marks, xticklabels=marks, xlabel=f"forecast: as bad as this lag at a rate of {RATE:g}")
-        style.name_rows(axes, ["plain", "masks\ntokens", "weights\ntokens", "also limits\nthe move", "clips"])
+        axes.set(
+            xticks=marks,
+            xticklabels=marks,
+            xlabel=f"forecast: as bad as this lag at a rate of {RATE:g}",
+        )
+        style.name_rows(
+            axes, ["plain", "masks\ntokens", "weights\ntokens", "also limits\nthe move", "clips"]
+        )
         style.bare_axes(axes, grid="x")
         axes.minorticks_off()
         figure.legend(loc="outside upper left", ncols=3, frameon=False)
 
-    said = "; ".join(f"{sum(counts[ending] for counts in columns.values())} {ending}" for ending in came)
+    said = "; ".join(
+        f"{sum(counts[ending] for counts in columns.values())} {ending}" for ending in came
+    )
     return render(draw, 340, "What was foretold of recorded runs, and what came", said)
 
 

@@ -20,9 +20,14 @@ RECORDED = FILES / "workshop" / "notebook_seconds.json"
 
 def record(file: Path, machine: str, calibration: float, seconds: Mapping[str, float]) -> None:
     """Write the ``seconds`` of each notebook, and the seconds of a step on this machine as ``calibration``."""
-    found = {"measured": date.today().isoformat(), "machine": machine, "calibration": round(calibration, 4)}
+    found = {
+        "measured": date.today().isoformat(),
+        "machine": machine,
+        "calibration": round(calibration, 4),
+    }
     file.write_text(
-        json.dumps(found | {"seconds": dict(seconds)}, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
+        json.dumps(found | {"seconds": dict(seconds)}, indent=2, ensure_ascii=False) + "\n",
+        encoding="utf-8",
     )
 
 

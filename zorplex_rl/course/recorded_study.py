@@ -54,7 +54,9 @@ class Row:
 
     def _fell_below(self, share: float) -> int | None:
         highest = 0.0
-        for step, (accuracy, following) in zip(self.eval_steps, pairwise(self.accuracies), strict=False):
+        for step, (accuracy, following) in zip(
+            self.eval_steps, pairwise(self.accuracies), strict=False
+        ):
             if accuracy < share * highest > following:
                 return step
             highest = max(highest, accuracy)
@@ -114,7 +116,9 @@ class Study:
         found: dict[tuple[str, int, float], list[Row]] = {}
         for row in self.rows:
             found.setdefault(row.key[:3], []).append(row)
-        by_seed = {key: tuple(sorted(rows, key=lambda row: row.seed)) for key, rows in found.items()}
+        by_seed = {
+            key: tuple(sorted(rows, key=lambda row: row.seed)) for key, rows in found.items()
+        }
         return [StudyCell(*key, rows) for key, rows in by_seed.items() if len(rows) >= seeds]
 
 

@@ -29,7 +29,9 @@ class ShardPublisher:
 
     def __init__(self, model: nn.Module, plan: ModelPlan, rank: int, slots: int = SLOTS) -> None:
         self._plan, self._rank = plan, rank
-        self.rings = {to: WeightRing(pieces, slots) for to, pieces in outgoing(plan, model, rank).items()}
+        self.rings = {
+            to: WeightRing(pieces, slots) for to, pieces in outgoing(plan, model, rank).items()
+        }
 
     def publish(self, model: nn.Module, version: int) -> None:
         """Publish this rank's shards as ``version``. Every source rank must do the same."""
@@ -43,17 +45,25 @@ def offer_all(publisher: ShardPublisher) -> dict[int, WeightSource]:
 
 
 async def subscribe(
-    offers: Sequence[Mapping[int, WeightSource]], model: nn.Module, plan: ModelPlan, rank: int, transport: str = "auto"
+    offers: Sequence[Mapping[int, WeightSource]],
+    model: nn.Module,
+    plan: ModelPlan,
+    rank: int,
+    transport: str = "auto",
 ) -> Subscriber:
     """Return destination rank ``rank``'s subscriber; ``offers`` are those of all trainer ranks, in
     their order. Raises LayoutMismatch or WeightPullError."""
     sources = incoming(plan, model, rank)
-    readers = await asyncio.gather(*(connect(offers[source][rank], transport) for source in sources))
+    readers = await asyncio.gather(
+        *(connect(offers[source][rank], transport) for source in sources)
+    )
     return Subscriber(readers, lambda: list(incoming(plan, model, rank).values()))
 
 
 async def pull_together(
-    fetch: Callable[[], Awaitable[Sequence[int]]], install: Callable[[int], Awaitable[object]], attempts: int = 100
+    fetch: Callable[[], Awaitable[Sequence[int]]],
+    install: Callable[[int], Awaitable[object]],
+    attempts: int = 100,
 ) -> int:
     """Install the same version on all destination ranks. Returns that version.
 

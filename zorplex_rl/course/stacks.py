@@ -64,7 +64,9 @@ def _table(name: str) -> dict[str, Any]:
 
 
 def _sources(row: dict[str, Any]) -> tuple[Source, ...]:
-    return tuple(Source(source["address"], source["version"] or __version__) for source in row["sources"])
+    return tuple(
+        Source(source["address"], source["version"] or __version__) for source in row["sources"]
+    )
 
 
 _MAP, _JOB = _table("stacks.toml"), _table("stack_commands.toml")
@@ -75,11 +77,15 @@ KINDS: dict[str, str] = _MAP["kinds"]
 """What a kind of cell means where its name alone does not say it."""
 STACKS = tuple(
     Stack(
-        row["name"], tuple(Cell(**row[axis] | {"read_in": tuple(row[axis]["read_in"])}) for axis in AXES), _sources(row)
+        row["name"],
+        tuple(Cell(**row[axis] | {"read_in": tuple(row[axis]["read_in"])}) for axis in AXES),
+        _sources(row),
     )
     for row in _MAP["stack"]
 )
 LAUNCHES = tuple(Launch(**row | {"sources": _sources(row)}) for row in _JOB["launch"])
 _UNITS = [launch.counted_in for launch in LAUNCHES]
-KNOBS = {row["what"]: _UNITS if row["names"] == "counted_in" else row["names"] for row in _JOB["knob"]}
+KNOBS = {
+    row["what"]: _UNITS if row["names"] == "counted_in" else row["names"] for row in _JOB["knob"]
+}
 """Each setting, and its name in each stack of ``LAUNCHES``."""

@@ -87,7 +87,9 @@ def train_with_lag(
         sampler.model.load_state_dict(weights)
         episodes = sample_batch(sampler, environment, step, trial.seed, conditions, version)
         spoil(episodes)
-        metrics.append(learner.step(episodes, advantages_of(episodes, conditions.samples, trial.loss)))
+        metrics.append(
+            learner.step(episodes, advantages_of(episodes, conditions.samples, trial.loss))
+        )
         newest.append((learner.version, weights_of(learner.policy)))
         watch(learner, metrics[-1])
     accuracy = held_out_accuracy(learner.policy, environment, conditions)
@@ -112,15 +114,24 @@ def weights_of(policy: Policy) -> dict[str, torch.Tensor]:
 
 
 def sample_batch(
-    policy: Policy, environment: Zorplex, step: int, seed: int, conditions: Conditions, version: int = 0
+    policy: Policy,
+    environment: Zorplex,
+    step: int,
+    seed: int,
+    conditions: Conditions,
+    version: int = 0,
 ) -> list[Episode]:
     """Sample and score the episodes of a step, a prompt's samples side by side."""
     tasks = environment.tasks(
-        kinds_of(conditions.task, conditions.difficulty), conditions.prompts, start=step * conditions.prompts
+        kinds_of(conditions.task, conditions.difficulty),
+        conditions.prompts,
+        start=step * conditions.prompts,
     )
     copies = [task for task in tasks for _ in range(conditions.samples)]
     first = (seed * 1_009 + step) * len(copies)
-    return play(policy, environment, copies, first, Sampling(max_tokens=conditions.max_tokens), version)
+    return play(
+        policy, environment, copies, first, Sampling(max_tokens=conditions.max_tokens), version
+    )
 
 
 def advantages_of(episodes: list[Episode], samples: int, loss: LossName = "grpo") -> list[float]:
@@ -134,5 +145,11 @@ def advantages_of(episodes: list[Episode], samples: int, loss: LossName = "grpo"
 
 def held_out_accuracy(policy: Policy, environment: Zorplex, conditions: Conditions) -> float:
     """Sample one episode of each held-out task. Returns the share of correct ones."""
-    tasks = environment.tasks(kinds_of(conditions.task, conditions.difficulty), conditions.held_out_tasks, "held_out")
-    return accuracy(play(policy, environment, tasks, EVALUATION_SEED, Sampling(max_tokens=conditions.max_tokens)))
+    tasks = environment.tasks(
+        kinds_of(conditions.task, conditions.difficulty), conditions.held_out_tasks, "held_out"
+    )
+    return accuracy(
+        play(
+            policy, environment, tasks, EVALUATION_SEED, Sampling(max_tokens=conditions.max_tokens)
+        )
+    )

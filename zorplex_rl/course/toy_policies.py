@@ -52,7 +52,9 @@ class ScriptedPolicy:
         place = len(re.sub(r" -> [^\n]*\n", "", self.decode(ids).rpartition("▸")[2]))
         noise = torch.Generator().manual_seed(zlib.crc32(repr(ids).encode()))
         logits = torch.randn(1, len(ids), len(self.signs), generator=noise)
-        logits[0, -1, self.signs.index(self.script[place]) if place < len(self.script) else 0] += 9.0
+        logits[0, -1, self.signs.index(self.script[place]) if place < len(self.script) else 0] += (
+            9.0
+        )
         return SimpleNamespace(logits=logits)
 
     def encode(self, text: str, **options: Any) -> list[int]:
@@ -83,19 +85,30 @@ def check_sampler(attempt: Sampler, solution: Sampler, times: int = 60) -> None:
         temperature = rng.choice((0.5, 1.0, 1.4))
         most = rng.randint(4, 60)
         table = {one: str(rng.randint(-99, 99)), other: f"SEE: {rng.choice('wxyz')}"}
-        task, seed = Task("toy", f"What is {one}{other}?", value, 1, "Look it up.", table=table), rng.randrange(99)
+        task, seed = (
+            Task("toy", f"What is {one}{other}?", value, 1, "Look it up.", table=table),
+            rng.randrange(99),
+        )
         limits = SimpleNamespace(temperature=temperature, max_tokens=most)
         called = exercise.case(
             f"{quote(f'sample_episode(…, seed={seed})')} with temperature={temperature}, max_tokens={most} and a policy that mostly writes "
             f"{quote(policy.script)}"
         )
         right, found = (
-            sampler(policy, task, lambda task, call: task.table.get(call.argument, "ERROR: unknown"), limits, seed)
+            sampler(
+                policy,
+                task,
+                lambda task, call: task.table.get(call.argument, "ERROR: unknown"),
+                limits,
+                seed,
+            )
             for sampler in (solution, attempt)
         )
         ours, theirs = _marked(policy, found), _marked(policy, right)
         marks = "; « » is around what is marked as not drawn" if "«" in ours + theirs else ""
-        assert exercise.same(found, right), f"{called} returns {quote(ours)}, and should return {quote(theirs)}{marks}"
+        assert exercise.same(found, right), (
+            f"{called} returns {quote(ours)}, and should return {quote(theirs)}{marks}"
+        )
         # Other kinds of sequences, and ones for True, would break the page, and a program without it.
         kinds = [(type(part), {*map(type, part)}) for part in found]
         assert kinds == [(list, {int}), (list, {bool})], (
@@ -109,7 +122,10 @@ def _marked(policy: ScriptedPolicy, found: Any) -> str:
     """Return a response as text, with « » around what is marked as not drawn."""
     try:
         runs = groupby(zip(*map(plain, found), strict=True), lambda pair: bool(pair[1]))
-        texts = [(own, "".join(policy.signs[int(token)] or "‹end of text›" for token, _ in run)) for own, run in runs]
+        texts = [
+            (own, "".join(policy.signs[int(token)] or "‹end of text›" for token, _ in run))
+            for own, run in runs
+        ]
         return "".join(text if own else f"«{text}»" for own, text in texts).replace("\n", "⏎")
     except Exception:
         return repr(found)[:120]
@@ -134,7 +150,9 @@ class TinyModel(torch.nn.Module):
 
     def forward(self, input_ids: torch.Tensor, **options: Any) -> Any:
         _check_shape(input_ids)
-        state = self.words[input_ids].cumsum(1) / torch.arange(1, input_ids.shape[1] + 1)[None, :, None]
+        state = (
+            self.words[input_ids].cumsum(1) / torch.arange(1, input_ids.shape[1] + 1)[None, :, None]
+        )
         return SimpleNamespace(logits=torch.tanh(state) @ self.out)
 
 
@@ -144,12 +162,21 @@ def check_loss(attempt: Callable[..., Any], solution: Callable[..., Any], times:
     def one(rng: random.Random) -> None:
         episodes = [_drawn_episode(rng, 7) for _ in range(rng.randint(2, 4))]
         advantages = [round(rng.uniform(-2, 2), 1) or 0.5 for _ in episodes]
-        sizes = ", ".join(f"{len(e.prompt_ids)} + {len(e.token_ids)} tokens, sampled={e.sampled}" for e in episodes)
-        called = exercise.case(quote(f"policy_gradient(policy, [episodes of {sizes}], advantages={advantages})"))
+        sizes = ", ".join(
+            f"{len(e.prompt_ids)} + {len(e.token_ids)} tokens, sampled={e.sampled}"
+            for e in episodes
+        )
+        called = exercise.case(
+            quote(f"policy_gradient(policy, [episodes of {sizes}], advantages={advantages})")
+        )
         seed = rng.randrange(99)
         models = [TinyModel(7, seed) for _ in range(2)]
         right, found = (
-            function(SimpleNamespace(model=model, eos_ids=(0,)), copy.deepcopy(episodes), list(advantages))
+            function(
+                SimpleNamespace(model=model, eos_ids=(0,)),
+                copy.deepcopy(episodes),
+                list(advantages),
+            )
             for function, model in zip((solution, attempt), models, strict=True)
         )
         assert exercise.same(found, right, 1e-4), (
@@ -162,12 +189,21 @@ def check_loss(attempt: Callable[..., Any], solution: Callable[..., Any], times:
         for loss in (right, found):
             loss.sum().backward()
         theirs, ours = ([parameter.grad for parameter in model.parameters()] for model in models)
-        assert exercise.same(ours, theirs, 1e-3), f"{called} gives the right number, but its gradient is another one"
+        assert exercise.same(ours, theirs, 1e-3), (
+            f"{called} gives the right number, but its gradient is another one"
+        )
 
     exercise.shortest(one, times)
 
 
-def _cause(found: Any, right: Any, solution: Callable[..., Any], model: Any, episodes: list[Any], given: Any) -> str:
+def _cause(
+    found: Any,
+    right: Any,
+    solution: Callable[..., Any],
+    model: Any,
+    episodes: list[Any],
+    given: Any,
+) -> str:
     """Name the mistake that makes this number of a loss, in a sentence; or nothing."""
     every = [SimpleNamespace(**vars(e) | {"sampled": [True] * len(e.sampled)}) for e in episodes]
     policy = SimpleNamespace(model=model, eos_ids=(0,))
@@ -176,8 +212,14 @@ def _cause(found: Any, right: Any, solution: Callable[..., Any], model: Any, epi
     own, tokens = (sum(sum(e.sampled) for e in some) for some in (episodes, every))
     late = 0.0
     for e, advantage in zip(episodes, given, strict=True):
-        logp = model(torch.tensor([e.prompt_ids + e.token_ids])).logits[0].log_softmax(-1)[len(e.prompt_ids) :]
-        late -= advantage * (logp[range(len(logp)), e.token_ids] * torch.tensor(e.sampled)).sum() / own
+        logp = (
+            model(torch.tensor([e.prompt_ids + e.token_ids]))
+            .logits[0]
+            .log_softmax(-1)[len(e.prompt_ids) :]
+        )
+        late -= (
+            advantage * (logp[range(len(logp)), e.token_ids] * torch.tensor(e.sampled)).sum() / own
+        )
     causes = {
         "the sign is the other one": -right,
         "the sum is not divided": right * own,
@@ -193,7 +235,9 @@ def _cause(found: Any, right: Any, solution: Callable[..., Any], model: Any, epi
 
 
 def _drawn_episode(rng: random.Random, vocabulary: int) -> SimpleNamespace:
-    prompt, response = ([rng.randrange(vocabulary) for _ in range(rng.randint(*size))] for size in ((1, 4), (2, 7)))
+    prompt, response = (
+        [rng.randrange(vocabulary) for _ in range(rng.randint(*size))] for size in ((1, 4), (2, 7))
+    )
     sampled = [True, *(rng.random() < 0.6 for _ in response[1:])]
     rng.shuffle(sampled)
     return SimpleNamespace(prompt_ids=prompt, token_ids=response, sampled=sampled)
@@ -210,8 +254,12 @@ def check_row(attempt: Callable[..., Any], solution: Callable[..., Any], times: 
         found, right = attempt(policy, copy.deepcopy(episode)), solution(policy, episode)
         reads = isinstance(found, tuple) and exercise.same(found[0], right[0])
         which = (
-            "learns from other tokens than the policy sampled" if reads else "reads other tokens than the episode has"
+            "learns from other tokens than the policy sampled"
+            if reads
+            else "reads other tokens than the episode has"
         )
-        assert exercise.same(found, right), f"{called} gives {quote(exercise.shown(found))}: the trainer {which}"
+        assert exercise.same(found, right), (
+            f"{called} gives {quote(exercise.shown(found))}: the trainer {which}"
+        )
 
     exercise.shortest(one, times)

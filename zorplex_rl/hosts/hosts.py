@@ -29,7 +29,14 @@ from urllib.parse import urlsplit
 from zorplex_rl import __version__
 from zorplex_rl.config import Config
 from zorplex_rl.errors import ConfigError, HostError
-from zorplex_rl.hosts.lease import CHUNK_BYTES, LEASE_SECONDS, HostKeeper, end_with_keeper, read_part, write_part
+from zorplex_rl.hosts.lease import (
+    CHUNK_BYTES,
+    LEASE_SECONDS,
+    HostKeeper,
+    end_with_keeper,
+    read_part,
+    write_part,
+)
 from zorplex_rl.hosts.worker import worker_loop
 from zorplex_rl.services.machine import THIS_MACHINE, Machine
 from zorplex_rl.services.replica import ReplicaStart
@@ -64,7 +71,9 @@ class Host(Machine):
         self._policy: asyncio.Task[str] | None = None
 
     def start_processes(self, name: str, procs: int) -> Any:
-        return self.mesh.spawn_procs(per_host={"procs": procs}, bootstrap=end_with_keeper, name=name)
+        return self.mesh.spawn_procs(
+            per_host={"procs": procs}, bootstrap=end_with_keeper, name=name
+        )
 
     async def until_one_ends(self, pids: Sequence[int]) -> str:
         with contextlib.suppress(Exception):
@@ -104,12 +113,18 @@ class Host(Machine):
 
     async def _keep_lease(self, token: float) -> None:
         """Extend the lease once a second, until it is over or the host is lost."""
-        while not self.lost.is_set() and (left := self._heard + LEASE_SECONDS - time.monotonic()) > 0:
+        while (
+            not self.lost.is_set() and (left := self._heard + LEASE_SECONDS - time.monotonic()) > 0
+        ):
             with contextlib.suppress(Exception):
                 async with asyncio.timeout(left):
                     token = await self._renew(token)
             await asyncio.sleep(RENEW_EVERY)
-        log.warning("host %s is lost: its keeper has ended, or not answered for %g s", self.name, LEASE_SECONDS)
+        log.warning(
+            "host %s is lost: its keeper has ended, or not answered for %g s",
+            self.name,
+            LEASE_SECONDS,
+        )
         self.lost.set()
 
     async def close(self) -> None:
@@ -127,7 +142,9 @@ class Host(Machine):
             await self._ask(self.keeper.end, pids)
             return
         await self.lost.wait()
-        await asyncio.sleep(max(0.0, self._heard + LEASE_SECONDS + MARGIN_SECONDS - time.monotonic()))
+        await asyncio.sleep(
+            max(0.0, self._heard + LEASE_SECONDS + MARGIN_SECONDS - time.monotonic())
+        )
 
     async def unless_lost(self, doing: Awaitable[Result]) -> Result:
         """Return what ``doing`` returns. Cancels it and raises HostError if the host is lost."""
@@ -154,7 +171,12 @@ class Host(Machine):
         for path in sorted(path for path in folder.rglob("*") if path.is_file()):
             name = f"{there}/{path.relative_to(folder).as_posix()}"
             for offset in range(0, max(path.stat().st_size, 1), CHUNK_BYTES):
-                await self._ask(self.keeper.write, name, offset, await asyncio.to_thread(read_part, path, offset))
+                await self._ask(
+                    self.keeper.write,
+                    name,
+                    offset,
+                    await asyncio.to_thread(read_part, path, offset),
+                )
         return there
 
     async def _ask(self, endpoint: Any, *args: Any) -> Any:
@@ -176,9 +198,13 @@ class Host(Machine):
     def devices(self, config: Config, number: int, processes: int) -> list[str]:
         """Return devices for ``processes`` from ``number`` on; they share GPUs if there are fewer."""
         if config.device == "cuda" and not self.gpus:
-            raise HostError(f"--device is cuda, but {self.name} has no CUDA device; use --device auto or cpu")
+            raise HostError(
+                f"--device is cuda, but {self.name} has no CUDA device; use --device auto or cpu"
+            )
         on_gpus = self.gpus and config.device != "cpu"
-        return [f"cuda:{(number + rank) % self.gpus}" if on_gpus else "cpu" for rank in range(processes)]
+        return [
+            f"cuda:{(number + rank) % self.gpus}" if on_gpus else "cpu" for rank in range(processes)
+        ]
 
 
 class Hosts:
@@ -190,14 +216,21 @@ class Hosts:
     def place(self, replica: str) -> Host | None:
         """Return the host for a replica; None is this machine. Raises HostError if all are lost."""
         role, _, number = replica.rpartition("_")
-        if not self.hosts or (role or replica) not in ("trainer", "generator", "reference", "tools"):
+        if not self.hosts or (role or replica) not in (
+            "trainer",
+            "generator",
+            "reference",
+            "tools",
+        ):
             return None
         if not (alive := [host for host in self.hosts if not host.lost.is_set()]):
             raise HostError(f"no host is left on which {replica} could run")
         return alive[0] if role in ("", "trainer") else alive[(int(number) + 1) % len(alive)]
 
     def start(
-        self, start_on: Callable[[Config, Sequence[str], Machine], ReplicaStart], devices: Sequence[str]
+        self,
+        start_on: Callable[[Config, Sequence[str], Machine], ReplicaStart],
+        devices: Sequence[str],
     ) -> ReplicaStart:
         """Return what starts replicas where they belong, as ``start_on(config, devices, machine)``
         says. ``devices`` are those of this machine; a host has its own."""
@@ -229,11 +262,15 @@ def parse_hosts(text: str) -> tuple[str, list[str]]:
     if kind == "processes" and rest.isdecimal() and 0 < int(rest) < 1000:
         return kind, [f"process {number}" for number in range(int(rest))]
     addresses = rest.split(",")
-    if kind == "attach" and all(urlsplit(a).scheme in ("tls", "tcp") and urlsplit(a).port for a in addresses):
+    if kind == "attach" and all(
+        urlsplit(a).scheme in ("tls", "tcp") and urlsplit(a).port for a in addresses
+    ):
         return kind, addresses
     if text in ("this", "job"):
         return kind, []
-    raise ConfigError(f"--hosts is {text!r}; expected this, processes:N or attach:tls://HOST:PORT,…")
+    raise ConfigError(
+        f"--hosts is {text!r}; expected this, processes:N or attach:tls://HOST:PORT,…"
+    )
 
 
 def check_encryption(addresses: Sequence[str], insecure: bool) -> None:
@@ -247,14 +284,18 @@ def check_encryption(addresses: Sequence[str], insecure: bool) -> None:
             )
         missing = [name for name in TLS_FILES if not Path(os.environ.get(name, "")).is_file()]
         if address.startswith("tls://") and missing:
-            raise ConfigError(f"{address} needs this machine's certificate: {missing[0]} names no file (docs/HOSTS.md)")
+            raise ConfigError(
+                f"{address} needs this machine's certificate: {missing[0]} names no file (docs/HOSTS.md)"
+            )
 
 
 def own_address(peer: str) -> str:
     """Return this machine's address on ``peer``'s network, with a free port. Raises HostError."""
     there = urlsplit(peer)
     try:
-        family, _, _, _, target = socket.getaddrinfo(there.hostname, there.port, type=socket.SOCK_DGRAM)[0]
+        family, _, _, _, target = socket.getaddrinfo(
+            there.hostname, there.port, type=socket.SOCK_DGRAM
+        )[0]
         with socket.socket(family, socket.SOCK_DGRAM) as route:
             # Sends nothing: it only looks up the way.
             route.connect(target)
@@ -284,7 +325,10 @@ async def open_hosts(config: Config, given: Sequence[Any] = ()) -> AsyncIterator
             monarch.actor.enable_transport(own_address(addresses[0]))
         if addresses:
             start_monarch()
-        meshes = [monarch.actor.attach_to_workers(ca="trust_all_connections", workers=[a]) for a in addresses]
+        meshes = [
+            monarch.actor.attach_to_workers(ca="trust_all_connections", workers=[a])
+            for a in addresses
+        ]
         names += [f"node {number}" for number in range(len(given))]
         hosts = [Host(name, mesh) for name, mesh in zip(names, [*meshes, *given], strict=True)]
         for host in hosts:

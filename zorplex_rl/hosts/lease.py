@@ -59,7 +59,11 @@ class Lease:
 
 def clock() -> float:
     """Return this machine's seconds, on a clock that runs in suspension, if it has one."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+    return (
+        time.clock_gettime(time.CLOCK_BOOTTIME)
+        if hasattr(time, "CLOCK_BOOTTIME")
+        else time.monotonic()
+    )
 
 
 def open_lock() -> int:

@@ -26,7 +26,9 @@ def worker_loop(address: str) -> Iterator[subprocess.Popen[bytes]]:
     # What a run leaves behind when it is killed goes with the folder.
     with socket_folder() as folder:
         environment = os.environ | SAFE_PATH | {"TMPDIR": folder}
-        loop = subprocess.Popen(program, stdin=subprocess.PIPE, start_new_session=True, env=environment)
+        loop = subprocess.Popen(
+            program, stdin=subprocess.PIPE, start_new_session=True, env=environment
+        )
         try:
             yield loop
         finally:
@@ -39,7 +41,9 @@ def serve(address: str) -> None:
     while True:
         with worker_loop(address) as loop:
             if loop.wait() == CANNOT_LISTEN:
-                raise HostError(f"this machine cannot listen at {address}; give an address of it with a free port")
+                raise HostError(
+                    f"this machine cannot listen at {address}; give an address of it with a free port"
+                )
 
 
 def _run_loop(address: str) -> None:
@@ -54,7 +58,9 @@ def _run_loop(address: str) -> None:
     threading.Thread(target=end_with_parent, daemon=True).start()
     configure(streams=1)
     with quiet_stderr():
-        serving = monarch.actor.start_worker_loop_forever(address=address, ca="trust_all_connections")
+        serving = monarch.actor.start_worker_loop_forever(
+            address=address, ca="trust_all_connections"
+        )
         try:
             # An address that cannot be had is refused at once.
             with contextlib.suppress(TimeoutError):

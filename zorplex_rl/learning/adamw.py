@@ -23,7 +23,8 @@ class AdamW:
     def __init__(self, parameters: Iterable[Tensor], weight_decay: float = 0.0) -> None:
         self.parameters, self.weight_decay = list(parameters), weight_decay
         self.masters = [
-            p if p.dtype == torch.float32 else torch.nn.Parameter(p.detach().float().clone()) for p in self.parameters
+            p if p.dtype == torch.float32 else torch.nn.Parameter(p.detach().float().clone())
+            for p in self.parameters
         ]
         self.state = {
             master: {
@@ -49,7 +50,8 @@ class AdamW:
     def step(self, learning_rate: float) -> None:
         """Change the weights by their gradients, of which none may be missing, and let these go."""
         of_step, means, squares = (
-            [self.state[master][name] for master in self.masters] for name in ("step", "exp_avg", "exp_avg_sq")
+            [self.state[master][name] for master in self.masters]
+            for name in ("step", "exp_avg", "exp_avg_sq")
         )
         adamw(
             self.masters,
@@ -68,7 +70,9 @@ class AdamW:
         state = {}
         for i, master in enumerate(self.masters):
             state[f"masters.{i}"] = master.detach()
-            state |= {f"optimizer.state.{i}.{name}": value for name, value in self.state[master].items()}
+            state |= {
+                f"optimizer.state.{i}.{name}": value for name, value in self.state[master].items()
+            }
         return state
 
     @torch.no_grad()

@@ -38,7 +38,12 @@ def group_relative(rewards: Sequence[Sequence[float]], epsilon: float = 1e-4) ->
     found = []
     for group in rewards:
         mean, deviation = fmean(group), pstdev(group)
-        found.append([(reward - mean) / (deviation + epsilon) if deviation > NOISE else 0.0 for reward in group])
+        found.append(
+            [
+                (reward - mean) / (deviation + epsilon) if deviation > NOISE else 0.0
+                for reward in group
+            ]
+        )
     return found
 
 

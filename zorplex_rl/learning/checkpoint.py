@@ -37,7 +37,9 @@ def save_learner(learner: "Learner | ShardedLearner", folder: Path) -> None:
         return
     with storing("the checkpoint"):
         folder.mkdir(parents=True, exist_ok=True)
-        write_tensors(state | {RANDOM_STATE: torch.get_rng_state()}, folder / FILE, base_of(learner))
+        write_tensors(
+            state | {RANDOM_STATE: torch.get_rng_state()}, folder / FILE, base_of(learner)
+        )
 
 
 def load_learner(learner: "Learner | ShardedLearner", folder: Path) -> None:
@@ -69,7 +71,11 @@ def write_tensors(tensors: Mapping[str, Tensor], file: Path, base: str = "") -> 
     end = 0
     for name, tensor in tensors.items():
         place = [end, end := end + tensor.nbytes]
-        header[name] = {"dtype": TYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": place}
+        header[name] = {
+            "dtype": TYPES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": place,
+        }
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     with file.open("wb") as out:

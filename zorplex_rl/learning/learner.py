@@ -35,7 +35,12 @@ from zorplex_rl.learning.losses import (
     second_moment_bound,
     wanted_squares,
 )
-from zorplex_rl.learning.ratios import Diagnostics, effective_sample_size, episode_log_ratios, mismatch
+from zorplex_rl.learning.ratios import (
+    Diagnostics,
+    effective_sample_size,
+    episode_log_ratios,
+    mismatch,
+)
 from zorplex_rl.policy.decoder import project, states_of
 from zorplex_rl.policy.load import Policy
 from zorplex_rl.policy.lora import adapted_layers, as_it_began
@@ -63,7 +68,9 @@ class Trainable(Protocol):
     def run(self, function: Callable[..., Any], *args: Any) -> Any:
         """Return ``function(*args)``, which uses the model."""
 
-    def of_all_ranks(self, totals: Diagnostics, tensors: list[Tensor]) -> tuple[Diagnostics, list[Tensor]]:
+    def of_all_ranks(
+        self, totals: Diagnostics, tensors: list[Tensor]
+    ) -> tuple[Diagnostics, list[Tensor]]:
         """Return the sums of all ranks' ``totals``, and all their ``tensors`` in a row."""
 
 
@@ -74,7 +81,11 @@ class Learner:
     part = (0, 1)
 
     def __init__(
-        self, policy: Policy, config: LearnerConfig = Config.learner, decay_steps: int = 0, temperature: float = 1.0
+        self,
+        policy: Policy,
+        config: LearnerConfig = Config.learner,
+        decay_steps: int = 0,
+        temperature: float = 1.0,
     ) -> None:
         self.policy = policy
         self.config = config
@@ -100,7 +111,9 @@ class Learner:
     def run(self, function: Callable[..., Any], *args: Any) -> Any:
         return function(*args)
 
-    def of_all_ranks(self, totals: Diagnostics, tensors: list[Tensor]) -> tuple[Diagnostics, list[Tensor]]:
+    def of_all_ranks(
+        self, totals: Diagnostics, tensors: list[Tensor]
+    ) -> tuple[Diagnostics, list[Tensor]]:
         return totals, tensors
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -122,15 +135,21 @@ def take_step(
 ) -> Diagnostics:
     """Take one step of ``learner``: see ``Learner.step``."""
     config = learner.config
-    credit: Advantages = by_prefix(episodes, advantages) if config.credit == "prefix" else advantages
+    credit: Advantages = (
+        by_prefix(episodes, advantages) if config.credit == "prefix" else advantages
+    )
     device = learner.policy.model.device
-    batches = collate(episodes, credit, config.token_budget, reference_logprobs, device, learner.part)
+    batches = collate(
+        episodes, credit, config.token_budget, reference_logprobs, device, learner.part
+    )
     tokens = float(sum(sum(episode.sampled) for episode in episodes))
     metrics: Diagnostics = {}
     proximal: list[Tensor] | None = None
     for _ in range(config.updates_per_batch):
         gradients = add_gradients(learner, batches, tokens, proximal)
-        totals, compared = learner.of_all_ranks(gradients.totals, compared_tokens(batches, gradients.logps))
+        totals, compared = learner.of_all_ranks(
+            gradients.totals, compared_tokens(batches, gradients.logps)
+        )
         norm = update(learner, totals["loss"])
         if proximal is None:
             proximal = gradients.logps
@@ -175,7 +194,10 @@ class Gradients:
 
 
 def add_gradients(
-    learner: Trainable, batches: Sequence[MicroBatch], tokens: float, proximal: Sequence[Tensor] | None = None
+    learner: Trainable,
+    batches: Sequence[MicroBatch],
+    tokens: float,
+    proximal: Sequence[Tensor] | None = None,
 ) -> Gradients:
     """Add up the gradients of ``batches``, in which ``tokens`` tokens were sampled. ``proximal`` is
     log π in the step's first update; None in that update."""
@@ -196,7 +218,9 @@ def add_gradients(
         if kl_coefficient > 0 and is_adapted:
             # The starting policy is the same model as it began.
             with torch.no_grad(), as_it_began(learner.policy.model):
-                reference, _ = learner.run(token_logprobs, learner.policy, batch, learner.temperature)
+                reference, _ = learner.run(
+                    token_logprobs, learner.policy, batch, learner.temperature
+                )
         given = LossInputs(
             logp=logp,
             behaviour_logp=batch.behaviour_logp,
@@ -241,7 +265,9 @@ def compared_tokens(batches: Sequence[MicroBatch], logps: Sequence[Tensor]) -> l
     return [torch.cat([tensor.flatten() for tensor in part]) for part in parts]
 
 
-def divergence(logp: Tensor, behaviour_logp: Tensor, mask: Tensor, of_episodes: Tensor) -> Diagnostics:
+def divergence(
+    logp: Tensor, behaviour_logp: Tensor, mask: Tensor, of_episodes: Tensor
+) -> Diagnostics:
     """Return how far the policy is from the one that sampled, from what ``compared_tokens`` returned."""
     # Relative to the largest one: far from μ, the ratios of all episodes would be rounded to 0.
     size = effective_sample_size((of_episodes - of_episodes.max()).exp())
@@ -267,7 +293,9 @@ def expect_finite(what: str, value: float, step: int) -> None:
         raise TrainingDiverged(f"the {what} of step {step} is {value}")
 
 
-def token_logprobs(policy: Policy, batch: MicroBatch, temperature: float = 1.0) -> tuple[Tensor, Tensor]:
+def token_logprobs(
+    policy: Policy, batch: MicroBatch, temperature: float = 1.0
+) -> tuple[Tensor, Tensor]:
     """Return log π and entropy (no gradient) of sampled tokens [B, T]; 0 where ``mask`` is. The
     logits, the largest tensor of a step, are computed once for each distinct beginning."""
     is_sampled = batch.mask.bool()
@@ -310,7 +338,9 @@ def describe(episodes: Sequence[Episode], version: int) -> Diagnostics:
         "episodes": len(episodes),
         "lag_mean": fmean(ages),
         "lag_max": max(ages),
-        "mixed_version_share": fmean(episode.first_version != episode.last_version for episode in episodes),
+        "mixed_version_share": fmean(
+            episode.first_version != episode.last_version for episode in episodes
+        ),
         "response_tokens": fmean(len(e.token_ids) for e in episodes),
         "tool_calls": fmean(e.tool_calls for e in episodes),
     }

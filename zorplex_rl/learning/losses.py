@@ -149,7 +149,10 @@ def policy_loss(row: Loss, given: LossInputs) -> tuple[Tensor, Diagnostics]:
     if row.weighted in ("w log π", "w r"):
         shares["truncated_fraction"] = is_truncated
     loss = token_mean(-objective, given.mask, given.tokens)
-    diagnostics = {name: token_mean(where.float(), given.mask, given.tokens).item() for name, where in shares.items()}
+    diagnostics = {
+        name: token_mean(where.float(), given.mask, given.tokens).item()
+        for name, where in shares.items()
+    }
     return loss, diagnostics
 
 
@@ -194,7 +197,11 @@ def outside(row: Loss, given: LossInputs, ratio: Tensor) -> tuple[Tensor, Tensor
 def weight_of(row: Loss, given: LossInputs) -> tuple[Tensor, Tensor]:
     """Return w = π₀/μ [B, T] within its bound, a constant, and where the bound has changed it."""
     weight = (given.recent_logp - given.behaviour_logp).exp()
-    bounded = weight.clamp(row.low, row.high) if row.bound == "weight" else weight.clamp(max=row.truncation)
+    bounded = (
+        weight.clamp(row.low, row.high)
+        if row.bound == "weight"
+        else weight.clamp(max=row.truncation)
+    )
     return bounded, bounded != weight
 
 
@@ -237,7 +244,9 @@ def second_moment_bound(squares: Tensor, second_moment: float) -> float:
     return ((stays[-1] if len(stays) else 0.0) + first_that_goes).item() / 2
 
 
-def kl_penalty(logp: Tensor, reference_logp: Tensor, mask: Tensor, tokens: float | None = None) -> Tensor:
+def kl_penalty(
+    logp: Tensor, reference_logp: Tensor, mask: Tensor, tokens: float | None = None
+) -> Tensor:
     """Return the k3 estimate of KL(π ‖ reference): e^{−δ} − 1 + δ, δ = log π − log reference
     (Schulman 2020, "Approximating KL divergence"). On fresh data its gradient is that of this KL.
 

@@ -69,9 +69,13 @@ class ReplayBuffer:
         self.counters = Counters()
         self._next_group = 0
         self._again: deque[int] = deque()
-        self._generating: dict[int, int] = {}  # group → version of the weights that it was started with
+        self._generating: dict[
+            int, int
+        ] = {}  # group → version of the weights that it was started with
         self._ready: dict[int, int] = {}  # group → version of its oldest token
-        self._taken: deque[tuple[int, list[int]]] = deque()  # (version, groups) of steps that may not be done yet
+        self._taken: deque[tuple[int, list[int]]] = (
+            deque()
+        )  # (version, groups) of steps that may not be done yet
 
     @property
     def finished(self) -> bool:
@@ -170,7 +174,9 @@ class ReplayBuffer:
         """Return whether steps of ``groups_per_step`` groups at ``version``, ``version`` + 1, … can
         train on groups of the versions ``started``, the oldest first, within ``max_lag``."""
         oldest_of_steps = sorted(started)[:: self.groups_per_step]
-        return all(oldest + self.max_lag >= version + step for step, oldest in enumerate(oldest_of_steps))
+        return all(
+            oldest + self.max_lag >= version + step for step, oldest in enumerate(oldest_of_steps)
+        )
 
     def _drop_stale(self) -> None:
         for number, version in list(self._ready.items()):

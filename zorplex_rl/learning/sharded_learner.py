@@ -37,7 +37,12 @@ class ShardedLearner:
     Each method is that of ``Learner``."""
 
     def __init__(
-        self, policy: Policy, mesh: DeviceMesh, config: LearnerConfig, decay_steps: int = 0, temperature: float = 1.0
+        self,
+        policy: Policy,
+        mesh: DeviceMesh,
+        config: LearnerConfig,
+        decay_steps: int = 0,
+        temperature: float = 1.0,
     ) -> None:
         self.policy = policy
         self.mesh = mesh
@@ -64,12 +69,18 @@ class ShardedLearner:
     def run(self, function: Callable[..., Any], *args: Any) -> Any:
         return self._gathering(function, *args)
 
-    def of_all_ranks(self, totals: Diagnostics, tensors: list[Tensor]) -> tuple[Diagnostics, list[Tensor]]:
+    def of_all_ranks(
+        self, totals: Diagnostics, tensors: list[Tensor]
+    ) -> tuple[Diagnostics, list[Tensor]]:
         gathered: list[Any] = [None] * self.mesh.size()
         # A batch has some thousand tokens.
-        dist.all_gather_object(gathered, (totals, [tensor.cpu() for tensor in tensors]), self.mesh.get_group())
+        dist.all_gather_object(
+            gathered, (totals, [tensor.cpu() for tensor in tensors]), self.mesh.get_group()
+        )
         sums = {name: sum(part[name] for part, _ in gathered) for name in totals}
-        joined = [torch.cat(of_ranks) for of_ranks in zip(*(parts for _, parts in gathered), strict=True)]
+        joined = [
+            torch.cat(of_ranks) for of_ranks in zip(*(parts for _, parts in gathered), strict=True)
+        ]
         return sums, joined
 
     def state_dict(self) -> dict[str, Tensor] | None:

@@ -24,7 +24,9 @@ class LearningSignal:
 
     def note(self, episodes: Sequence[Episode], advantages: Sequence[float]) -> str | None:
         """Note a step. Returns what is wrong after ``STEPS_WITHOUT_SIGNAL`` such steps, once."""
-        self._steps = 0 if any(abs(advantage) > NOISE for advantage in advantages) else self._steps + 1
+        self._steps = (
+            0 if any(abs(advantage) > NOISE for advantage in advantages) else self._steps + 1
+        )
         if self._steps != STEPS_WITHOUT_SIGNAL:
             return None
         reasons = why_no_reward_varies(episodes)
@@ -35,7 +37,11 @@ def why_no_reward_varies(episodes: Sequence[Episode]) -> str:
     """Return the likeliest reasons why the rewards of scored ``episodes`` are all alike."""
     count = len(episodes)
     outcome, most = Counter(episode.scored.outcome for episode in episodes).most_common(1)[0]
-    reasons = [f"{most / count:.0%} of the {REASONS[outcome]}"] if most >= 0.9 * count and outcome in REASONS else []
+    reasons = (
+        [f"{most / count:.0%} of the {REASONS[outcome]}"]
+        if most >= 0.9 * count and outcome in REASONS
+        else []
+    )
     if not any(e.tool_calls for e in episodes) and any(e.task.min_tool_calls for e in episodes):
         reasons.append(
             f"none of {count} episodes called a tool; perhaps the policy cannot write the names of this task's tools"

@@ -126,7 +126,9 @@ def states_of(model: PreTrainedModel | Model, tree: TokenTree) -> Tensor:
     if isinstance(model, Model):
         return model.base_model(ids, positions, TreeAttention(subtree_end)).last_hidden_state[0]
     mask = ancestors(subtree_end)
-    states = model.base_model(input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False)
+    states = model.base_model(
+        input_ids=ids, attention_mask=mask, position_ids=positions, use_cache=False
+    )
     return states.last_hidden_state[0]
 
 
@@ -153,7 +155,9 @@ def borders(model: PreTrainedModel | Model) -> tuple[int, int]:
     return getattr(model.config, "sliding_window", None) or 0, turn
 
 
-def prefill(model: PreTrainedModel | Model, prompts: Sequence[list[int]]) -> list[tuple[Snapshot, Tensor]]:
+def prefill(
+    model: PreTrainedModel | Model, prompts: Sequence[list[int]]
+) -> list[tuple[Snapshot, Tensor]]:
     """Run ``prompts``. Returns for each its snapshot and the next token's logits [V]."""
     if not isinstance(model, Model):
         return [_prefill_by_forward(model, prompt) for prompt in prompts]
@@ -163,7 +167,10 @@ def prefill(model: PreTrainedModel | Model, prompts: Sequence[list[int]]) -> lis
         attend = TreeAttention(tree.subtree_end[None], keep=True)
         (states,) = model.base_model(tree.ids[None], tree.positions[None], attend).last_hidden_state
         for prompt, tokens in zip(chosen, tree.token_index, strict=True):
-            layers = [torch.stack((keys[0, tokens], values[0, tokens])) for keys, values in attend.kept or ()]
+            layers = [
+                torch.stack((keys[0, tokens], values[0, tokens]))
+                for keys, values in attend.kept or ()
+            ]
             snapshot = torch.stack(layers).transpose(2, 3)
             results[prompt] = snapshot, project(model, states[tokens[-1]])
     return [results[prompt] for prompt in range(len(prompts))]
@@ -205,7 +212,9 @@ class SlotCache:
     def __init__(self, model: PreTrainedModel | Model, slots: int, length: int = 0) -> None:
         config = model.config
         heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-        head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        head_dim = (
+            getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        )
         self._queries_per_key = config.num_attention_heads // heads
         shape = (config.num_hidden_layers, 2, slots, heads, 0, head_dim)
         self.kv = torch.empty(shape, dtype=model.dtype, device=model.device)
@@ -243,7 +252,10 @@ class SlotCache:
             start = len(fed)
             for slot, row in enumerate(tokens):
                 if len(row) == length:
-                    fed += [Fed(slot, token, lengths[slot] + i) for i, token in enumerate(row[1:], start=1)]
+                    fed += [
+                        Fed(slot, token, lengths[slot] + i)
+                        for i, token in enumerate(row[1:], start=1)
+                    ]
                     last[slot] = len(fed) - 1
             results.append((slice(start, len(fed)), length - 1))
         rows, ids, positions = torch.tensor(fed, device=self.kv.device).T.contiguous()
@@ -269,13 +281,21 @@ class SlotCache:
     def _cells(self, rows: Tensor, positions: Tensor) -> Tensor:
         """Return the cells [N · kv_heads] of one layer's keys for tokens of ``rows`` at ``positions`` [N]."""
         heads, length = self.kv.shape[3:5]
-        head_of_row = rows[:, None] * heads + torch.arange(heads, device=rows.device)  # [N, kv_heads]
+        head_of_row = rows[:, None] * heads + torch.arange(
+            heads, device=rows.device
+        )  # [N, kv_heads]
         return (head_of_row * length + positions[:, None]).flatten()
 
-    def _result(self, part: slice, length: int, rows: Tensor, mask: Tensor) -> tuple[slice, Tensor, Tensor]:
+    def _result(
+        self, part: slice, length: int, rows: Tensor, mask: Tensor
+    ) -> tuple[slice, Tensor, Tensor]:
         """Return ``part``, results of ``length`` tokens, with its rows and mask; see ``DecodeStep``."""
         of_heads = mask[part, None].expand(-1, self._queries_per_key, -1)
-        return part, rows[part][::length], of_heads.reshape(-1, 1, length * self._queries_per_key, self.width)
+        return (
+            part,
+            rows[part][::length],
+            of_heads.reshape(-1, 1, length * self._queries_per_key, self.width),
+        )
 
 
 class Decoder:
@@ -323,7 +343,9 @@ def attend_to_slots(q: Tensor, kv: Tensor, step: DecodeStep) -> Tensor:
     keys, values = kv[:, :batch, :, :width]
     # The first token of each row. As in ``attention``, the heads that share keys are queries.
     first = q[:batch].view(batch, keys.shape[1], -1, q.shape[-1])
-    of_first = F.scaled_dot_product_attention(first, keys, values, attn_mask=step.mask).view(q[:batch].shape)
+    of_first = F.scaled_dot_product_attention(first, keys, values, attn_mask=step.mask).view(
+        q[:batch].shape
+    )
     if not step.results:
         return of_first
     mixed = [of_first]
@@ -345,7 +367,9 @@ def _prefill_by_forward(model: PreTrainedModel, prompt: Sequence[int]) -> tuple[
     cache = DynamicCache(config=model.config)
     ids = torch.tensor([[*prompt]], device=model.device)
     logits = model(input_ids=ids, **_cache_arguments(model, cache)).logits
-    snapshot = torch.stack([torch.stack((layer.keys[0], layer.values[0])) for layer in cache.layers])
+    snapshot = torch.stack(
+        [torch.stack((layer.keys[0], layer.values[0])) for layer in cache.layers]
+    )
     return snapshot, logits[0, -1].float()
 
 

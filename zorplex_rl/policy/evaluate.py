@@ -98,7 +98,9 @@ def clustered_interval(
     return exact_interval(effective * (sum(outcomes) / trials), effective, confidence)
 
 
-def exact_interval(successes: float, trials: float, confidence: float = 0.95) -> tuple[float, float]:
+def exact_interval(
+    successes: float, trials: float, confidence: float = 0.95
+) -> tuple[float, float]:
     """Return the interval for *independent* trials, maybe not whole (Clopper, Pearson 1934).
 
     It covers any true share at least as often as ``confidence`` says, within [0, 1].
@@ -106,7 +108,9 @@ def exact_interval(successes: float, trials: float, confidence: float = 0.95) ->
     >>> [round(bound, 3) for bound in exact_interval(0, 100)]
     [0.0, 0.036]
     """
-    from scipy.special import betaincinv  # It takes a while to load, and most notebooks begin without an interval.
+    from scipy.special import (
+        betaincinv,
+    )  # It takes a while to load, and most notebooks begin without an interval.
 
     failures, tail = trials - successes, (1 - confidence) / 2
     low = float(betaincinv(successes, failures + 1, tail)) if successes > 0 else 0.0

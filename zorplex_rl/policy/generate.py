@@ -25,7 +25,12 @@ def generate_with_tools(
 ) -> Episode:
     """Let ``model`` answer ``task`` with tools, greedily at ``temperature`` 0. Returns it scored."""
     model.to(device).eval()
-    policy = Policy(model, tokenizer, getattr(model.config, "name_or_path", "") or "model", end_ids(model, tokenizer))
+    policy = Policy(
+        model,
+        tokenizer,
+        getattr(model.config, "name_or_path", "") or "model",
+        end_ids(model, tokenizer),
+    )
     sampling = Sampling(temperature, max_tokens, max_turns, slots=1)
     (episode,) = rollout(policy, [RolloutRequest(task, seed)], spec.execute, sampling)
     episode.score = score(episode)
@@ -41,4 +46,6 @@ def print_result(episode: Episode) -> None:
             print(f"    tool {turn.result.strip()}")
     found = episode.score or score(episode)
     parts = "  ".join(f"{name} {value:+.1f}" for name, value in found.parts.items())
-    print(f"Outcome   {found.outcome}, answer {found.answer}    reward {found.reward:.2f}  ({parts})")
+    print(
+        f"Outcome   {found.outcome}, answer {found.answer}    reward {found.reward:.2f}  ({parts})"
+    )

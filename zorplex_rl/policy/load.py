@@ -97,7 +97,9 @@ def load_tokenizer(name: str, folder: Path, template_arguments: str = "") -> Fas
     there is none, or no chat template that shows a system prompt and a question."""
     with _refused(name):
         tokenizer = FastTokenizer(folder, template_arguments)
-        prompt = str(tokenizer.apply_chat_template(TRIAL, tokenize=False, add_generation_prompt=True))
+        prompt = str(
+            tokenizer.apply_chat_template(TRIAL, tokenize=False, add_generation_prompt=True)
+        )
         end_of_turn(tokenizer)
         config = read_config(folder)
         rows = (config.get("text_config") or config).get("vocab_size")
@@ -151,12 +153,18 @@ def _find(name: str) -> Path:
         return EMBEDDED_PATH
     if name == smollm2.NAME:
         if not smollm2.cached().is_dir():
-            raise PolicyError(f"policy {name!r} is not on this machine yet; run `zorplex-rl policy get {name}`")
+            raise PolicyError(
+                f"policy {name!r} is not on this machine yet; run `zorplex-rl policy get {name}`"
+            )
         return smollm2.cached()
     path = Path(name).expanduser()
     if path.exists():
         adapter = adapter_folder(name)
-        return _find(read_json(adapter / ADAPTER_CONFIG)["base_model_name_or_path"]) if adapter else path
+        return (
+            _find(read_json(adapter / ADAPTER_CONFIG)["base_model_name_or_path"])
+            if adapter
+            else path
+        )
     if name.count("/") != 1 or name.startswith((".", "/", "~")):
         raise PolicyError(
             f"policy {name!r} does not exist; give {EMBEDDED!r}, a folder or a hub id like 'Qwen/Qwen2.5-0.5B-Instruct'"
@@ -191,7 +199,9 @@ def _load_ours(folder: Path, dtype: torch.dtype) -> Model:
 
     from zorplex_rl.policy.model import Model
 
-    settings = read_config(folder) | dict.fromkeys(("dtype", "torch_dtype"), str(dtype).split(".")[1])
+    settings = read_config(folder) | dict.fromkeys(
+        ("dtype", "torch_dtype"), str(dtype).split(".")[1]
+    )
     with torch.device("meta"):
         model = Model(SimpleNamespace(**settings), SimpleNamespace(**read_generation(folder)))
     known = model.state_dict()
@@ -206,7 +216,9 @@ def _load_ours(folder: Path, dtype: torch.dtype) -> Model:
         weights = {EMBEDDINGS: weights.get(OUTPUT), OUTPUT: weights.get(EMBEDDINGS)} | weights
         table, output = weights[EMBEDDINGS], weights[OUTPUT]
         # Layers that differ in the file are two, whatever the settings say.
-        model.config.tie_word_embeddings = model.model.tied = table is output or torch.equal(table, output)
+        model.config.tie_word_embeddings = model.model.tied = table is output or torch.equal(
+            table, output
+        )
     model.load_state_dict(weights, assign=True)
     model.tie()
     return model
@@ -226,17 +238,27 @@ def _load_with_transformers(folder: Path, dtype: torch.dtype) -> PreTrainedModel
         for file in (*weight_files(folder), folder / INDEX, folder / "generation_config.json"):
             (seen / file.name).symlink_to(file.resolve())
         model, found = AutoModelForCausalLM.from_pretrained(
-            seen, dtype=dtype, use_safetensors=True, trust_remote_code=False, output_loading_info=True
+            seen,
+            dtype=dtype,
+            use_safetensors=True,
+            trust_remote_code=False,
+            output_loading_info=True,
         )
     if missing := sorted(found["missing_keys"]):
         raise ValueError(f"it lacks weights, {missing[0]!r} first")
     return model
 
 
-def load_policy_of(config: Config, device: str | torch.device = "cpu", dtype: str | None = None) -> Policy:
+def load_policy_of(
+    config: Config, device: str | torch.device = "cpu", dtype: str | None = None
+) -> Policy:
     """Load the policy of a run of ``config``, in its number type or in ``dtype``."""
     return load_policy(
-        config.policy, device, dtype or config.dtype, config.template_arguments, lora_rank=config.lora_rank
+        config.policy,
+        device,
+        dtype or config.dtype,
+        config.template_arguments,
+        lora_rank=config.lora_rank,
     )
 
 
@@ -252,7 +274,9 @@ def add_adapter(model: PreTrainedModel | Model, name: str, folder: Path, rank: i
         return
     settings = read_json(adapter / ADAPTER_CONFIG)
     if rank not in (0, settings["r"]):
-        raise ValueError(f"its adapter has rank {settings['r']}; give --lora-rank {settings['r']}, or 0 to merge it")
+        raise ValueError(
+            f"its adapter has rank {settings['r']}; give --lora-rank {settings['r']}, or 0 to merge it"
+        )
     load_adapter(model, adapter, settings, digest_of(folder))
     if rank == 0:
         merge(model)
@@ -263,7 +287,9 @@ def end_ids(model: PreTrainedModel | Model, tokenizer: Tokenizer) -> tuple[int, 
     chat template."""
     configured = getattr(model.generation_config, "eos_token_id", None)
     ids = configured if isinstance(configured, list) else [configured]
-    return tuple(sorted({i for i in (*ids, tokenizer.eos_token_id, end_of_turn(tokenizer)) if i is not None}))
+    return tuple(
+        sorted({i for i in (*ids, tokenizer.eos_token_id, end_of_turn(tokenizer)) if i is not None})
+    )
 
 
 def weight_bytes(folder: Path) -> int:

@@ -81,7 +81,9 @@ def adapt(model: nn.Module, rank: int) -> None:
 
 def adapted_layers(model: nn.Module) -> dict[str, AdaptedLinear]:
     """Return the adapted layers of ``model`` by name; none if it is not adapted."""
-    return {name: layer for name, layer in model.named_modules() if isinstance(layer, AdaptedLinear)}
+    return {
+        name: layer for name, layer in model.named_modules() if isinstance(layer, AdaptedLinear)
+    }
 
 
 def merged_weights(model: nn.Module) -> dict[str, Tensor]:
@@ -92,7 +94,9 @@ def merged_weights(model: nn.Module) -> dict[str, Tensor]:
         layer, _, kind = name.rpartition(".")
         if kind in ("lora_a", "lora_b"):
             continue
-        weights[name] = layers[layer].merged() if kind == "weight" and layer in layers else value.detach()
+        weights[name] = (
+            layers[layer].merged() if kind == "weight" and layer in layers else value.detach()
+        )
     return weights
 
 
@@ -100,7 +104,9 @@ def merge(model: nn.Module) -> None:
     """Replace the adapted layers of ``model`` by plain ones that compute the same. All weights can be
     trained then."""
     for name, layer in adapted_layers(model).items():
-        plain = nn.Linear(layer.in_features, layer.out_features, layer.bias is not None, device="meta")
+        plain = nn.Linear(
+            layer.in_features, layer.out_features, layer.bias is not None, device="meta"
+        )
         plain.weight = nn.Parameter(layer.merged())
         plain.bias = layer.bias
         parent, _, own = name.rpartition(".")
@@ -172,8 +178,12 @@ def load_adapter(model: nn.Module, folder: Path, settings: dict[str, Any], diges
         for own, written in ((layer.lora_a, "lora_A"), (layer.lora_b, "lora_B")):
             tensor = tensors.pop(f"{PREFIX}{name}.{written}.weight", own)
             if tensor.shape != own.shape:
-                raise ValueError(f"its adapter has {written} of {name!r} of shape {tuple(tensor.shape)}")
+                raise ValueError(
+                    f"its adapter has {written} of {name!r} of shape {tuple(tensor.shape)}"
+                )
             own.copy_(tensor)
         layer.start = layer.lora_a.clone(), layer.lora_b.clone()
     if tensors:
-        raise ValueError(f"its adapter has {next(iter(tensors))!r}, and this model has no such layer")
+        raise ValueError(
+            f"its adapter has {next(iter(tensors))!r}, and this model has no such layer"
+        )

@@ -128,7 +128,13 @@ def linear(x: Tensor, layer: Any) -> Tensor:
 
 def product_of(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Return x · weightᵀ + bias, by whichever library is faster."""
-    if weight.numel() < LARGE or not ONEDNN or torch.is_grad_enabled() or not x.is_cpu or x.dtype != torch.float32:
+    if (
+        weight.numel() < LARGE
+        or not ONEDNN
+        or torch.is_grad_enabled()
+        or not x.is_cpu
+        or x.dtype != torch.float32
+    ):
         return F.linear(x, weight, bias)
     return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
 
@@ -146,7 +152,9 @@ class Attention(nn.Module):
         self.q_proj = nn.Linear(size, heads * self.head_dim, biased)
         self.k_proj = nn.Linear(size, kv_heads * self.head_dim, biased)
         self.v_proj = nn.Linear(size, kv_heads * self.head_dim, biased)
-        self.o_proj = nn.Linear(heads * self.head_dim, size, biased and config.model_type != "qwen2")
+        self.o_proj = nn.Linear(
+            heads * self.head_dim, size, biased and config.model_type != "qwen2"
+        )
         self.normed = config.model_type == "qwen3"
         if self.normed:
             self.q_norm = nn.RMSNorm(self.head_dim, config.rms_norm_eps)
@@ -211,7 +219,10 @@ class Layer(nn.Module):
 def frequencies(config: SimpleNamespace) -> Tensor:
     """Return the angle [head_dim / 2] by which each pair turns from one position to the next (RoPE,
     Su et al. 2021; "llama3": long waves are stretched, Llama 3.1's ``config.json``)."""
-    rope, pairs = config.rope_parameters, torch.arange(0, config.head_dim, 2, dtype=torch.float, device="cpu")
+    rope, pairs = (
+        config.rope_parameters,
+        torch.arange(0, config.head_dim, 2, dtype=torch.float, device="cpu"),
+    )
     angles = 1.0 / rope["rope_theta"] ** (pairs / config.head_dim)
     if rope["rope_type"] == "linear":
         return angles / rope["factor"]
@@ -237,7 +248,9 @@ class Backbone(nn.Module):
         self._cos = self._sin = torch.empty(0)
         self.tied = config.tie_word_embeddings
 
-    def forward(self, input_ids: Tensor, positions: Tensor | None = None, attend: Attend | None = None) -> States:
+    def forward(
+        self, input_ids: Tensor, positions: Tensor | None = None, attend: Attend | None = None
+    ) -> States:
         """Run ``input_ids`` [B, T] at ``positions`` [B, T]: by default rows of text from their
         beginning, whose padding is on the right, where no token sees it. Both may be [N], one token
         for each row, if ``attend`` takes them so."""
@@ -253,12 +266,18 @@ class Backbone(nn.Module):
     def _rotation(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Return cosines and sines [B, T, 1, head_dim], half of the sines negated, from a table."""
         weight, needed = self.embed_tokens.weight, int(positions.max()) + 1
-        if len(self._cos) < needed or self._cos.dtype != weight.dtype or self._cos.device != weight.device:
+        if (
+            len(self._cos) < needed
+            or self._cos.dtype != weight.dtype
+            or self._cos.device != weight.device
+        ):
             # Sampling makes tensors that training cannot use.
             with torch.inference_mode(False), torch.no_grad():
                 rounded = -(-needed // 256) * 256
                 places = torch.arange(rounded, device=weight.device, dtype=torch.float)
-                angles = places[:, None, None] * self.inv_freq.to(weight.device)  # [positions, 1, head_dim / 2]
+                angles = places[:, None, None] * self.inv_freq.to(
+                    weight.device
+                )  # [positions, 1, head_dim / 2]
                 self._cos = torch.cat((angles, angles), -1).cos().to(weight.dtype)
                 self._sin = torch.cat((-angles, angles), -1).sin().to(weight.dtype)
         return self._cos[positions], self._sin[positions]
@@ -291,9 +310,13 @@ class Model(nn.Module):
         if self.config.tie_word_embeddings:
             self.lm_head.weight = self.model.embed_tokens.weight
 
-    def forward(self, input_ids: Tensor, positions: Tensor | None = None, attend: Attend | None = None) -> Logits:
+    def forward(
+        self, input_ids: Tensor, positions: Tensor | None = None, attend: Attend | None = None
+    ) -> Logits:
         """Return the logits after each token; arguments as those of ``Backbone``."""
-        return Logits(linear(self.model(input_ids, positions, attend).last_hidden_state, self.lm_head))
+        return Logits(
+            linear(self.model(input_ids, positions, attend).last_hidden_state, self.lm_head)
+        )
 
     @property
     def base_model(self) -> Backbone:
@@ -323,7 +346,10 @@ class Model(nn.Module):
         from safetensors.torch import save_file
 
         folder.mkdir(parents=True, exist_ok=True)
-        for name, settings in (("config", self.config), ("generation_config", self.generation_config)):
+        for name, settings in (
+            ("config", self.config),
+            ("generation_config", self.generation_config),
+        ):
             text = json.dumps(vars(settings), indent=2, sort_keys=True)
             (folder / f"{name}.json").write_text(text + "\n", encoding="utf-8")
         weights = {name: value.contiguous() for name, value in state_dict.items()}

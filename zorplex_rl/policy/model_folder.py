@@ -20,7 +20,13 @@ FAMILY = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qw
 """Kinds of model that ``model.py`` computes, with transformers' names."""
 INDEX = "model.safetensors.index.json"
 ADAPTER_CONFIG = "adapter_config.json"
-SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
+SIZES = (
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "vocab_size",
+)
 
 
 def missing_file(folder: Path, *names: str) -> str:
@@ -33,7 +39,9 @@ def missing_file(folder: Path, *names: str) -> str:
 def adapter_folder(name: str) -> Path | None:
     """Return the folder ``name`` if it has an adapter and no model."""
     folder = Path(name).expanduser()
-    has_only_adapter = (folder / ADAPTER_CONFIG).is_file() and not (folder / "config.json").is_file()
+    has_only_adapter = (folder / ADAPTER_CONFIG).is_file() and not (
+        folder / "config.json"
+    ).is_file()
     return folder if has_only_adapter else None
 
 
@@ -96,7 +104,11 @@ def read_config(folder: Path) -> dict[str, Any]:
 def read_generation(folder: Path) -> dict[str, Any]:
     """Return the settings in ``generation_config.json`` or, without that file, which ids end a text."""
     file = folder / "generation_config.json"
-    return read_json(file) if file.is_file() else {"eos_token_id": read_config(folder).get("eos_token_id")}
+    return (
+        read_json(file)
+        if file.is_file()
+        else {"eos_token_id": read_config(folder).get("eos_token_id")}
+    )
 
 
 def filled(config: dict[str, Any]) -> dict[str, Any]:
@@ -111,7 +123,9 @@ def filled(config: dict[str, Any]) -> dict[str, Any]:
         "mlp_bias": False,
         "tie_word_embeddings": False,
     }
-    given = {name: value for name, value in config.items() if value is not None or name not in defaults}
+    given = {
+        name: value for name, value in config.items() if value is not None or name not in defaults
+    }
     return defaults | given | {"rope_parameters": rope_of(config), "sliding_window": None}
 
 

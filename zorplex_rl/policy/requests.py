@@ -60,7 +60,9 @@ class RolloutRequest:
     """The number of the group that it belongs to."""
 
 
-def group_requests(tasks: Iterable[tuple[int, Task]], group_size: int, run_seed: int) -> list[RolloutRequest]:
+def group_requests(
+    tasks: Iterable[tuple[int, Task]], group_size: int, run_seed: int
+) -> list[RolloutRequest]:
     """Return the requests for ``group_size`` episodes of each (group number, task). An episode's
     draws are the same whenever its group is generated again."""
     return [

@@ -62,7 +62,11 @@ class RolloutEngine:
     Between two steps the model's weights may change: set ``version`` then."""
 
     def __init__(
-        self, policy: Policy, execute: Execute, sampling: Sampling = Sampling(), environment: Environment = ZORPLEX
+        self,
+        policy: Policy,
+        execute: Execute,
+        sampling: Sampling = Sampling(),
+        environment: Environment = ZORPLEX,
     ) -> None:
         self.policy = policy
         self.sampling = sampling
@@ -77,7 +81,9 @@ class RolloutEngine:
         self._cache = SlotCache(policy.model, sampling.slots)
         self._tickets = count()
         self._waiting: deque[tuple[int, RolloutRequest, Prompt]] = deque()
-        self._branches: list[list[PartialEpisode]] = []  # active rows; those at index i are in slot i of the cache
+        self._branches: list[
+            list[PartialEpisode]
+        ] = []  # active rows; those at index i are in slot i of the cache
         self._parked: list[PartialEpisode] = []
 
     @property
@@ -144,7 +150,9 @@ class RolloutEngine:
         return finished
 
     def run(
-        self, requests: Iterable[RolloutRequest], on_episode: Callable[[Episode], None] = lambda episode: None
+        self,
+        requests: Iterable[RolloutRequest],
+        on_episode: Callable[[Episode], None] = lambda episode: None,
     ) -> list[Episode]:
         """Submit ``requests``, step until all are done. Returns their episodes in this order. Calls
         ``on_episode`` as each one ends."""
@@ -261,7 +269,9 @@ class RolloutEngine:
         if all(prompt.version == self.version for prompt in prompts):
             return
         ahead = (prompt for _, _, prompt in islice(self._waiting, self.sampling.slots))
-        new = [prompt for prompt in dict.fromkeys((*prompts, *ahead)) if prompt.version != self.version]
+        new = [
+            prompt for prompt in dict.fromkeys((*prompts, *ahead)) if prompt.version != self.version
+        ]
         for prompt in new:
             prompt.ids = encode_prompt(self.policy.tokenizer, prompt.task)
         self._check_length(new)
@@ -281,7 +291,10 @@ class RolloutEngine:
         finished = [(row.ticket, self._tool_loop.end(row)) for row in ended]
         if ended:
             for slot in reversed(range(len(self._branches))):
-                self._keep(slot, [row for row in self._branches[slot] if not self._tool_loop.has_ended(row)])
+                self._keep(
+                    slot,
+                    [row for row in self._branches[slot] if not self._tool_loop.has_ended(row)],
+                )
         return finished
 
     def _fork(self) -> None:
@@ -323,7 +336,9 @@ class RolloutEngine:
         for rows, tokens in zip(branches, drawn, strict=True):
             for row, (token, logprob) in zip(rows, tokens, strict=True):
                 if not math.isfinite(logprob):
-                    raise TrainingDiverged(f"the weights of version {row.version} give logits that are not finite")
+                    raise TrainingDiverged(
+                        f"the weights of version {row.version} give logits that are not finite"
+                    )
                 row.drawn = (token, logprob)
 
     def _enter(self, rows: list[PartialEpisode], snapshot: Snapshot) -> None:
@@ -341,7 +356,9 @@ class RolloutEngine:
                 self._branches[slot] = last
 
 
-def draw(logits: torch.Tensor, temperature: float, uniform: Sequence[Sequence[float]]) -> list[list[tuple[int, float]]]:
+def draw(
+    logits: torch.Tensor, temperature: float, uniform: Sequence[Sequence[float]]
+) -> list[list[tuple[int, float]]]:
     """Draw a token from each row of ``logits`` [B, V] for each number in [0, 1) of its ``uniform``. Returns
     each row's, with their log-probabilities, which are not finite where the logits are not."""
     most = max(len(draws) for draws in uniform)
@@ -359,7 +376,9 @@ def draw(logits: torch.Tensor, temperature: float, uniform: Sequence[Sequence[fl
         # With NaN there is no such token, only an index beyond the vocabulary.
         tokens.clamp_(max=logprobs.shape[1] - 1)
     drawn = []
-    for ids, values, draws in zip(tokens.tolist(), logprobs.gather(1, tokens).tolist(), uniform, strict=True):
+    for ids, values, draws in zip(
+        tokens.tolist(), logprobs.gather(1, tokens).tolist(), uniform, strict=True
+    ):
         drawn.append(list(zip(ids, values, strict=True))[: len(draws)])
     return drawn
 
@@ -443,7 +462,11 @@ class RolloutStream:
                     await self._wake.wait()
         except BaseException as error:
             # Whatever it is, all callers must hear of it. A cancellation is only this task's.
-            cause = error if isinstance(error, Exception) else RuntimeError(f"sampling was ended by {error!r}")
+            cause = (
+                error
+                if isinstance(error, Exception)
+                else RuntimeError(f"sampling was ended by {error!r}")
+            )
             self._fail_all(cause)
 
     def _submit_arrived(self) -> None:

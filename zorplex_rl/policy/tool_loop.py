@@ -67,7 +67,11 @@ class ToolLoop:
     ``environment`` names the tools and finds the answer; ``execute`` runs a tool."""
 
     def __init__(
-        self, policy: "Policy", execute: Execute, sampling: Sampling, environment: Environment = ZORPLEX
+        self,
+        policy: "Policy",
+        execute: Execute,
+        sampling: Sampling,
+        environment: Environment = ZORPLEX,
     ) -> None:
         self._policy = policy
         self._execute = execute
@@ -75,7 +79,11 @@ class ToolLoop:
         self._tools, self._find_answer = environment.tools, environment.find_answer
         # The tokens after which the text is read: with "]", a line break or its end.
         vocabulary = policy.tokenizer.get_vocab().items()
-        marks = [i for entry, i in vocabulary if any(mark in entry for mark in ("]", "\n", "Ċ", "<0x0A>"))]
+        marks = [
+            i
+            for entry, i in vocabulary
+            if any(mark in entry for mark in ("]", "\n", "Ċ", "<0x0A>"))
+        ]
         self._marks = {*marks, *policy.eos_ids}
 
     def extend(self, row: PartialEpisode, token: int, logprob: float) -> Finish | None:
@@ -133,7 +141,9 @@ class ToolLoop:
     def _end_turn(self, row: PartialEpisode, call: ToolCall | None) -> None:
         ids, end = row.episode.token_ids, len(row.episode.token_ids)
         text = self._text(ids[row.turn_start : end])
-        row.episode.turns.append(Turn(text, row.turn_start, end, str(call) if call else None, None, row.version))
+        row.episode.turns.append(
+            Turn(text, row.turn_start, end, str(call) if call else None, None, row.version)
+        )
         row.turn_start = end
 
     def _feed(self, row: PartialEpisode, result: str) -> None:

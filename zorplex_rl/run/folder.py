@@ -131,7 +131,11 @@ class RunFolder:
         """Write the settings with which the run goes on. A user's task and its data are kept beside them
         for people; nothing runs from here."""
         source = EnvironmentSource.of(config)
-        texts = {"config.json": config.to_json(), "task.py": source.code, "task_data.txt": source.data}
+        texts = {
+            "config.json": config.to_json(),
+            "task.py": source.code,
+            "task_data.txt": source.data,
+        }
         with self._writing():
             for name, text in texts.items():
                 if text:
@@ -250,7 +254,9 @@ class RunFolder:
             verify(newest)
         except CheckpointError as error:
             problem = f"the checkpoint {str(newest)!r} is broken: {error}"
-            raise CheckpointError(f"{problem}; remove it to continue from the one before") from error
+            raise CheckpointError(
+                f"{problem}; remove it to continue from the one before"
+            ) from error
         return newest
 
     @staticmethod
@@ -286,7 +292,9 @@ def read_rows(file: Path) -> list[dict[str, Any]]:
         except ValueError as error:
             if number < len(lines):
                 advice = "bring the file back from a copy, or remove the line"
-                raise ConfigError(f"line {number} of {str(file)!r} is no longer what was written; {advice}") from error
+                raise ConfigError(
+                    f"line {number} of {str(file)!r} is no longer what was written; {advice}"
+                ) from error
     return rows
 
 
@@ -336,7 +344,9 @@ def storing(what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise StorageError(f"{what} cannot be written any more ({error.strerror or error})") from error
+        raise StorageError(
+            f"{what} cannot be written any more ({error.strerror or error})"
+        ) from error
 
 
 def sync(path: Path) -> None:

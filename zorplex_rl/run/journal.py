@@ -74,7 +74,8 @@ class Sitting:
     def histories(self) -> dict[str, list[EngineEvent]]:
         """The events of each generator, in order: answers that bring them may overtake each other."""
         return {
-            name: [event for before in sorted(parts) for event in parts[before]] for name, parts in self.told.items()
+            name: [event for before in sorted(parts) for event in parts[before]]
+            for name, parts in self.told.items()
         }
 
 
@@ -83,7 +84,11 @@ def machine() -> dict[str, str]:
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text().splitlines() if cpuinfo.is_file() else []
     models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return {"torch": version("torch"), "processor": models[0] if models else platform.machine(), "system": sys.platform}
+    return {
+        "torch": version("torch"),
+        "processor": models[0] if models else platform.machine(),
+        "system": sys.platform,
+    }
 
 
 def sitting_row(step: int, steps: int) -> dict[str, Any]:
@@ -122,7 +127,9 @@ def read_journal(file: Path) -> list[Sitting]:
         match row["event"]:
             case "sitting":
                 for sitting in sittings:
-                    sitting.batches = {step: b for step, b in sitting.batches.items() if step <= row["step"]}
+                    sitting.batches = {
+                        step: b for step, b in sitting.batches.items() if step <= row["step"]
+                    }
                 sittings.append(Sitting(row["steps"], {name: row[name] for name in machine()}))
             case "told":
                 parts = sittings[-1].told.setdefault(row["generator"], {})
@@ -131,13 +138,20 @@ def read_journal(file: Path) -> list[Sitting]:
                 sittings[-1].batches[row["step"]] = _batch(row)
     trained = [sitting for sitting in sittings if sitting.batches]
     if not trained:
-        raise ConfigError(f"the journal in {str(file.parent)!r} has no training step; let the run train first")
+        raise ConfigError(
+            f"the journal in {str(file.parent)!r} has no training step; let the run train first"
+        )
     return trained
 
 
 def _batch(row: dict[str, Any]) -> WrittenBatch:
-    columns = _decode("i", row["tokens"], row["lengths"]), _decode("f", row["logprobs"], row["lengths"])
-    turns = [[(start, end, version) for start, end, version in of_episode] for of_episode in row["turns"]]
+    columns = (
+        _decode("i", row["tokens"], row["lengths"]),
+        _decode("f", row["logprobs"], row["lengths"]),
+    )
+    turns = [
+        [(start, end, version) for start, end, version in of_episode] for of_episode in row["turns"]
+    ]
     episodes = map(Written, *columns, turns, row["first_versions"], row["rewards"])
     return WrittenBatch(row["groups"], row["generators"], list(episodes))
 

@@ -54,7 +54,9 @@ async def register_service(service: Service) -> None:
     replica_set = service.replica_set
 
     async def put() -> bool:
-        ready = tuple((r.id, r.name, r.actor, r.width) for r in service.replicas if r.state is State.READY)
+        ready = tuple(
+            (r.id, r.name, r.actor, r.width) for r in service.replicas if r.state is State.READY
+        )
         entry = Entry(service.name, service.options, ready, tuple(replica_set.lost), service.id)
         return await registry.put.call_one(entry)
 
@@ -66,7 +68,9 @@ async def register_service(service: Service) -> None:
         await registry.remove.call_one(service.name)
 
     if not await put():
-        raise ServiceError(f"a service {service.name!r} is registered already; close it, or choose another name")
+        raise ServiceError(
+            f"a service {service.name!r} is registered already; close it, or choose another name"
+        )
     replica_set.spawn(follow())
 
 

@@ -44,7 +44,14 @@ class Replica:
     endpoints.
     """
 
-    def __init__(self, name: str, actor: Any = None, width: int = 1, mesh: Any = None, machine: Machine = THIS_MACHINE):
+    def __init__(
+        self,
+        name: str,
+        actor: Any = None,
+        width: int = 1,
+        mesh: Any = None,
+        machine: Machine = THIS_MACHINE,
+    ):
         self.name = name
         self.actor = actor
         self.width = width

@@ -83,7 +83,9 @@ class ReplicaSet:
         self._on_give_up = on_give_up
         self.replicas: dict[int, Replica] = {}  # by place; also those that are being started
         self.draining: set[Replica] = set()
-        self.lost: deque[tuple[str, str]] = deque(maxlen=64)  # ids of the last failed replicas, and why
+        self.lost: deque[tuple[str, str]] = deque(
+            maxlen=64
+        )  # ids of the last failed replicas, and why
         self.given_up: dict[int, Exception] = {}  # places that get no replica any more, and why
         self.closed = False
         self.change = asyncio.Event()  # set, and replaced, whenever a replica changes its state
@@ -141,7 +143,9 @@ class ReplicaSet:
                     if (replica := self.replicas[place]).state is State.READY:
                         return replica
                     await self.change.wait()
-        raise ServiceError(f"{self.name!r} {'is closed' if self.closed else f'has no replica at place {place}'}")
+        raise ServiceError(
+            f"{self.name!r} {'is closed' if self.closed else f'has no replica at place {place}'}"
+        )
 
     async def scale_to(self, number: int) -> None:
         """Have ``number`` replicas. Returns when new ones are ready, or leaving ones have answered:
@@ -150,7 +154,9 @@ class ReplicaSet:
         if number > len(self.replicas):
             await self._grow(number - len(self.replicas))
             return
-        by_load = sorted(self.replicas.values(), key=lambda r: (r.state is State.READY, r.load, -r.place))
+        by_load = sorted(
+            self.replicas.values(), key=lambda r: (r.state is State.READY, r.load, -r.place)
+        )
         leaving = by_load[: max(len(by_load) - number, 0)]
         # They leave even if the caller that waits here is cancelled.
         tasks = [self.spawn(self._take_out(replica)) for replica in leaving]
@@ -168,7 +174,11 @@ class ReplicaSet:
         try:
             await asyncio.gather(*starting.values())
         except BaseException:
-            not_up = [r for r in self.replicas.values() if r.place in starting and r.state is State.STARTING]
+            not_up = [
+                r
+                for r in self.replicas.values()
+                if r.place in starting and r.state is State.STARTING
+            ]
             await asyncio.gather(*map(self._take_out, not_up))
             raise
 
@@ -223,7 +233,9 @@ class ReplicaSet:
             return await self._spare_or_new()
         except Exception as error:
             # What the set-up of the first replica raises would be raised again.
-            if isinstance(error, FINAL) or (place.dead is None and isinstance(error, EndpointError)):
+            if isinstance(error, FINAL) or (
+                place.dead is None and isinstance(error, EndpointError)
+            ):
                 place.error = error
             self._count_failure(place, f"its start failed: {reason_of(error)}")
             return None
@@ -237,7 +249,9 @@ class ReplicaSet:
         self._on_ready(replica)
         if place.dead:
             seconds = time.monotonic() - place.noticed
-            self._on_restart(Restart(place.dead.name, replica.name, seconds, place.dead.reason, replica.pid))
+            self._on_restart(
+                Restart(place.dead.name, replica.name, seconds, place.dead.reason, replica.pid)
+            )
         elif not place.is_up.done():
             place.is_up.set_result(None)
 
@@ -247,14 +261,18 @@ class ReplicaSet:
         place.noticed = time.monotonic()
         while_doing = f" while it ran {replica.was_doing}" if replica.was_doing else ""
         message = f"{replica.name} failed{while_doing}: {replica.reason}"
-        did_its_work = bool(replica.answered.intersection(self.options.progress or replica.answered))
+        did_its_work = bool(
+            replica.answered.intersection(self.options.progress or replica.answered)
+        )
         if not did_its_work:
             self._count_failure(place, message)
             return
         log.warning("%s: %s", self.name, message)
         place.failures = 0
         if self.options.irreplaceable:
-            place.error = GivenUp(f"{self.name} is lost, and with it what it alone knew: {replica.reason}")
+            place.error = GivenUp(
+                f"{self.name} is lost, and with it what it alone knew: {replica.reason}"
+            )
 
     def _count_failure(self, place: Place, message: str) -> None:
         """Note a failure in a row of ``place``. After too many it is given up."""
@@ -274,7 +292,10 @@ class ReplicaSet:
             try:
                 await replica.beat(self.options.probe_timeout)
             except TimeoutError:
-                replica.move_to(State.FAILED, f"it did not answer a probe within {self.options.probe_timeout:g} s")
+                replica.move_to(
+                    State.FAILED,
+                    f"it did not answer a probe within {self.options.probe_timeout:g} s",
+                )
             except Exception as error:
                 replica.move_to(State.FAILED, reason_of(error))
 
@@ -293,7 +314,9 @@ class ReplicaSet:
             async with asyncio.timeout(self.options.start_timeout):
                 return await self._start(next(self._names))
         except TimeoutError as error:
-            raise TimeoutError(f"it was not ready within {self.options.start_timeout:g} s") from error
+            raise TimeoutError(
+                f"it was not ready within {self.options.start_timeout:g} s"
+            ) from error
 
     def _changed(self, replica: Replica | None = None) -> None:
         if replica and replica.state is State.FAILED:

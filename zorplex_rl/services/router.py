@@ -22,7 +22,10 @@ from zorplex_rl.services.options import Overloaded, ReplicaFailed, ServiceError,
 from zorplex_rl.services.replica import Replica, State
 from zorplex_rl.services.runtime import EndpointError, ReplicaDied, reason_of
 
-POLICIES: dict[str, Callable[[Replica], Any]] = {"round_robin": lambda _: 0, "least_loaded": lambda r: r.load}
+POLICIES: dict[str, Callable[[Replica], Any]] = {
+    "round_robin": lambda _: 0,
+    "least_loaded": lambda r: r.load,
+}
 """Each policy's key: the replica with the smallest gets the request; of equals, who waited longest."""
 
 
@@ -106,7 +109,9 @@ class Router:
     def ready(self) -> list[Replica]:
         return [replica for replica in self.replicas if replica.state is State.READY]
 
-    async def route(self, method: str, args: Any, kwargs: Any, session: Session | None = None) -> Any:
+    async def route(
+        self, method: str, args: Any, kwargs: Any, session: Session | None = None
+    ) -> Any:
         """Return the answer to a request; see ``Method.route``."""
         answer = asyncio.get_running_loop().create_future()
         request = Request(next(self._numbers), method, args, kwargs, session, answer)
@@ -230,7 +235,9 @@ class Router:
         if not request.answer.done():
             insort(self.queue, request, key=lambda waiting: waiting.number)
             seconds = self.options.wait_timeout if self.ready else self.options.start_timeout
-            request.timer = asyncio.get_running_loop().call_later(seconds, self._expire, request, seconds)
+            request.timer = asyncio.get_running_loop().call_later(
+                seconds, self._expire, request, seconds
+            )
 
     def _leave_queue(self, request: Request) -> None:
         self.queue.remove(request)
@@ -243,7 +250,9 @@ class Router:
         if self.ready:
             why = f"all slots of its {len(self.ready)} replicas are taken"
         self._leave_queue(request)
-        request.fail(Overloaded(f"service {self.name!r} could not take the request for {waited:g} s: {why}"))
+        request.fail(
+            Overloaded(f"service {self.name!r} could not take the request for {waited:g} s: {why}")
+        )
 
     def join(self, replica: Replica) -> None:
         """Take ``replica`` into rotation. It leaves when its state changes."""

@@ -60,7 +60,9 @@ M_MMAP_THRESHOLD = -3
 @functools.cache
 def start_monarch() -> None:
     """Start Monarch's client in this process, once."""
-    here = monarch.config.get_global_config()["default_transport"] == BindSpec(ChannelTransport.Unix)
+    here = monarch.config.get_global_config()["default_transport"] == BindSpec(
+        ChannelTransport.Unix
+    )
     # With a fixed address, as hosts have, a second stream hangs.
     configure(streams=2 if here else 1)
     # The default hook ends this process when any actor dies. Here the caller gets an exception.
@@ -109,7 +111,11 @@ def configure(streams: int) -> None:
     wished = {"GLOO_SOCKET_IFNAME": loopback} | TORCH_SETTINGS
     os.environ |= SETTINGS | {name: os.environ.get(name, value) for name, value in wished.items()}
     # Small chunks, and one acknowledgement a message, make RDMA's TCP fallback two to four times as fast.
-    monarch.configure(rdma_max_chunk_size_mb=4, rdma_tcp_fallback_parallelism=streams, message_ack_every_n_messages=1)
+    monarch.configure(
+        rdma_max_chunk_size_mb=4,
+        rdma_tcp_fallback_parallelism=streams,
+        message_ack_every_n_messages=1,
+    )
     # A process that stands still is judged by the probes of its service, and not by Monarch.
     monarch.configure(get_actor_state_max_idle="1h", get_proc_state_max_idle="1h")
 
@@ -151,7 +157,9 @@ class EndpointError(ActorError):
 
 def reason_of(error: BaseException) -> str:
     """Return the cause in one line; Monarch's report of a dead process names it last."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [
+        type(error).__name__
+    ]
     return lines[-1 if isinstance(error, ReplicaDied) else 0]
 
 
@@ -198,7 +206,9 @@ def concurrent_endpoint(method: Callable[..., Any]) -> Any:
                 reply.exception(ReplicaDied(f"its actor was stopped during {method.__qualname__}"))
                 raise
             trace = "".join(traceback.format_exception(error))
-            reply.exception(EndpointError(method.__qualname__, type(error).__name__, str(error), trace))
+            reply.exception(
+                EndpointError(method.__qualname__, type(error).__name__, str(error), trace)
+            )
         finally:
             load.end(method.__name__)
 
@@ -221,7 +231,9 @@ async def run_together(*coroutines: Coroutine[Any, Any, Any]) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def done_before(doing: Awaitable[Result], event: asyncio.Event) -> "asyncio.Future[Result] | None":
+async def done_before(
+    doing: Awaitable[Result], event: asyncio.Event
+) -> "asyncio.Future[Result] | None":
     """Return the done future of ``doing``; or None, and cancel it, if ``event`` is set first."""
     asked, happened = asyncio.ensure_future(doing), asyncio.ensure_future(event.wait())
     try:

@@ -69,7 +69,12 @@ class Service(ServiceEndpoints):
         self.id, self.on_restart = uuid.uuid4().hex, on_restart
         self.on_give_up: Callable[[Exception], None] = lambda error: None
         self.replica_set = ReplicaSet(
-            name, start, options, self.router.join, lambda restart: self.on_restart(restart), self._gave_up
+            name,
+            start,
+            options,
+            self.router.join,
+            lambda restart: self.on_restart(restart),
+            self._gave_up,
         )
         self.replica_at, self.scale_to = self.replica_set.replica_at, self.replica_set.scale_to
         self.spares_ready = self.replica_set.spares_ready
@@ -92,7 +97,9 @@ class Service(ServiceEndpoints):
         """Stop every process. Requests that wait or are in flight fail."""
         if self._scaling:
             self._scaling.cancel()
-        self.router.close(ServiceError(f"service {self.name!r} was closed; the request was not carried out"))
+        self.router.close(
+            ServiceError(f"service {self.name!r} was closed; the request was not carried out")
+        )
         await self.replica_set.close()
 
     async def _follow_the_load(self) -> None:
@@ -117,7 +124,9 @@ class Service(ServiceEndpoints):
         try:
             await self.scale_to(number)
         except Exception as error:
-            log.warning("%r could not be scaled to %d replicas: %s", self.name, number, reason_of(error))
+            log.warning(
+                "%r could not be scaled to %d replicas: %s", self.name, number, reason_of(error)
+            )
             await asyncio.sleep(MOST_BACK_OFF_SECONDS)
 
     def _gave_up(self, error: Exception) -> None:

@@ -11,7 +11,12 @@ from typing import Any
 
 from zorplex_rl.services.machine import THIS_MACHINE, Machine
 from zorplex_rl.services.replica import Replica, ReplicaStart
-from zorplex_rl.services.runtime import Actor, keep_freed_memory, load_of_this_process, uncounted_endpoint
+from zorplex_rl.services.runtime import (
+    Actor,
+    keep_freed_memory,
+    load_of_this_process,
+    uncounted_endpoint,
+)
 
 
 class HealthProbe(Actor):
@@ -79,7 +84,9 @@ async def spawn(
     return replica
 
 
-def replicas_of(actor_class: type[Actor], *args: Any, named: bool = False, **where: Any) -> ReplicaStart:
+def replicas_of(
+    actor_class: type[Actor], *args: Any, named: bool = False, **where: Any
+) -> ReplicaStart:
     """Return a function that starts replicas of ``actor_class(*args)``; see ``spawn``. A ``named``
     actor is also given the replica's name, as its first argument."""
 

@@ -94,7 +94,9 @@ def lower_bounds(setting: Setting, latencies: Latencies, mode: Mode) -> Bounds:
     )
 
 
-def _generation_seconds(setting: Setting, latencies: Latencies, lag: int) -> tuple[list[float], list[float]]:
+def _generation_seconds(
+    setting: Setting, latencies: Latencies, lag: int
+) -> tuple[list[float], list[float]]:
     """Return β_v and γ_v of every step."""
     per_step = setting.groups_per_step
     batch: list[float] = []

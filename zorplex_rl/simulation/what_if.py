@@ -135,7 +135,10 @@ class Replayed:
     def compare_evaluation(self, evaluated: Evaluated, row: MetricsRow) -> None:
         """Compare an evaluation with its row."""
         difference = f"the accuracy of version {evaluated.version}"
-        is_same = row["greedy_accuracy"] == evaluated.greedy and row["sampled_accuracy"] == evaluated.sampled
+        is_same = (
+            row["greedy_accuracy"] == evaluated.greedy
+            and row["sampled_accuracy"] == evaluated.sampled
+        )
         self.note("evaluations", None if is_same else difference)
 
     def compare_step(

@@ -46,7 +46,9 @@ class Measured:
     decode_steps: int
 
 
-def measure(cases: Sequence[tuple[str, Workload]], folder: str | Path, device: str = "cpu") -> list[Measured]:
+def measure(
+    cases: Sequence[tuple[str, Workload]], folder: str | Path, device: str = "cpu"
+) -> list[Measured]:
     """Return what the policy in ``folder`` takes in each of ``cases``: a "trainer" that takes steps on
     ``prompts`` groups, or a "generator" that samples ``tasks`` groups. Trained answers have full
     length, sampled ones may end before."""

@@ -287,7 +287,9 @@ def logit_bytes(shape: ModelShape, batch: BatchShape, tensor: int = 1) -> int:
 def generator_memory(shape: ModelShape, work: Workload, tensor: int = 1) -> Memory:
     """Return what a generator of ``shape`` needs for ``work``."""
     n = shape.parameters
-    compiles = BYTES[work.dtype] < 4 or shape.hidden * max(shape.intermediate, shape.vocabulary) >= LARGE
+    compiles = (
+        BYTES[work.dtype] < 4 or shape.hidden * max(shape.intermediate, shape.vocabulary) >= LARGE
+    )
     static = {
         "weights": BYTES[work.dtype] * n // tensor,
         "staging": BYTES[work.transfer] * n if work.staged else 0,

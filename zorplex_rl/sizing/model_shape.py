@@ -64,7 +64,10 @@ class ModelShape:
     def parameters(self) -> int:
         """Number of parameters, tied weights counted once."""
         biases_and_norms = self.attention + 2 * self.keys + 2 * self.hidden
-        return self.counted or self.layers * (self.matrices + biases_and_norms) + self.hidden + self.tables
+        return (
+            self.counted
+            or self.layers * (self.matrices + biases_and_norms) + self.hidden + self.tables
+        )
 
 
 def shape_of(folder: Path) -> ModelShape:
@@ -72,7 +75,9 @@ def shape_of(folder: Path) -> ModelShape:
     config = read_config(folder)
     kind = config["model_type"]
     is_known = kind in FAMILY  # ``memory.py`` knows their activations and cache.
-    config = filled(config) if is_known else config.get("text_config") or config  # Of a model that also sees.
+    config = (
+        filled(config) if is_known else config.get("text_config") or config
+    )  # Of a model that also sees.
     shapes = weight_shapes(folder)
     hidden = _size(config, "hidden_size", "n_embd")
     heads = _size(config, "num_attention_heads", "n_head", otherwise=1)
@@ -86,7 +91,9 @@ def shape_of(folder: Path) -> ModelShape:
         tied=not any(name.endswith(("lm_head.weight", "embed_out.weight")) for name in shapes),
         head_size=_size(config, "head_dim"),
         counted=sum(map(prod, shapes.values())),
-        unknown="" if is_known else f"activations and cache are those of a Llama of its sizes, not of a {kind}",
+        unknown=""
+        if is_known
+        else f"activations and cache are those of a Llama of its sizes, not of a {kind}",
         reads=_size(config, "max_position_embeddings", "n_positions"),
     )
 

@@ -32,7 +32,8 @@ class Sample:
     def __init__(self, source: EnvironmentSource) -> None:
         self.source, self.environment = source, source.make()
         self.tasks: dict[Split, list[Task]] = {
-            split: [self.environment.task(index, split) for index in range(SAMPLE)] for split in get_args(Split)
+            split: [self.environment.task(index, split) for index in range(SAMPLE)]
+            for split in get_args(Split)
         }
         self.few = self.tasks["held_out"][:FEW]
 
@@ -41,20 +42,30 @@ def draw_again(sample: Sample) -> str:
     """Draw the tasks from a new environment, in the reverse order."""
     fresh = sample.source.make()
     for split, index in product(sample.tasks, reversed(range(SAMPLE))):
-        task, again, name = sample.tasks[split][index], fresh.task(index, split), f"task({index}, {split!r})"
+        task, again, name = (
+            sample.tasks[split][index],
+            fresh.task(index, split),
+            f"task({index}, {split!r})",
+        )
         if task != again:
             said = f"{name} is {task.question!r:.40}, and {again.question!r:.40} when others come first"
             raise TaskError(f"{said}; draw it from seed, split and index alone")
         if MODULE.encode() in pickle.dumps(task):
-            raise TaskError(f"{name} holds an object of a class in the file; use numbers, texts, lists and dicts")
+            raise TaskError(
+                f"{name} holds an object of a class in the file; use numbers, texts, lists and dicts"
+            )
     return "the same from a new environment, in the reverse order"
 
 
 def compare_splits(sample: Sample) -> str:
     """Look for held-out tasks that are in training, too."""
-    training, held_out = ([repr(asdict(replace(t, split=""))) for t in tasks] for tasks in sample.tasks.values())
+    training, held_out = (
+        [repr(asdict(replace(t, split=""))) for t in tasks] for tasks in sample.tasks.values()
+    )
     if both := {*training} & {*held_out}:
-        raise TaskError(f"{len(both)} of {SAMPLE} held-out tasks are in training, such as {both.pop():.200}")
+        raise TaskError(
+            f"{len(both)} of {SAMPLE} held-out tasks are in training, such as {both.pop():.200}"
+        )
     return f"none of {SAMPLE} held-out tasks is among {SAMPLE} training tasks"
 
 
@@ -78,7 +89,9 @@ def call_tools(sample: Sample) -> str:
             if not isinstance(said, str) or said.startswith("ERROR: timed out"):
                 raise TaskError(f"{shown}; expected text, at once")
             if said != elsewhere:
-                raise TaskError(f"{shown}, and {elsewhere!r:.60} where no task was drawn; put all into the task")
+                raise TaskError(
+                    f"{shown}, and {elsewhere!r:.60} where no task was drawn; put all into the task"
+                )
             answers.append(said)
     raised = [said for said in answers if re.match(r"ERROR: \w+: ", said)]
     if answers and len(raised) == len(answers):

@@ -68,7 +68,9 @@ class Zorplex(Environment):
     find_answer = staticmethod(find_answer)
     score = staticmethod(score_turns)
 
-    def __init__(self, seed: int = 0, kinds: tuple[str, ...] = kinds_of("mix"), shots: int = 0) -> None:
+    def __init__(
+        self, seed: int = 0, kinds: tuple[str, ...] = kinds_of("mix"), shots: int = 0
+    ) -> None:
         super().__init__(seed)
         self.kinds = kinds
         self.shots = shots
@@ -80,12 +82,16 @@ class Zorplex(Environment):
 
     def task(self, index: int, split: Split = "train") -> Task:
         spec = self.spec(self.kinds[index % len(self.kinds)])
-        return replace(spec.task(index // len(self.kinds), split), examples=spec.examples(self.shots))
+        return replace(
+            spec.task(index // len(self.kinds), split), examples=spec.examples(self.shots)
+        )
 
     def examples(self, count: int) -> Sequence[tuple[str, str]]:
         return self.spec(self.kinds[0]).examples(count)
 
-    def tasks(self, kinds: tuple[str, ...], count: int, split: Split = "train", start: int = 0) -> list[Task]:
+    def tasks(
+        self, kinds: tuple[str, ...], count: int, split: Split = "train", start: int = 0
+    ) -> list[Task]:
         """Return ``count`` tasks of ``kinds`` in turn, from number ``start`` on."""
         environment = Zorplex(self.seed, kinds, self.shots)
         return [environment.task(start + offset, split) for offset in range(count)]

@@ -56,7 +56,9 @@ class EnvironmentSource:
 
     def make(self) -> Environment:
         """Make the environment. Raises TaskError."""
-        return OwnTask(self) if self.code is not None else Zorplex(self.seed, self.kinds, self.shots)
+        return (
+            OwnTask(self) if self.code is not None else Zorplex(self.seed, self.kinds, self.shots)
+        )
 
 
 class OwnTask(Environment):
@@ -95,7 +97,9 @@ class OwnTask(Environment):
             try:
                 answers.append(self._own.execute(task, call))
             except BaseException as error:
-                answers.append(f"ERROR: {type(error).__name__}: {' '.join(str(error).split()):.200}")
+                answers.append(
+                    f"ERROR: {type(error).__name__}: {' '.join(str(error).split()):.200}"
+                )
 
         thread = threading.Thread(target=answer, daemon=True)
         with self._in_turn:
@@ -122,7 +126,9 @@ class OwnTask(Environment):
         )
 
     def _call(self, method: str, *arguments: Any) -> Any:
-        shown = ", ".join(f"{getattr(argument, 'question', argument)!r:.40}" for argument in arguments)
+        shown = ", ".join(
+            f"{getattr(argument, 'question', argument)!r:.40}" for argument in arguments
+        )
         with self._in_turn, _told(f"{method}({shown})", self._file):
             return getattr(self._own, method)(*arguments)
 
@@ -145,8 +151,16 @@ def class_of(task: str, code: str) -> type[Environment]:
     sys.modules[MODULE] = module
     with _told(f"{file!r} cannot be run", file):
         exec(compile(code, file, "exec"), module.__dict__)
-    classes = [found for found in vars(module).values() if isinstance(found, type) and issubclass(found, Environment)]
-    own = [found for found in classes if found.__module__ == MODULE and found.task is not Environment.task]
+    classes = [
+        found
+        for found in vars(module).values()
+        if isinstance(found, type) and issubclass(found, Environment)
+    ]
+    own = [
+        found
+        for found in classes
+        if found.__module__ == MODULE and found.task is not Environment.task
+    ]
     chosen = [found for found in own if name in ("", found.__name__)]
     if len(chosen) != 1:
         raise TaskError(
@@ -165,7 +179,11 @@ def _told(what: str, file: str) -> Iterator[None]:
         # Somebody has pressed Ctrl-C.
         raise
     except BaseException as error:
-        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+        lines = [
+            frame.lineno
+            for frame in traceback.extract_tb(error.__traceback__)
+            if frame.filename == file
+        ]
         where = f", in line {lines[-1]} of {file}" if lines else ""
         raise TaskError(f"{what}: {type(error).__name__}: {error}{where}") from error
 

@@ -40,7 +40,9 @@ def classify(answer: Answer | None, expected: Answer, finish: Finish) -> Outcome
     return "wrong_format"
 
 
-def score_turns(task: Task, turns: list[str], tool_calls: int, finish: Finish, find: FindAnswer = find_answer) -> Score:
+def score_turns(
+    task: Task, turns: list[str], tool_calls: int, finish: Finish, find: FindAnswer = find_answer
+) -> Score:
     """Score an episode's sampled ``turns`` and ``tool_calls``; ``find`` finds a turn's answer."""
     answer = final_answer(turns, find)
     outcome = classify(answer, task.answer, finish)

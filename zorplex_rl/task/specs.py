@@ -55,7 +55,11 @@ def make_redirects(seed: int | str = 0, words: Sequence[str] = ZORPLEX_WORDS) ->
     chains of at most ``MAX_REDIRECTS + 1`` words, of which the last one has a value."""
     shuffled = random.Random(f"redirects:{seed}").sample(list(words), len(words))
     chains = -(-len(words) // (MAX_REDIRECTS + 1))
-    return {word: following for first in range(chains) for word, following in pairwise(shuffled[first::chains])}
+    return {
+        word: following
+        for first in range(chains)
+        for word, following in pairwise(shuffled[first::chains])
+    }
 
 
 class TaskSpec:
@@ -70,7 +74,9 @@ class TaskSpec:
 
     def __init__(self, seed: int = 0, difficulty: str = "easy") -> None:
         if difficulty not in DIFFICULTIES:
-            raise ValueError(f"difficulty is {difficulty!r}; expected one of {', '.join(DIFFICULTIES)}")
+            raise ValueError(
+                f"difficulty is {difficulty!r}; expected one of {', '.join(DIFFICULTIES)}"
+            )
         self.seed = seed
         self.difficulty = difficulty
 
@@ -114,7 +120,12 @@ class TaskSpec:
         return make_zorplex_table(name, words), keys, redirects
 
     def _ask(
-        self, words: Sequence[str], secrets: Secrets, rng: random.Random, split: str, phrasing: str | None = None
+        self,
+        words: Sequence[str],
+        secrets: Secrets,
+        rng: random.Random,
+        split: str,
+        phrasing: str | None = None,
     ) -> Task:
         """Return the task that asks for ``words``, with signs and any missing ``phrasing`` drawn from ``rng``."""
         table, keys, redirects = secrets
@@ -143,7 +154,10 @@ class TaskSpec:
         lines = [f"{call} -> {self.run(task, call)}" for call in self.calls_needed(task)]
         if self.is_sum:
             signs = [sign for sign in task.question if sign in "+-"]
-            terms = [f"{sign}{task.table[word]}" for sign, word in zip(["", *signs], task.words, strict=True)]
+            terms = [
+                f"{sign}{task.table[word]}"
+                for sign, word in zip(["", *signs], task.words, strict=True)
+            ]
             lines.append(f"{''.join(terms)}={task.answer}")
         return "\n".join([*lines, f"[ANSWER] {task.answer}"])
 
@@ -184,7 +198,9 @@ class Recursive(TaskSpec):
     has_redirects = True
 
 
-TASK_SPECS: dict[str, type[TaskSpec]] = {spec.kind: spec for spec in (Simple, Compositional, MultiStep, Recursive)}
+TASK_SPECS: dict[str, type[TaskSpec]] = {
+    spec.kind: spec for spec in (Simple, Compositional, MultiStep, Recursive)
+}
 
 
 def get_spec(kind: str, seed: int = 0, difficulty: str = "easy") -> TaskSpec:
@@ -202,7 +218,9 @@ def run_tool(task: Task, call: ToolCall) -> str:
     if call.name == "GETKEY":
         found = task.keys.get(call.argument)
     elif call.name == "FETCH":
-        found = next((task.table[word] for word, key in task.keys.items() if key == call.argument), None)
+        found = next(
+            (task.table[word] for word, key in task.keys.items() if key == call.argument), None
+        )
     elif call.argument in task.redirects:
         found = f"SEE: {task.redirects[call.argument]}"
     else:

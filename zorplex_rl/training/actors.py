@@ -100,7 +100,9 @@ class DatasetActor(Actor):
     @concurrent_endpoint
     async def tasks(self, numbers: Sequence[int], split: Split = "train") -> list[Task]:
         """Return the task of each number: a group's, or one of those held out."""
-        return await asyncio.to_thread(lambda: [self._environment.task(number, split) for number in numbers])
+        return await asyncio.to_thread(
+            lambda: [self._environment.task(number, split) for number in numbers]
+        )
 
 
 class ToolActor(TimedActor):
@@ -134,7 +136,9 @@ class RewardActor(TimedActor):
     async def score(self, attempts: list[tuple[Task, list[str], int, Finish]]) -> list[Score]:
         """Return the score of each (task, sampled text turn by turn, tool calls, finish)."""
         with self.recorder.span("reward", episodes=len(attempts)):
-            return await asyncio.to_thread(lambda: [self._environment.score(*attempt) for attempt in attempts])
+            return await asyncio.to_thread(
+                lambda: [self._environment.score(*attempt) for attempt in attempts]
+            )
 
 
 @dataclass(frozen=True, slots=True)

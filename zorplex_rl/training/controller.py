@@ -40,7 +40,9 @@ class Controller:
         self.config = config
         self.log = log
         self.roles = Roles(config, hosts, self._restarted)
-        log.say(f"starting actors on {self.roles.device}, {config.dtype}, threads: {config.threads}")
+        log.say(
+            f"starting actors on {self.roles.device}, {config.dtype}, threads: {config.threads}"
+        )
         self.groups = Groups(config, self.roles, log)
         self.progress = Progress(config, self.roles, log)
         self.stop_requested = False
@@ -48,7 +50,9 @@ class Controller:
 
     @classmethod
     @contextlib.asynccontextmanager
-    async def assemble(cls, config: Config, log: RunLog, meshes: Sequence[Any] = ()) -> AsyncIterator[Self]:
+    async def assemble(
+        cls, config: Config, log: RunLog, meshes: Sequence[Any] = ()
+    ) -> AsyncIterator[Self]:
         """Start every process of ``config``; stop them all on the way out, whatever happened."""
         config = resolved(config)
         log.folder.save_config(config)
@@ -79,7 +83,9 @@ class Controller:
     async def train_step(self, batch: Batch) -> None:
         """Train on ``batch``, publish, write the step and, if due, a checkpoint. Raises StopRequest."""
         async with self.log.waiting("training"):
-            metrics = await self.roles.trainer.step(batch.episodes, batch.advantages, batch.reference_logprobs)
+            metrics = await self.roles.trainer.step(
+                batch.episodes, batch.advantages, batch.reference_logprobs
+            )
             await self.groups.publish()
         await self.progress.sealed()
         await self.progress.note_step(batch, metrics, is_last=self.stop_requested)

@@ -17,7 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 from zorplex_rl.config import Config
 from zorplex_rl.errors import WeightPullError
-from zorplex_rl.policy.requests import EngineEvent, RolloutRequest, Sampling, group_requests, held_out_requests
+from zorplex_rl.policy.requests import (
+    EngineEvent,
+    RolloutRequest,
+    Sampling,
+    group_requests,
+    held_out_requests,
+)
 from zorplex_rl.policy.tool_loop import Execute
 from zorplex_rl.services.options import ReplicaFailed
 from zorplex_rl.services.registry import get_service
@@ -37,7 +43,9 @@ if TYPE_CHECKING:
 NO_WEIGHTS = -1
 UNREADABLE_SECONDS = 30.0  # so long a generator tries to read the weights of one trainer
 PAUSE_SECONDS = 0.5
-History = tuple[str, int, list[EngineEvent]]  # a generator's name, how many events came before, and these
+History = tuple[
+    str, int, list[EngineEvent]
+]  # a generator's name, how many events came before, and these
 
 
 @dataclass(slots=True, eq=False)
@@ -60,7 +68,12 @@ class GeneratorActor(ModelActor):
     _loop: asyncio.AbstractEventLoop
 
     def __init__(
-        self, name: str, config: Config, device: str, tools: str | None = None, source: EnvironmentSource | None = None
+        self,
+        name: str,
+        config: Config,
+        device: str,
+        tools: str | None = None,
+        source: EnvironmentSource | None = None,
     ) -> None:
         super().__init__(name, config, device)
         self.dtype = self.config.sampled_in
@@ -108,14 +121,18 @@ class GeneratorActor(ModelActor):
         return self._version
 
     @concurrent_endpoint
-    async def generate(self, tasks: list[tuple[int, Task]]) -> tuple[list[tuple[int, Group]], History]:
+    async def generate(
+        self, tasks: list[tuple[int, Task]]
+    ) -> tuple[list[tuple[int, Group]], History]:
         """Return ``group_size`` episodes for each (group number, task), sampled beside others, and
         what the engine was told since the last call."""
         self._loop = asyncio.get_running_loop()
         size = self.config.group_size
 
         async def sample(number: int, task: Task) -> tuple[int, Group]:
-            group = await self._stream.sample(group_requests([(number, task)], size, self.config.seed))
+            group = await self._stream.sample(
+                group_requests([(number, task)], size, self.config.seed)
+            )
             for episode in group:
                 episode.generator = self.recorder.actor
             call.count(group)
@@ -146,7 +163,9 @@ class GeneratorActor(ModelActor):
         """Return how many have ended of the groups, or held-out tasks, that are under way."""
         return f"{sum(call.ended for call in self._calls)} of {sum(call.asked for call in self._calls)}"
 
-    def _evaluate(self, requests: Sequence[RolloutRequest], temperature: float, call: UnderWay) -> list[Episode]:
+    def _evaluate(
+        self, requests: Sequence[RolloutRequest], temperature: float, call: UnderWay
+    ) -> list[Episode]:
         engine = self._engine(temperature, self._environment.execute)
         engine.version = self._version
         with self.recorder.span("evaluate", version=engine.version):
@@ -155,7 +174,9 @@ class GeneratorActor(ModelActor):
     def _engine(self, temperature: float, execute: Execute) -> "RolloutEngine":
         from zorplex_rl.policy.rollout import RolloutEngine
 
-        return RolloutEngine(self.policy, execute, Sampling.of(self.config, temperature), self._environment)
+        return RolloutEngine(
+            self.policy, execute, Sampling.of(self.config, temperature), self._environment
+        )
 
     def _call_tool(self, task: Task, call: ToolCall) -> str | Future[str]:
         """Run a tool. Returns its answer, or a future of it where the tool service runs it."""

@@ -72,12 +72,16 @@ class Groups:
         newer = generator.version < self.published
         return newer and (self._roles.trainer.is_up or generator.version == NO_WEIGHTS)
 
-    async def sample(self, generator: GeneratorHandle, numbers: Sequence[int]) -> list[tuple[int, Group]]:
+    async def sample(
+        self, generator: GeneratorHandle, numbers: Sequence[int]
+    ) -> list[tuple[int, Group]]:
         """Return the groups ``numbers``; none if the generator dies: others make them again."""
         try:
             tasks = await self._roles.dataset.tasks.route(numbers)
             async with self._log.waiting("sampling groups", generator.progress):
-                groups, history = await generator.call("generate", list(zip(numbers, tasks, strict=True)))
+                groups, history = await generator.call(
+                    "generate", list(zip(numbers, tasks, strict=True))
+                )
         except ReplicaFailed:
             await self._roles.replay_buffer.abandon.route(numbers)
             return []
@@ -93,7 +97,9 @@ class Groups:
         await self._roles.score([episode for _, group in groups for episode in group])
         # Kept first: once the buffer has their numbers, the trainer may ask for them.
         self._scored.update(groups)
-        versions = [(number, min(episode.first_version for episode in group)) for number, group in groups]
+        versions = [
+            (number, min(episode.first_version for episode in group)) for number, group in groups
+        ]
         await self._roles.replay_buffer.add.route(versions)
 
     async def next_batch(self) -> Batch | None:

@@ -38,7 +38,9 @@ async def train_sync(controller: Controller) -> None:
         # Once, normally. A generator that dies gives its groups back, and they are started again.
         while shares := await groups.admit_step():
             await run_together(*(controller.pull(generator) for generator in generators))
-            sampled = (groups.sample(g, share) for g, share in zip(generators, shares, strict=False))
+            sampled = (
+                groups.sample(g, share) for g, share in zip(generators, shares, strict=False)
+            )
             await run_together(*map(groups.score_and_store, sampled))
         batch = await groups.next_batch()
         assert batch is not None, "there is a batch for every step"
@@ -50,7 +52,9 @@ async def train_async(controller: Controller) -> None:
     """Run generators and trainer side by side, each at its own pace within the age bound.
     Evaluations are part of ``controller.refresh``."""
     generators = controller.roles.generators
-    await run_together(train(controller), *(generate(controller, generator) for generator in generators))
+    await run_together(
+        train(controller), *(generate(controller, generator) for generator in generators)
+    )
 
 
 async def train(controller: Controller) -> None:

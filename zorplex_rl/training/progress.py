@@ -49,7 +49,11 @@ class Progress:
         if a while has passed since the last ones."""
         self.step += 1
         self._episodes += int(metrics["episodes"])
-        if is_last or self.is_checkpoint_due or self._log.seconds_since_spans >= SECONDS_BETWEEN_SPANS:
+        if (
+            is_last
+            or self.is_checkpoint_due
+            or self._log.seconds_since_spans >= SECONDS_BETWEEN_SPANS
+        ):
             self._log.add_spans(await self._roles.drain_spans())
         metrics = metrics | {"zero_variance_share": batch.zero_variance_share}
         self._log.folder.append_journal(journal.batch_row(self.step, batch.groups))
@@ -83,9 +87,13 @@ class Progress:
         await self._roles.score(greedy + sampled)
         version = generator.version
         async with self._state_lock:
-            self._next_evaluation = version - version % self.config.eval_every + self.config.eval_every
+            self._next_evaluation = (
+                version - version % self.config.eval_every + self.config.eval_every
+            )
             took = time.monotonic() - began
-            row = self._log.evaluation(version, greedy, sampled, seconds=seconds, final=final, evaluation_seconds=took)
+            row = self._log.evaluation(
+                version, greedy, sampled, seconds=seconds, final=final, evaluation_seconds=took
+            )
         await asyncio.to_thread(self._log.draw)
         return row
 

@@ -40,7 +40,9 @@ class Roles:
     """The services of one run. ``on_restart`` is told of each replica that was replaced, and in
     which role."""
 
-    def __init__(self, config: Config, hosts: Hosts, on_restart: Callable[[str, Restart], None]) -> None:
+    def __init__(
+        self, config: Config, hosts: Hosts, on_restart: Callable[[str, Restart], None]
+    ) -> None:
         source = EnvironmentSource.of(config)
         devices = devices_of(config)
         self.device = devices["trainer rank 0"]
@@ -97,7 +99,9 @@ class Roles:
     async def drain_spans(self) -> list[Span]:
         """Return what the timed roles have recorded since the last call; dead ones say nothing."""
         spans: list[Span] = []
-        for answers in await asyncio.gather(*(service.drain_spans.fanout() for service in self._timed)):
+        for answers in await asyncio.gather(
+            *(service.drain_spans.fanout() for service in self._timed)
+        ):
             for answer in answers:
                 if isinstance(answer, Exception):
                     continue
@@ -113,7 +117,9 @@ def service_of_one(role: str, actor_class: type, *args: Any) -> Service:
     return Service(role, replicas_of(actor_class, *args), options)
 
 
-def services_of(config: Config, source: EnvironmentSource, hosts: Hosts, devices: dict[str, str]) -> dict[str, Service]:
+def services_of(
+    config: Config, source: EnvironmentSource, hosts: Hosts, devices: dict[str, str]
+) -> dict[str, Service]:
     """Return the services of ``config``, not yet open. ``source`` is of their environment."""
     tools = "tools" if config.tool_latency > 0 else None
 
@@ -131,7 +137,9 @@ def services_of(config: Config, source: EnvironmentSource, hosts: Hosts, devices
     def stateless(role: str, start: ReplicaStart, endpoint: str, **options: Any) -> Service:
         only = (endpoint,)
         return Service(
-            role, start, ServiceOptions(probe_timeout=PROBE_SECONDS, progress=only, idempotent=only, **options)
+            role,
+            start,
+            ServiceOptions(probe_timeout=PROBE_SECONDS, progress=only, idempotent=only, **options),
         )
 
     of_generators = ServiceOptions(
@@ -148,5 +156,7 @@ def services_of(config: Config, source: EnvironmentSource, hosts: Hosts, devices
         start = on_hosts(actors.ReferenceActor, [devices["reference"]])
         services["reference"] = stateless("reference", start, "logprobs")
     if tools:
-        services[tools] = stateless(tools, on_hosts(actors.ToolActor, [], source), "execute", **MANY)
+        services[tools] = stateless(
+            tools, on_hosts(actors.ToolActor, [], source), "execute", **MANY
+        )
     return services

@@ -62,7 +62,9 @@ class RunLog:
         return row
 
     @contextlib.asynccontextmanager
-    async def waiting(self, what: str, progress: Callable[[], Awaitable[str]] | None = None) -> AsyncIterator[None]:
+    async def waiting(
+        self, what: str, progress: Callable[[], Awaitable[str]] | None = None
+    ) -> AsyncIterator[None]:
         """Show every few seconds, but do not write, for what the run waits, and its ``progress()``."""
         began = now()
 
@@ -84,14 +86,25 @@ class RunLog:
         """Write a step's ``metrics``, the run's number of ``episodes``, and one of the step's."""
         before, self._last_step = self._last_step, now()
         speed = metrics["episodes"] / max(self._last_step - before, 1e-9)
-        self.write("step", step, **metrics | {"episodes": episodes}, episodes_per_second=speed, busy=self.busy)
+        self.write(
+            "step",
+            step,
+            **metrics | {"episodes": episodes},
+            episodes_per_second=speed,
+            busy=self.busy,
+        )
         self.folder.append_episode(step, example, "train")
 
-    def evaluation(self, step: int, greedy: list[Episode], sampled: list[Episode], **values: Any) -> MetricsRow:
+    def evaluation(
+        self, step: int, greedy: list[Episode], sampled: list[Episode], **values: Any
+    ) -> MetricsRow:
         """Write the held-out results of ``step``, and two episodes of it. Returns the row."""
         both = {"greedy": greedy, "sampled": sampled}
         kinds = {
-            kind: {name: accuracy([e for e in found if e.task.kind == kind]) for name, found in both.items()}
+            kind: {
+                name: accuracy([e for e in found if e.task.kind == kind])
+                for name, found in both.items()
+            }
             for kind in sorted({episode.task.kind for episode in greedy})
         }
         outcomes = {name: outcome_shares(found) for name, found in both.items()}
@@ -113,8 +126,20 @@ class RunLog:
             "restart", step, role=role, died=restart.died, took_over=restart.took_over,
             recovery_seconds=restart.seconds, reason=restart.reason, processes={restart.took_over: restart.pid},
         )  # fmt: skip
-        self.timeline.add([Span(restart.took_over, "restart", now() - restart.seconds, now(), {"died": restart.died})])
-        self.say(f"{restart.died} died; {restart.took_over} took over after {restart.seconds:.1f} s")
+        self.timeline.add(
+            [
+                Span(
+                    restart.took_over,
+                    "restart",
+                    now() - restart.seconds,
+                    now(),
+                    {"died": restart.died},
+                )
+            ]
+        )
+        self.say(
+            f"{restart.died} died; {restart.took_over} took over after {restart.seconds:.1f} s"
+        )
 
     def add_spans(self, spans: list[Span]) -> None:
         """Add what the actors did since the last call; the next steps show busy shares."""
@@ -125,7 +150,10 @@ class RunLog:
 
     def state(self) -> dict[str, Any]:
         """Return what ``resume`` needs. What is written after this call is no part of it."""
-        seconds = {"seconds": self.seconds, "timeline_seconds": self.timeline.end - self.timeline.start}
+        seconds = {
+            "seconds": self.seconds,
+            "timeline_seconds": self.timeline.end - self.timeline.start,
+        }
         return seconds | {"written": self.folder.written()}
 
     def resume(self, state: dict[str, Any]) -> None:

@@ -54,7 +54,9 @@ class RankPublisher(Publisher):
         return outgoing(self._plan, model, self._rank)[EVERY_GENERATOR]
 
 
-async def subscribe_to_group(trainer: Any, ranks: int, model: nn.Module, transport: str) -> Subscriber:
+async def subscribe_to_group(
+    trainer: Any, ranks: int, model: nn.Module, transport: str
+) -> Subscriber:
     """Return the subscriber of a whole ``model`` to the ``ranks`` ranks of the actor ``trainer``.
     Raises LayoutMismatch for another model's weights, WeightPullError if no transport works."""
     offers = []
@@ -71,4 +73,7 @@ async def subscribe_to_group(trainer: Any, ranks: int, model: nn.Module, transpo
 def unsharded(weights: Mapping[str, Tensor | ShardedWeight]) -> dict[str, ShardedWeight]:
     """Return the description of ``weights`` on one rank that holds all of them."""
     whole = Sharding((1,), (Replicate(),))
-    return {name: ShardedWeight(tuple(weight.shape), weight.dtype, whole) for name, weight in weights.items()}
+    return {
+        name: ShardedWeight(tuple(weight.shape), weight.dtype, whole)
+        for name, weight in weights.items()
+    }

@@ -53,11 +53,16 @@ class TrainerActor(ModelActor):
 
     @concurrent_endpoint
     async def step(
-        self, episodes: list[Episode], advantages: list[float], reference_logprobs: list[list[float]] | None = None
+        self,
+        episodes: list[Episode],
+        advantages: list[float],
+        reference_logprobs: list[list[float]] | None = None,
     ) -> "Diagnostics":
         """Take one training step. Returns its diagnostics."""
         groups = group_latencies(episodes)
-        with self.recorder.span("train", step=self._learner.version, episodes=len(episodes), groups=groups):
+        with self.recorder.span(
+            "train", step=self._learner.version, episodes=len(episodes), groups=groups
+        ):
             return await self.compute(self._learner.step, episodes, advantages, reference_logprobs)
 
     @concurrent_endpoint
@@ -147,7 +152,10 @@ class TrainerHandle:
         ``export``); if the process dies, the next one. Raises StorageError."""
         while True:
             replica = await self.service.replica_at(0)
-            with suppress(ReplicaFailed, HostError), storing(f"the trainer's files in {str(folder)!r}"):
+            with (
+                suppress(ReplicaFailed, HostError),
+                storing(f"the trainer's files in {str(folder)!r}"),
+            ):
                 async with replica.machine.lend(folder, is_filled=endpoint == "load") as there:
                     await self._ask(replica, endpoint, there)
                 return

@@ -41,7 +41,11 @@ class TrainerRankActor(TrainerActor):
     # They have the same methods.
     _learner: "ShardedLearner"  # type: ignore[assignment]
     _publisher: "RankPublisher"
-    imports = (*TrainerActor.imports, "zorplex_rl.learning.sharded_learner", "zorplex_rl.training.shard_transports")
+    imports = (
+        *TrainerActor.imports,
+        "zorplex_rl.learning.sharded_learner",
+        "zorplex_rl.training.shard_transports",
+    )
 
     def __init__(self, name: str, config: Config, devices: Sequence[str], run: str) -> None:
         """The ranks find each other through a file, whose name no other trainer has."""
@@ -84,7 +88,9 @@ class TrainerRankActor(TrainerActor):
         self.policy = load_policy_of(config)
         torch.manual_seed(config.seed)
         mesh = init_device_mesh(kind, (self.ranks,))
-        self._learner = ShardedLearner(self.policy, mesh, config.learner, config.steps, config.temperature)
+        self._learner = ShardedLearner(
+            self.policy, mesh, config.learner, config.steps, config.temperature
+        )
         self._publisher = RankPublisher(self.policy.model, mesh, config)
         dist.barrier()
         if self.rank == 0:
@@ -109,6 +115,8 @@ def trainer_of(config: Config, devices: Sequence[str], hosts: Hosts) -> ReplicaS
     def start_on(config: Config, devices: Sequence[str], machine: Machine) -> ReplicaStart:
         if len(devices) == 1:
             return replicas_of(TrainerActor, config, *devices, named=True, machine=machine)
-        return replicas_of(TrainerRankActor, config, devices, run, named=True, procs=len(devices), machine=machine)
+        return replicas_of(
+            TrainerRankActor, config, devices, run, named=True, procs=len(devices), machine=machine
+        )
 
     return hosts.start(start_on, devices)

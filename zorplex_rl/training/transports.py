@@ -28,7 +28,15 @@ from zorplex_rl.errors import WeightPullError
 from zorplex_rl.services.runtime import quiet_stderr
 from zorplex_rl.weights.fence import fence
 from zorplex_rl.weights.layout import Layout, Weights, check_shapes, gpu_of
-from zorplex_rl.weights.ring import NOTHING_PUBLISHED, SLOTS, Reader, WeightRing, complete_slots, read_rings, ring_views
+from zorplex_rl.weights.ring import (
+    NOTHING_PUBLISHED,
+    SLOTS,
+    Reader,
+    WeightRing,
+    complete_slots,
+    read_rings,
+    ring_views,
+)
 from zorplex_rl.weights.shared_memory import SharedHandle, open_shared
 
 READ_TIMEOUT_SECONDS = 10  # for one request; a bulk read has more, ``read_seconds``
@@ -77,7 +85,10 @@ def offer(ring: WeightRing, config: Config | None = None) -> WeightSource:
         from monarch.rdma import RDMABuffer
 
         _start_rdma()
-        rdma = RDMABuffer(ring.headers.view(-1).view(torch.uint8)), [RDMABuffer(slot) for slot in ring.slots]
+        rdma = (
+            RDMABuffer(ring.headers.view(-1).view(torch.uint8)),
+            [RDMABuffer(slot) for slot in ring.slots],
+        )
     return WeightSource(ring.layout, len(ring.slots), ring.shared, rdma)
 
 
@@ -108,7 +119,9 @@ class SharedReader:
 
     def __init__(self, source: WeightSource) -> None:
         if source.shared is None:
-            raise WeightPullError("the trainer shares no memory: its weights are on a GPU, or this is not Linux")
+            raise WeightPullError(
+                "the trainer shares no memory: its weights are on a GPU, or this is not Linux"
+            )
         try:
             memory = open_shared(source.shared)
         except OSError as error:
@@ -140,11 +153,15 @@ class RdmaReader:
 
     def __init__(self, source: WeightSource) -> None:
         if source.rdma is None:
-            raise WeightPullError("the trainer has not started RDMA: another transport is set, or shared memory works")
+            raise WeightPullError(
+                "the trainer has not started RDMA: another transport is set, or shared memory works"
+            )
         _start_rdma()
         self.layout = source.layout
         self._headers, self._slots = source.rdma
-        self._read_into = torch.zeros(source.slots, 2, dtype=torch.int64)  # kept: Monarch registers each new one
+        self._read_into = torch.zeros(
+            source.slots, 2, dtype=torch.int64
+        )  # kept: Monarch registers each new one
 
     async def read_headers(self) -> Tensor:
         await self._read(self._headers, self._read_into.view(-1).view(torch.uint8))
@@ -167,7 +184,9 @@ class MessageReader:
 
     def __init__(self, source: WeightSource) -> None:
         if source.owner is None:
-            raise WeightPullError("the source names no actor that could be asked for weights; use another transport")
+            raise WeightPullError(
+                "the source names no actor that could be asked for weights; use another transport"
+            )
         self.layout, self._owner = source.layout, source.owner
 
     async def read_headers(self) -> Tensor:
@@ -175,7 +194,9 @@ class MessageReader:
 
     async def read_slot(self, slot: int, staging: Tensor) -> None:
         found = await answer_of(self._owner.ring_slot.call_one(slot), staging.nbytes)
-        staging.numpy()[:] = found.numpy()  # torch would wake other threads to copy, which takes longer
+        staging.numpy()[:] = (
+            found.numpy()
+        )  # torch would wake other threads to copy, which takes longer
 
 
 async def answer_of(call: Any, size: int = 0) -> Any:
@@ -207,7 +228,9 @@ class Subscriber:
     staging. Raises LayoutMismatch if the weights are of another model.
     """
 
-    def __init__(self, readers: Sequence[Reader], parts: Parts, shared: SharedReader | None = None) -> None:
+    def __init__(
+        self, readers: Sequence[Reader], parts: Parts, shared: SharedReader | None = None
+    ) -> None:
         self.version = self._fetched = NOTHING_PUBLISHED
         self.readers = readers
         self._parts = parts
@@ -216,7 +239,9 @@ class Subscriber:
         for reader, part in zip(readers, parts(), strict=True):
             check_shapes(Layout.of(part).shapes, reader.layout.shapes)
             size = 0 if shared else reader.layout.size
-            self._staging.append(torch.zeros(size, dtype=torch.uint8, pin_memory=gpu_of(part) is not None))
+            self._staging.append(
+                torch.zeros(size, dtype=torch.uint8, pin_memory=gpu_of(part) is not None)
+            )
 
     @property
     def transport(self) -> str:
@@ -241,7 +266,9 @@ class Subscriber:
         if self._fetched > self.version and self._shared:
             self.version = self._shared.read_into(self._parts()[0])
         elif self._fetched > self.version:
-            for reader, staging, part in zip(self.readers, self._staging, self._parts(), strict=True):
+            for reader, staging, part in zip(
+                self.readers, self._staging, self._parts(), strict=True
+            ):
                 reader.layout.unpack(staging, part)
             self.version = self._fetched
         return self.version
@@ -256,7 +283,9 @@ async def subscribe(source: WeightSource, transport: str, model: nn.Module) -> S
     """Return what pulls the weights of ``model`` from ``source``. Raises LayoutMismatch or
     WeightPullError."""
     reader = await connect(source, transport)
-    return Subscriber([reader], lambda: [model], reader if isinstance(reader, SharedReader) else None)
+    return Subscriber(
+        [reader], lambda: [model], reader if isinstance(reader, SharedReader) else None
+    )
 
 
 async def connect(source: WeightSource, transport: str = "auto") -> Reader:

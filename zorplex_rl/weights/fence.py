@@ -43,7 +43,9 @@ def choose(machine: str, sources: Sequence[Callable[[], Fence]]) -> Fence:
             continue
     if machine in ("x86_64", "amd64"):
         return lambda: None
-    raise RuntimeError(f"weights cannot be shared safely on this {machine} machine: install libatomic (libatomic1)")
+    raise RuntimeError(
+        f"weights cannot be shared safely on this {machine} machine: install libatomic (libatomic1)"
+    )
 
 
 def libatomic() -> Fence:
@@ -64,7 +66,10 @@ def membarrier() -> Fence:
     """Return the fence of Linux. Raises an error where the kernel does not have it."""
     number = MEMBARRIER_CALLS[platform.machine()]
     syscall = ctypes.CDLL(None).syscall
-    syscall.argtypes, syscall.restype = [ctypes.c_long, ctypes.c_int, ctypes.c_uint, ctypes.c_int], ctypes.c_long
+    syscall.argtypes, syscall.restype = (
+        [ctypes.c_long, ctypes.c_int, ctypes.c_uint, ctypes.c_int],
+        ctypes.c_long,
+    )
     supported = syscall(number, MEMBARRIER_QUERY, 0, 0)
     if supported < 0 or not supported & MEMBARRIER_GLOBAL_EXPEDITED:
         raise OSError("the kernel does not allow membarrier")

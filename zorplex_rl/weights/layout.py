@@ -52,11 +52,16 @@ class Layout:
         """Return the layout of ``weights``. If ``dtype`` is given, floating-point weights are
         rounded to that type when they are packed."""
         tensors = named_weights(weights)
-        packed = {name: dtype if dtype and t.is_floating_point() else t.dtype for name, t in tensors.items()}
+        packed = {
+            name: dtype if dtype and t.is_floating_point() else t.dtype
+            for name, t in tensors.items()
+        }
         entries, offset = [], 0
         for name in sorted(tensors, key=lambda name: -packed[name].itemsize):
             size = tensors[name].numel() * packed[name].itemsize
-            entries.append(TensorEntry(name, tuple(tensors[name].shape), packed[name], offset, size))
+            entries.append(
+                TensorEntry(name, tuple(tensors[name].shape), packed[name], offset, size)
+            )
             offset += size
         return cls(tuple(entries), offset)
 
@@ -86,7 +91,9 @@ def _view(entry: TensorEntry, buffer: Tensor) -> Tensor:
     return buffer[entry.offset : entry.offset + entry.size].view(entry.dtype).view(entry.shape)
 
 
-def check_shapes(mine: Mapping[str, tuple[int, ...]], theirs: Mapping[str, tuple[int, ...]]) -> None:
+def check_shapes(
+    mine: Mapping[str, tuple[int, ...]], theirs: Mapping[str, tuple[int, ...]]
+) -> None:
     """Raise LayoutMismatch, naming the first difference, unless both have the same names and
     shapes."""
     for name in sorted({*mine, *theirs}):
@@ -112,7 +119,9 @@ def named_weights(weights: Weights) -> dict[str, Tensor]:
 
 def gpu_of(weights: Weights) -> torch.device | None:
     """Return the GPU of ``weights``, or None if they are on the CPU. Makes no CUDA call."""
-    return next((tensor.device for tensor in named_weights(weights).values() if tensor.is_cuda), None)
+    return next(
+        (tensor.device for tensor in named_weights(weights).values() if tensor.is_cuda), None
+    )
 
 
 @contextmanager
@@ -138,5 +147,7 @@ def copying(gpu: torch.device | None) -> Iterator[Callable[[Tensor, Tensor], obj
 def _begin_copy(target: Tensor, source: Tensor) -> None:
     """Put a copy on the present stream. A change of type is computed on the GPU: on the host it
     would have to wait for the copy."""
-    source = source.to(target.device, non_blocking=True) if target.is_cuda else source.to(target.dtype)
+    source = (
+        source.to(target.device, non_blocking=True) if target.is_cuda else source.to(target.dtype)
+    )
     target.copy_(source, non_blocking=True)

@@ -107,7 +107,9 @@ class WeightRing:
     def _next_slot(self) -> int:
         """Return the slot that a failed publication left unreadable, else the oldest one."""
         sequences = self.headers[:, 0].tolist()
-        return min(range(len(sequences)), key=lambda slot: (sequences[slot] % 2 == 0, sequences[slot]))
+        return min(
+            range(len(sequences)), key=lambda slot: (sequences[slot] % 2 == 0, sequences[slot])
+        )
 
 
 def ring_bytes(layout: Layout, slots: int) -> int:
@@ -130,8 +132,14 @@ def _stride(layout: Layout) -> int:
 def complete_slots(headers: Tensor) -> list[Header]:
     """Return the slots of ``headers`` [K, 2] that hold a complete version, the last published one
     last."""
-    found = [Header(slot, sequence, version) for slot, (sequence, version) in enumerate(headers.tolist())]
-    complete = (header for header in found if header.sequence % 2 == 0 and header.version != NOTHING_PUBLISHED)
+    found = [
+        Header(slot, sequence, version) for slot, (sequence, version) in enumerate(headers.tolist())
+    ]
+    complete = (
+        header
+        for header in found
+        if header.sequence % 2 == 0 and header.version != NOTHING_PUBLISHED
+    )
     return sorted(complete, key=lambda header: header.sequence)
 
 
@@ -181,10 +189,14 @@ async def read_rings(
         await _together(reader.read_slot(header.slot, buffer) for reader, header, buffer in each)
         fence()
         again = await _together(reader.read_headers() for reader in readers)
-        if all(header in complete_slots(headers) for header, headers in zip(chosen, again, strict=True)):
+        if all(
+            header in complete_slots(headers) for header, headers in zip(chosen, again, strict=True)
+        ):
             return version
         torn += 1
-    raise WeightPullError(f"{attempts} reads of the weights were torn: the writer laps the reader; use more slots")
+    raise WeightPullError(
+        f"{attempts} reads of the weights were torn: the writer laps the reader; use more slots"
+    )
 
 
 async def _together(awaitables: Iterable[Awaitable[Any]]) -> list[Any]:

@@ -135,8 +135,12 @@ FIGURES: dict[str, tuple[Callable[[], str], int, str]] = {
     ),
 }  # fmt: skip
 DRAWINGS = sorted(path.name for path in (Path(figures.__file__).parent / "drawings").iterdir())
-PALETTE = {colour for name, colour in vars(style).items() if name.isupper() and isinstance(colour, str)}
-every_figure = pytest.mark.parametrize("figure", [figure for figure, *_ in FIGURES.values()], ids=FIGURES)
+PALETTE = {
+    colour for name, colour in vars(style).items() if name.isupper() and isinstance(colour, str)
+}
+every_figure = pytest.mark.parametrize(
+    "figure", [figure for figure, *_ in FIGURES.values()], ids=FIGURES
+)
 
 
 @cache
@@ -145,7 +149,9 @@ def drawn(figure: Callable[[], str]) -> str:
 
 
 @pytest.mark.parametrize(("figure", "width", "said"), FIGURES.values(), ids=FIGURES)
-def test_a_figure_is_one_svg_element_with_a_role_a_title_and_a_label_that_says_its_numbers(figure, width, said):
+def test_a_figure_is_one_svg_element_with_a_role_a_title_and_a_label_that_says_its_numbers(
+    figure, width, said
+):
     svg = drawn(figure)
     root = ElementTree.fromstring(svg)
     assert svg.startswith("<svg ")
@@ -182,7 +188,9 @@ def test_every_id_is_there_once_and_referred_to(figure):
 
 
 @every_figure
-def test_equal_data_give_equal_bytes_whatever_the_readers_own_matplotlib_style_which_is_left_alone(figure):
+def test_equal_data_give_equal_bytes_whatever_the_readers_own_matplotlib_style_which_is_left_alone(
+    figure,
+):
     plain = drawn(figure)
     with matplotlib.rc_context({"text.color": "white", "axes.edgecolor": "white", "font.size": 30}):
         assert figure() == plain
@@ -190,12 +198,18 @@ def test_equal_data_give_equal_bytes_whatever_the_readers_own_matplotlib_style_w
 
 
 def test_every_run_of_a_chart_is_drawn_and_named():
-    names = [f"{loss}, {what}" for loss in ("plain", "clipped", "masked") for what in ("old data", "wrong records")]
+    names = [
+        f"{loss}, {what}"
+        for loss in ("plain", "clipped", "masked")
+        for what in ("old data", "wrong records")
+    ]
     drawn_runs = runs_chart({name: [(0, 0.4), (4, 0.1 * n)] for n, name in enumerate(names)}, 0.35)
     assert [name for name in names if f">{name}<" not in drawn_runs] == []
 
 
-@pytest.mark.parametrize("name", ["#000000 black", ' d="0.123456"', "'DejaVu Sans'", "<b>&amp;", "$x^2$", "]]>"])
+@pytest.mark.parametrize(
+    "name", ["#000000 black", ' d="0.123456"', "'DejaVu Sans'", "<b>&amp;", "$x^2$", "]]>"]
+)
 def test_a_name_is_shown_character_by_character(name):
     root = ElementTree.fromstring(timeline_chart(Timeline([Span(name, "train", 0.0, 1.0)])))
     assert name in "".join(root.itertext()) and name in root.get("aria-label")
@@ -215,7 +229,9 @@ def test_drawing_imports_no_pyplot_and_importing_imports_no_matplotlib():
 
 
 @pytest.mark.parametrize("name", DRAWINGS)
-def test_a_drawing_is_labelled_and_has_no_colours_but_those_of_the_course_and_of_the_text_around_it(name):
+def test_a_drawing_is_labelled_and_has_no_colours_but_those_of_the_course_and_of_the_text_around_it(
+    name,
+):
     found = drawing_of(name)
     svg = found[found.index("<svg") : found.index("</svg>") + len("</svg>")]
     root = ElementTree.fromstring(svg)
@@ -224,7 +240,12 @@ def test_a_drawing_is_labelled_and_has_no_colours_but_those_of_the_course_and_of
     assert root.get("fill") == "currentColor"
     shapes = re.sub(r"<style>.*?</style>", "", svg, flags=re.DOTALL)
     assert (
-        set(re.findall(r"#[0-9a-fA-F]{3,8}\b(?!-)", re.sub(r"url\(#[^)]*\)|href=\"#[^\"]*\"", "", shapes))) <= PALETTE
+        set(
+            re.findall(
+                r"#[0-9a-fA-F]{3,8}\b(?!-)", re.sub(r"url\(#[^)]*\)|href=\"#[^\"]*\"", "", shapes)
+            )
+        )
+        <= PALETTE
     )
     assert not re.search(r"\b(black|white)\b", shapes)
 
@@ -232,9 +253,13 @@ def test_a_drawing_is_labelled_and_has_no_colours_but_those_of_the_course_and_of
 @pytest.mark.parametrize("name", DRAWINGS)
 def test_the_ids_of_a_drawing_are_its_own(name):
     ids = re.findall(r'\bid="([^"]+)"', drawing_of(name))
-    assert len(set(ids)) == len(ids) and all(found.startswith(f"{Path(name).stem}-") for found in ids)
+    assert len(set(ids)) == len(ids) and all(
+        found.startswith(f"{Path(name).stem}-") for found in ids
+    )
 
 
 def test_every_drawing_is_on_a_page():
-    pages = "".join(path.read_text() for path in (Path(__file__).parents[3] / "notebooks").glob("*.py"))
+    pages = "".join(
+        path.read_text() for path in (Path(__file__).parents[3] / "notebooks").glob("*.py")
+    )
     assert [name for name in DRAWINGS if f'drawing_of("{name}")' not in pages] == []

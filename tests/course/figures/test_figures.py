@@ -26,11 +26,19 @@ def report(name: str, right: int, of: int) -> Report:
         "tool_spam": 0.0,
         "truncated": 0.0,
     }
-    return Report(name, of, right / of, exact_interval(right, of), 0.5, outcomes, 2.0, 1.0, 30.0, 0.1, 0.2)
+    return Report(
+        name, of, right / of, exact_interval(right, of), 0.5, outcomes, 2.0, 1.0, 30.0, 0.1, 0.2
+    )
 
 
 def step_row(step: int, accuracy: float) -> dict:
-    return {"event": "step", "step": step, "seconds": 0.9 * step, "accuracy": accuracy, "reward": accuracy}
+    return {
+        "event": "step",
+        "step": step,
+        "seconds": 0.9 * step,
+        "accuracy": accuracy,
+        "reward": accuracy,
+    }
 
 
 def eval_row(step: int, greedy: float, sampled: float) -> dict:
@@ -61,7 +69,9 @@ def test_an_outcome_that_did_not_occur_is_not_in_the_legend():
 
 def test_an_episode_shows_every_token_once_as_sampled_or_injected(embedded):
     spec = get_spec("compositional")
-    (episode,) = rollout(embedded, [RolloutRequest(spec.task(0))], spec.execute, Sampling(temperature=0.0))
+    (episode,) = rollout(
+        embedded, [RolloutRequest(spec.task(0))], spec.execute, Sampling(temperature=0.0)
+    )
     card = episode_card(embedded, [episode], reward=False)
     boxes = re.findall(r'<span class="(own|tool)">(.*?)</span>', card)
     assert [kind == "own" for kind, _ in boxes] == episode.sampled
@@ -70,12 +80,24 @@ def test_an_episode_shows_every_token_once_as_sampled_or_injected(embedded):
 
 
 def texts(svg: str) -> set[str]:
-    return {text.text for text in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")}
+    return {
+        text.text for text in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")
+    }
 
 
 def test_a_timeline_chart_has_a_row_for_every_actor_and_a_colour_for_every_kind():
     svg = timeline_chart(TIMELINE)
-    assert {"generator 0", "trainer", "generate", "pull", "idle", "train", "seconds", "80%", "50%"} <= texts(svg)
+    assert {
+        "generator 0",
+        "trainer",
+        "generate",
+        "pull",
+        "idle",
+        "train",
+        "seconds",
+        "80%",
+        "50%",
+    } <= texts(svg)
     for kind in ("generate", "pull", "train"):
         assert KIND_COLOURS[kind].lower() in svg.lower()
     assert KIND_COLOURS["evaluate"].lower() not in svg.lower()
@@ -93,7 +115,9 @@ def test_a_window_shows_only_what_happened_in_it():
 
 
 def test_a_span_far_shorter_than_a_pixel_is_still_drawn():
-    svg = timeline_chart(Timeline([Span("a", "train", 0.0, 3600.0), Span("a", "publish", 10.0, 10.001)]))
+    svg = timeline_chart(
+        Timeline([Span("a", "train", 0.0, 3600.0), Span("a", "publish", 10.0, 10.001)])
+    )
     bars = [
         p
         for p in ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}path")

@@ -90,7 +90,9 @@ def adds(x):
     return x + 1
 
 
-@pytest.mark.parametrize("attempt", [double, adds, loops, leaves, divides, misspells, takes_nothing])
+@pytest.mark.parametrize(
+    "attempt", [double, adds, loops, leaves, divides, misspells, takes_nothing]
+)
 def test_one_sentence_names_the_failing_call(attempt):
     said = said_of(attempt)
     assert "`double" in said and "\n" not in said
@@ -101,7 +103,10 @@ def test_a_recursion_without_end_is_said():
 
 
 def test_an_attempt_that_waits_for_ever_is_stopped_too():
-    assert said_of(waits_for_ever, lambda f: asyncio.run(f(3))) == "`double(3)` has not returned within 0.3 s"
+    assert (
+        said_of(waits_for_ever, lambda f: asyncio.run(f(3)))
+        == "`double(3)` has not returned within 0.3 s"
+    )
 
 
 @pytest.mark.slow
@@ -139,12 +144,16 @@ def feedback(attempt, **options) -> str:
     return exercise.feedback(stub_of(attempt), Solutions, seconds=0.3, **options).text
 
 
-@pytest.mark.parametrize("attempt", [double, loops, leaves, divides], ids=lambda attempt: attempt.__code__.co_name)
+@pytest.mark.parametrize(
+    "attempt", [double, loops, leaves, divides], ids=lambda attempt: attempt.__code__.co_name
+)
 def test_hints_and_solution_stay_at_hand_whatever_the_attempt_does(attempt):
     shown = feedback(attempt, level="core", minutes=6, hints=("Think of `x`.", "Multiply."))
     assert 'data-state="open"' in shown and "core · 6 minutes" in shown
     assert shown.count("<details>") == 3
-    first, second, solution = (shown.index(text) for text in ("Think of", "Multiply.", "A solution"))
+    first, second, solution = (
+        shown.index(text) for text in ("Think of", "Multiply.", "A solution")
+    )
     assert first < second < solution
     assert shown.index("</details>") > second, "the second hint is inside the first"
     assert "<code>double" in shown
@@ -155,8 +164,13 @@ def test_a_solved_exercise_says_so():
 
 
 def test_a_stub_whose_cell_has_a_syntax_error_keeps_hints_and_solution():
-    shown = exercise.feedback(eval("lambda: double", {}), Solutions, level="core", hints=("Think.", "Multiply.")).text
-    assert "Not yet: <code>double</code> does not exist, because its cell has an error; marimo shows it there." in shown
+    shown = exercise.feedback(
+        eval("lambda: double", {}), Solutions, level="core", hints=("Think.", "Multiply.")
+    ).text
+    assert (
+        "Not yet: <code>double</code> does not exist, because its cell has an error; marimo shows it there."
+        in shown
+    )
     assert "Multiply." in shown and "A solution" in shown and "double" in shown
 
 
@@ -272,7 +286,11 @@ def test_numbers_of_any_kind_are_compared_by_value(found, expected, equal):
         (16.0, 16, "gives `16.0 (float)`, and should give `16 (int)`"),
         ("a  b", "a b", "gives `'a  b'`, and should give `'a b'`"),
         ([0] * 29 + [1], [0] * 30, "gives `1` at position 29, and should give `0` there"),
-        ([0] * 29, [0] * 30, "gives 29 elements, `[0, 0, 0, ...]`, and should give 30 elements, `[0, 0, 0, ...]`"),
+        (
+            [0] * 29,
+            [0] * 30,
+            "gives 29 elements, `[0, 0, 0, ...]`, and should give 30 elements, `[0, 0, 0, ...]`",
+        ),
         (0.3333333333, 0.3334, "gives `0.3333`, and should give `0.3334`"),
         (1.00000002, 1.00005, "gives `1.0`, and should give `1.00005`"),
         (True, 1, "gives `True`, and should give `1`"),
@@ -280,7 +298,9 @@ def test_numbers_of_any_kind_are_compared_by_value(found, expected, equal):
 )
 def test_two_results_that_differ_never_look_alike(found, expected, sentence):
     def check(attempt):
-        exercise.agree(attempt, lambda x: expected, lambda draw: (1,), whole=isinstance(expected, int))
+        exercise.agree(
+            attempt, lambda x: expected, lambda draw: (1,), whole=isinstance(expected, int)
+        )
 
     assert said_of(named(lambda x: found), check, seconds=5).endswith(sentence)
 
@@ -290,14 +310,18 @@ def test_what_is_raised_is_said_with_the_case_that_the_check_names():
         exercise.case("the second row")
         attempt(object())
 
-    assert said_of(divides, check).startswith("the second row raises `TypeError: unsupported operand")
+    assert said_of(divides, check).startswith(
+        "the second row raises `TypeError: unsupported operand"
+    )
     assert said_of(divides, check).endswith(" in line 3, `return x / 0`")
 
 
 def test_the_page_runs_on_the_learners_function_once_it_passes():
     by_the_course = (Solutions.double, "the course's `double`")
     assert exercise.running(stub_of(double), Solutions) == by_the_course
-    assert exercise.running(eval("lambda: double", {}), Solutions) == by_the_course, "its cell has an error"
+    assert exercise.running(eval("lambda: double", {}), Solutions) == by_the_course, (
+        "its cell has an error"
+    )
     mine = named(lambda x: x + x)
     assert exercise.running(stub_of(mine), Solutions) == (mine, "your `double`")
 
@@ -311,8 +335,13 @@ def test_where_only_gradients_count_the_value_may_be_another_one():
 
     assert exercise.complaint(by_a_constant, shifted) is None
     said = exercise.complaint(by_a_constant, ignores_the_weights)
-    assert said.startswith("for `ignores_the_weights(") and "its gradient with respect to `values` is" in said
-    assert "no gradient flows back to `values`: is it detached?" in exercise.complaint(by_a_constant, detached)
+    assert (
+        said.startswith("for `ignores_the_weights(")
+        and "its gradient with respect to `values` is" in said
+    )
+    assert "no gradient flows back to `values`: is it detached?" in exercise.complaint(
+        by_a_constant, detached
+    )
 
 
 def test_a_cell_that_runs_no_longer_says_that_it_waits(monkeypatch):
@@ -339,7 +368,12 @@ def average_of_averages(episodes):
 
 
 def draw_episodes(random):
-    return ([[random.uniform(0, 9) for _ in range(random.randint(1, 6))] for _ in range(random.randint(1, 5))],)
+    return (
+        [
+            [random.uniform(0, 9) for _ in range(random.randint(1, 6))]
+            for _ in range(random.randint(1, 5))
+        ],
+    )
 
 
 def judged(attempt, **options):
@@ -382,7 +416,9 @@ def test_a_mistake_that_is_known_is_said_first():
 
 
 def test_the_other_sign_is_always_known():
-    assert judged(lambda episodes: -mean_loss_solution(episodes)).startswith("the sign is the other one. `mean_loss([[")
+    assert judged(lambda episodes: -mean_loss_solution(episodes)).startswith(
+        "the sign is the other one. `mean_loss([["
+    )
     said = judged(lambda episodes: -1.0, examples=[([[1.0]],)])
     assert said == "`mean_loss([[1.0]])` gives `-1.0`, and should give `1.0`", "in one case only"
 
@@ -402,7 +438,9 @@ def test_a_mistake_may_be_one_that_raises_or_has_another_gradient():
         return episodes[99]
 
     said = judged(empty, mistakes={"you looked behind the last episode": out_of_range})
-    assert re.fullmatch(r"you looked behind the last episode. `mean_loss\(.*\)` raises `IndexError`", said)
+    assert re.fullmatch(
+        r"you looked behind the last episode. `mean_loss\(.*\)` raises `IndexError`", said
+    )
 
     def detaches(values, weights):
         return detached(values, weights)
@@ -411,14 +449,19 @@ def test_a_mistake_may_be_one_that_raises_or_has_another_gradient():
         known = {"you cut the gradient off": detached}
         exercise.agree(average, average_solution, draw, gradients=True, mistakes=known)
 
-    assert exercise.complaint(check, detaches).startswith("you cut the gradient off. The result of `detaches(")
+    assert exercise.complaint(check, detaches).startswith(
+        "you cut the gradient off. The result of `detaches("
+    )
 
 
 def test_a_wrong_result_of_one_call_may_be_known_too():
     def check(double):
         exercise.expect(double, 3, result=6, mistakes={"you squared it": 9})
 
-    assert said_of(named(lambda x: x * x), check) == "you squared it. `double(3)` gives `9`, and should give `6`"
+    assert (
+        said_of(named(lambda x: x * x), check)
+        == "you squared it. `double(3)` gives `9`, and should give `6`"
+    )
     assert said_of(named(lambda x: x + 1), check) == "`double(3)` gives `4`, and should give `6`"
 
 
@@ -443,7 +486,9 @@ def test_of_lists_in_another_order_only_that_is_told_if_the_order_counts():
         return [3.0, 1.0, 2.0]
 
     def check(unordered):
-        return lambda attempt: exercise.expect(attempt, 3, result=(1.0, 2.0, 3.0), unordered=unordered)
+        return lambda attempt: exercise.expect(
+            attempt, 3, result=(1.0, 2.0, 3.0), unordered=unordered
+        )
 
     assert said_of(named(backwards), check(unordered=False)).endswith(": the order is another one")
     assert said_of(named(backwards), check(unordered=True)) is None
@@ -451,7 +496,8 @@ def test_of_lists_in_another_order_only_that_is_told_if_the_order_counts():
 
 
 @pytest.mark.parametrize(
-    "found", [(1, 2), np.array([1, 2]), torch.tensor([1.0, 2.0]), map(int, "12"), {"1": 0, "2": 0}.keys()]
+    "found",
+    [(1, 2), np.array([1, 2]), torch.tensor([1.0, 2.0]), map(int, "12"), {"1": 0, "2": 0}.keys()],
 )
 def test_whatever_a_loop_goes_through_may_stand_for_a_list(found):
     wanted = ["1", "2"] if isinstance(found, type({}.keys())) else [1, 2]

@@ -18,7 +18,9 @@ NOTEBOOKS = sorted((Path(__file__).parents[3] / "notebooks").glob("[0-9]*.py"))
 def test_every_term_is_used_by_a_notebook(term):
     stem = re.escape(term[:-1] if term.endswith("y") else term).replace(r"\ ", r"[\s-]+")
     used = re.compile(rf"\b{stem}", re.IGNORECASE)
-    assert any(used.search(path.read_text()) for path in NOTEBOOKS), f"no notebook uses {term!r}; take it out"
+    assert any(used.search(path.read_text()) for path in NOTEBOOKS), (
+        f"no notebook uses {term!r}; take it out"
+    )
 
 
 @pytest.mark.slow
@@ -50,7 +52,9 @@ def test_a_term_is_found_as_it_stands_in_a_sentence():
 
 
 def test_a_term_links_to_the_glossary_on_the_site_and_explains_itself_in_marimo(monkeypatch):
-    assert 'href="glossary.html#torn-read"' in lesson.md(lesson.term("torn read", "torn reads")).text
+    assert (
+        'href="glossary.html#torn-read"' in lesson.md(lesson.term("torn read", "torn reads")).text
+    )
     monkeypatch.setattr(lesson, "unattended", lambda: False)
     said = lesson.md(lesson.term("torn read", "torn reads")).text
     assert "href" not in said and 'title="A copy whose' in said and 'tabindex="0"' in said
@@ -58,6 +62,7 @@ def test_a_term_links_to_the_glossary_on_the_site_and_explains_itself_in_marimo(
 
 def test_a_term_that_is_missing_is_said():
     with pytest.raises(
-        ValueError, match=r"'walrus' is not in the glossary; add it to zorplex_rl/course/lesson/glossary.toml"
+        ValueError,
+        match=r"'walrus' is not in the glossary; add it to zorplex_rl/course/lesson/glossary.toml",
     ):
         lesson.term("walrus")

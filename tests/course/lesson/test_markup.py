@@ -66,7 +66,14 @@ def seen(text: str) -> str:
 @every_hostile
 @pytest.mark.parametrize("convert", [block, inline])
 def test_no_text_becomes_an_element_that_runs_or_loads_something(convert, text):
-    for form in (text, f"`{text}`", f"**{text}**", f"- {text}", f"| a |\n|---|\n| {text} |", f"```\n{text}\n```"):
+    for form in (
+        text,
+        f"`{text}`",
+        f"**{text}**",
+        f"- {text}",
+        f"| a |\n|---|\n| {text} |",
+        f"```\n{text}\n```",
+    ):
         assert Read(convert(form)).dangers == []
 
 
@@ -100,7 +107,9 @@ def test_what_an_author_writes_is_markdown_as_ever():
 @every_hostile
 def test_a_table_shows_what_a_policy_wrote(text):
     said = lesson.table(text, [{text: text, "quoted": quote(text), "in ticks": f"`{text}`"}]).text
-    assert {tag for tag, _ in Read(said).elements} <= {*"div table caption thead tr th tbody td code a".split()}
+    assert {tag for tag, _ in Read(said).elements} <= {
+        *"div table caption thead tr th tbody td code a".split()
+    }
     shown = said.split("<td>")[2]
     assert seen(Read(shown.partition("</td>")[0]).text) == seen(text.strip().replace("\n", "⏎"))
 

@@ -130,7 +130,9 @@ def check_by_mouse(page):
     assert counts(page) == ["0", "2", "0"]
     page.locator("label", has_text="neither").click()
     assert results(page) == [True, False]
-    assert seen(page).startswith("You said neither. Not so. The answer is a function. The call takes longer. Times")
+    assert seen(page).startswith(
+        "You said neither. Not so. The answer is a function. The call takes longer. Times"
+    )
     assert "And this too." in seen(page)
     assert counts(page) == ["1", "2", "0"]
     page.locator("label", has_text="a function").click()
@@ -138,12 +140,17 @@ def check_by_mouse(page):
     assert counts(page) == ["1", "2", "1"]
     page.locator("label", has_text="the first").click()
     assert results(page) == [True, True]
-    assert "That is right. It is the first or the second: this run does not tell them apart." in seen(page, 1)
+    assert (
+        "That is right. It is the first or the second: this run does not tell them apart."
+        in seen(page, 1)
+    )
     assert counts(page) == ["2", "2", "2"]
 
 
 @pytest.mark.parametrize("scripts", [True, False], ids=["scripts", "no scripts"])
-def test_a_result_unfolds_when_an_answer_is_chosen_and_says_whether_it_is_right(published, visit, scripts):
+def test_a_result_unfolds_when_an_answer_is_chosen_and_says_whether_it_is_right(
+    published, visit, scripts
+):
     check_by_mouse(visit(published, java_script_enabled=scripts))
 
 

@@ -46,7 +46,12 @@ def test_a_bar_is_there_before_anything_is_counted_and_counts_in_every_thread(ba
     before, a_moment = threading.active_count(), threading.Event()
     with lesson.counting(8, "questions", title="Asking") as one_more:
         (bar,) = bars
-        assert (bar.total, bar.count, bar.looks["title"], bar.looks["remove_on_exit"]) == (8, 0, "Asking", True)
+        assert (bar.total, bar.count, bar.looks["title"], bar.looks["remove_on_exit"]) == (
+            8,
+            0,
+            "Asking",
+            True,
+        )
         one_more("whatever", a="callback gets")
         for number in (1, 3):
             thread = threading.Thread(target=one_more, kwargs={"number": number})
@@ -148,7 +153,10 @@ def test_a_run_in_a_terminal_is_drawn_as_far_as_it_has_come(tmp_path):
     curve = LiveCurve(total_steps=40)
     assert "No step yet in the run in <code>" in lesson.show_run(metrics, curve).text
     (tmp_path / "run").mkdir()
-    rows = [{"event": "eval", "step": 0, "greedy_accuracy": 0.3}, {"event": "step", "step": 1, "accuracy": 0.25}]
+    rows = [
+        {"event": "eval", "step": 0, "greedy_accuracy": 0.3},
+        {"event": "step", "step": 1, "accuracy": 0.25},
+    ]
     metrics.write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"event": "st')
     assert "Step 1 of the run in" in lesson.show_run(metrics, curve).text
     assert dict(curve.series) == {"held-out, greedy": [[0, 0.3]], "training episodes": [[1, 0.25]]}

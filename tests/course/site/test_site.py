@@ -38,7 +38,9 @@ from zorplex_rl.errors import SiteError
 pytestmark = pytest.mark.slow
 
 with_a_library = pytest.mark.skipif(not search.installed(), reason=search.WITHOUT)
-about_the_course = pytest.mark.skipif("ZORPLEX_SITE" not in os.environ, reason="this test is about the real course")
+about_the_course = pytest.mark.skipif(
+    "ZORPLEX_SITE" not in os.environ, reason="this test is about the real course"
+)
 
 FRAME = ("index.html", "glossary.html", reference.PAGE, search.PAGE)  # the pages of no notebook
 TOP = """
@@ -304,7 +306,11 @@ def site(once) -> Path:
         return Path(given).resolve()
     notebooks = {"01_reading": READING, "02_turning": TURNING}
     return (
-        once("course", lambda folder: build_site(write(folder / "notebooks", **notebooks), folder / "pages")) / "pages"
+        once(
+            "course",
+            lambda folder: build_site(write(folder / "notebooks", **notebooks), folder / "pages"),
+        )
+        / "pages"
     )
 
 
@@ -336,8 +342,13 @@ def visit(chromium):
 
         def open_page(url: str, width: int = 1280, dark: bool = False, first: str = "", **options):
             """``first`` is a script that runs before the page's own."""
-            options |= {"viewport": {"width": width, "height": 900}, "color_scheme": "dark" if dark else "light"}
-            page = open_pages.enter_context(guarded_page(chromium, url.rpartition("/")[0], **options))
+            options |= {
+                "viewport": {"width": width, "height": 900},
+                "color_scheme": "dark" if dark else "light",
+            }
+            page = open_pages.enter_context(
+                guarded_page(chromium, url.rpartition("/")[0], **options)
+            )
             page.add_init_script(first)
             page.goto(url)
             return page
@@ -352,11 +363,15 @@ def names_of_pages(site: Path) -> list[str]:
 # What a build refuses
 
 
-def test_no_site_is_built_if_a_cell_fails_waits_needs_a_kernel_or_is_skipped_although_marimo_says_nothing(tmp_path):
+def test_no_site_is_built_if_a_cell_fails_waits_needs_a_kernel_or_is_skipped_although_marimo_says_nothing(
+    tmp_path,
+):
     with pytest.raises(SiteError) as refused:
         build_site(write(tmp_path / "notebooks", **{"01_first": REFUSED}), tmp_path / "site")
     assert "01_first.py: cell 3 (1 / 0) failed: exception division by zero" in str(refused.value)
-    assert "cell 4 (lesson.wait_for(SimpleNamespace(value=False))) still waits for a button" in str(refused.value)
+    assert "cell 4 (lesson.wait_for(SimpleNamespace(value=False))) still waits for a button" in str(
+        refused.value
+    )
     assert "cell 5 (mo.ui.slider(0, 9)) puts out <marimo-slider>" in str(refused.value)
     assert "cell 7 (2) failed: interruption" in str(refused.value)
     assert not (tmp_path / "site").exists()
@@ -368,11 +383,19 @@ def test_a_cell_without_a_result_did_not_run():
 
 
 def tree(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
 
 
-@pytest.mark.parametrize("found", [{"site/thesis.txt": "years of work"}, {"site.zip": "not even a zip"}])
-def test_what_no_build_has_written_is_refused_before_any_notebook_runs_and_stays(tmp_path, capsys, found):
+@pytest.mark.parametrize(
+    "found", [{"site/thesis.txt": "years of work"}, {"site.zip": "not even a zip"}]
+)
+def test_what_no_build_has_written_is_refused_before_any_notebook_runs_and_stays(
+    tmp_path, capsys, found
+):
     write(tmp_path / "notebooks", **{"01_first": ENDLESS})
     for name, content in found.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -410,7 +433,9 @@ def test_a_build_replaces_what_the_last_one_wrote_and_nothing_else(tmp_path):
         (["--record", "a file/seconds.json"], "a file/seconds.json"),
     ],
 )
-def test_a_mistaken_argument_is_said_in_one_sentence(tmp_path, monkeypatch, capsys, arguments, said):
+def test_a_mistaken_argument_is_said_in_one_sentence(
+    tmp_path, monkeypatch, capsys, arguments, said
+):
     write(tmp_path / "notebooks", **{"01_first": ENDLESS})
     (tmp_path / "a file").touch()
     monkeypatch.chdir(tmp_path)
@@ -429,8 +454,18 @@ def test_a_notebook_that_does_not_end_is_ended(tmp_path):
 def test_ctrl_c_ends_the_build_and_the_notebooks_that_run(tmp_path):
     notebook = WAITS.replace("FOLDER", str(tmp_path))
     write(tmp_path / "notebooks", **{f"0{number}_waits": notebook for number in (1, 2, 3)})
-    command = [sys.executable, "-m", "zorplex_rl.course.site", "--notebooks", tmp_path / "notebooks", "--jobs", "2"]
-    with subprocess.Popen([*command, tmp_path / "site"], stderr=subprocess.PIPE, text=True) as build:
+    command = [
+        sys.executable,
+        "-m",
+        "zorplex_rl.course.site",
+        "--notebooks",
+        tmp_path / "notebooks",
+        "--jobs",
+        "2",
+    ]
+    with subprocess.Popen(
+        [*command, tmp_path / "site"], stderr=subprocess.PIPE, text=True
+    ) as build:
         assert eventually(lambda: len(list(tmp_path.glob("pid-*"))) == 2)
         build.send_signal(signal.SIGINT)
         build.communicate(timeout=60)
@@ -444,7 +479,12 @@ def is_alive(pid: int) -> bool:
 
 
 @pytest.mark.parametrize(
-    "link", ['<a href="missing.html">on</a>', '<a href="#nowhere">on</a>', '<img src="https://example.org/a.png">']
+    "link",
+    [
+        '<a href="missing.html">on</a>',
+        '<a href="#nowhere">on</a>',
+        '<img src="https://example.org/a.png">',
+    ],
 )
 def test_a_dead_link_or_an_outside_asset_is_refused(link, tmp_path):
     (tmp_path / "page.html").write_text(link)
@@ -452,7 +492,9 @@ def test_a_dead_link_or_an_outside_asset_is_refused(link, tmp_path):
         check_links(tmp_path / "page.html")
 
 
-def test_a_site_without_the_library_has_no_search_and_one_that_github_builds_leads_to_previews(tmp_path, monkeypatch):
+def test_a_site_without_the_library_has_no_search_and_one_that_github_builds_leads_to_previews(
+    tmp_path, monkeypatch
+):
     monkeypatch.setattr(search, "installed", lambda: False)
     monkeypatch.setenv("GITHUB_REPOSITORY", "someone/fork")
     said = []
@@ -462,8 +504,16 @@ def test_a_site_without_the_library_has_no_search_and_one_that_github_builds_lea
         said.append,
     )
     assert said.count(search.WITHOUT) == 1
-    assert names_of_pages(tmp_path / "site") == ["01_first.html", "glossary.html", "index.html", "stacks.html"]
-    assert not any(search.PAGE in (tmp_path / "site" / name).read_text() for name in names_of_pages(tmp_path / "site"))
+    assert names_of_pages(tmp_path / "site") == [
+        "01_first.html",
+        "glossary.html",
+        "index.html",
+        "stacks.html",
+    ]
+    assert not any(
+        search.PAGE in (tmp_path / "site" / name).read_text()
+        for name in names_of_pages(tmp_path / "site")
+    )
     preview = "https://molab.marimo.io/github/someone/fork/blob/previews/notebooks/01_first.py"
     assert f'href="{preview}"' in (tmp_path / "site" / "01_first.html").read_text()
     assert (tmp_path / "notebooks" / "__marimo__" / "session" / "01_first.py.json").is_file()
@@ -475,7 +525,9 @@ def test_a_site_without_the_library_has_no_search_and_one_that_github_builds_lea
 def test_the_zip_holds_every_file_of_the_site(site):
     with zipfile.ZipFile(site.with_name(f"{site.name}.zip")) as archive:
         inside = {Path(name).relative_to(site.name).as_posix() for name in archive.namelist()}
-    assert inside == {path.relative_to(site).as_posix() for path in site.rglob("*") if path.is_file()}
+    assert inside == {
+        path.relative_to(site).as_posix() for path in site.rglob("*") if path.is_file()
+    }
 
 
 def test_the_contents_name_title_minutes_goals_and_machine(tiny):
@@ -497,10 +549,15 @@ def test_a_headline_is_what_the_notebook_computed():
     seconds, recap = 0.25, lesson.recap("Typed: 3 s.", "Measured: 0.25 s.").text
     computed = 'lesson.recap("Typed: 3 s.", f"Measured: {seconds} s.")'
     assert headline_of(page_of(recap, code=computed)) == "Measured: 0.25 s."
-    assert headline_of(page_of(recap, code='lesson.recap("Typed: 3 s.", "Measured: 0.25 s.")')) == ""
+    assert (
+        headline_of(page_of(recap, code='lesson.recap("Typed: 3 s.", "Measured: 0.25 s.")')) == ""
+    )
     stated = lesson.headline(f"it took `{seconds}` s.").text
     assert headline_of(page_of(recap, stated, code=computed)) == "It took <code>0.25</code> s."
-    asked, open_question = lesson.predict("Which?", "one", "two"), lesson.predict("And now?", "three", "four")
+    asked, open_question = (
+        lesson.predict("Which?", "one", "two"),
+        lesson.predict("And now?", "three", "four"),
+    )
     answers = [lesson.reveal(asked, right=1).text, lesson.reveal(open_question, right=[]).text]
     found = headline_of(page_of(asked.text, open_question.text, *answers))
     assert "Which?" in found and "The answer is <q>two</q>." in found and "And now?" not in found
@@ -515,7 +572,10 @@ def test_the_drawing_of_the_course_has_every_notebook_at_its_place():
         ]
     )
     told = re.search('aria-label="([^"]*)"', drawn)[1]
-    assert "take apart: 07 Moving &lt;weights&gt;, 07b Resharding. What it stands on: 01 Actors." in told
+    assert (
+        "take apart: 07 Moving &lt;weights&gt;, 07b Resharding. What it stands on: 01 Actors."
+        in told
+    )
     assert [drawn.count(f">{number}</text>") for number in ("01", "07", "07b")] == [1, 2, 1]
 
 
@@ -535,7 +595,11 @@ def test_the_contents_say_where_to_start_and_how_long_each_route_takes():
 
 def test_what_one_will_have_built_stands_in_the_readme():
     built = built_by(Path(__file__).parents[3] / "README.md")
-    assert "`" not in "".join(built) and "05_rl_intro" in built and built["05_rl_intro"].startswith("the task")
+    assert (
+        "`" not in "".join(built)
+        and "05_rl_intro" in built
+        and built["05_rl_intro"].startswith("the task")
+    )
     assert built_by(Path("nowhere")) == {}
 
 
@@ -579,17 +643,20 @@ def test_what_the_reader_shall_find_out_first_is_not_searched(tmp_path, visit):
     question = lesson.predict("Which is faster?", "a zebra", "a yak")
     answer = lesson.reveal(question, right=0, why="Zebras have a gnu.")
     folded = lesson.folded("A solution", "It is an okapi.")
-    page = (
-        f"<main><h1>A &amp; b</h1><p>Bef&lt;b&gt;ore.</p>{question.text}{answer.text}{folded.text}<p>After.</p></main>"
-    )
+    page = f"<main><h1>A &amp; b</h1><p>Bef&lt;b&gt;ore.</p>{question.text}{answer.text}{folded.text}<p>After.</p></main>"
     (tmp_path / "search.html").write_text(search_page({"a.html": page}))
     page = visit(f"file://{tmp_path}/search.html")
-    field, status = page.get_by_role("searchbox", name="Search the course"), page.get_by_role("status")
+    field, status = (
+        page.get_by_role("searchbox", name="Search the course"),
+        page.get_by_role("status"),
+    )
     for hidden in ("zebra", "gnu", "okapi"):
         field.fill(hidden)
         status.get_by_text(f"Nothing found for “{hidden}”.").wait_for()
     field.fill("after")
-    page.locator(".results li", has_text="Bef<b>ore. Predict first Which is faster? After.").wait_for()
+    page.locator(
+        ".results li", has_text="Bef<b>ore. Predict first Which is faster? After."
+    ).wait_for()
 
 
 def test_what_stands_before_the_text_is_small_and_nothing_of_it_runs_or_is_fetched(site):
@@ -598,7 +665,9 @@ def test_what_stands_before_the_text_is_small_and_nothing_of_it_runs_or_is_fetch
         assert len(before.encode()) < 64_000, name
         up_to_the_end_of_the_text = before + text.partition("</main>")[0]
         assert "<script" not in up_to_the_end_of_the_text, name
-        assert "stylesheet" not in before and "@import" not in before and "@font-face" not in before, name
+        assert (
+            "stylesheet" not in before and "@import" not in before and "@font-face" not in before
+        ), name
 
 
 STATE = """() => ({
@@ -618,7 +687,9 @@ def test_the_text_of_every_page_is_there_as_soon_as_the_page_is_read(site, addre
         found = page.evaluate("window.atOnce") if scripts else page.evaluate(f"({STATE})()")
         assert found["titles"] == 1, name
         assert len(found["text"]) > 200, name
-        assert [asked for asked in found["asked"] if not asked.startswith(("data:", "blob:"))] == [], name
+        assert [
+            asked for asked in found["asked"] if not asked.startswith(("data:", "blob:"))
+        ] == [], name
 
 
 @pytest.mark.parametrize("part", range(4))
@@ -632,7 +703,9 @@ def test_every_page_fits_and_axe_finds_nothing(site, address, visit, part):
         for width, scheme in itertools.product((390, 1280, 1500), ("light", "dark")):
             page.set_viewport_size({"width": width, "height": 900})
             page.emulate_media(color_scheme=scheme)
-            assert page.evaluate("document.documentElement.scrollWidth") <= width, f"{name} scrolls sideways"
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, (
+                f"{name} scrolls sideways"
+            )
             assert overlapping(page) == [], name
             assert page.evaluate(CUT) == [], f"{name} cuts code"
             background = page.evaluate("getComputedStyle(document.documentElement).backgroundColor")
@@ -678,7 +751,9 @@ def overlapping(page) -> list[str]:
 
 
 @pytest.mark.parametrize("served", [True, False], ids=["from a server", "from a folder"])
-def test_the_contents_begin_with_a_run_that_plays_by_itself_and_stops_when_asked(site, address, visit, served):
+def test_the_contents_begin_with_a_run_that_plays_by_itself_and_stops_when_asked(
+    site, address, visit, served
+):
     page = visit(f"{address if served else f'file://{site}/'}index.html")
     player = page.get_by_role("region", name="Loop player")
     time_slider = player.get_by_role("slider", name="Time")
@@ -707,7 +782,9 @@ def test_the_contents_say_of_every_notebook_what_it_draws_and_what_it_builds(sit
     assert len(entries) == len([name for name in names_of_pages(site) if name[0].isdigit()])
     for entry in entries:
         assert entry.locator("svg").count() >= 1
-        assert re.search(r"\d+ minutes · .* · (builds on \d\d|needs none)", entry.locator(".facts").inner_text())
+        assert re.search(
+            r"\d+ minutes · .* · (builds on \d\d|needs none)", entry.locator(".facts").inner_text()
+        )
 
 
 def test_navigation_leads_through_the_whole_course_and_back(site, address, visit):
@@ -742,16 +819,24 @@ def test_an_answer_and_a_solution_are_folded_until_they_are_asked_for(tiny, addr
     assert page.get_by_text("The second.").is_visible()
 
 
-def test_the_outline_stands_beside_the_text_on_a_wide_screen_and_marks_where_the_reader_is(tiny, address, visit):
+def test_the_outline_stands_beside_the_text_on_a_wide_screen_and_marks_where_the_reader_is(
+    tiny, address, visit
+):
     page = visit(address + "01_reading.html")
     outline = page.get_by_role("navigation", name="Sections of this page")
-    assert outline.get_by_role("link").all_inner_texts() == ["A section", "Another section", "Recap"]
+    assert outline.get_by_role("link").all_inner_texts() == [
+        "A section",
+        "Another section",
+        "Recap",
+    ]
     assert (
         outline.bounding_box()["x"] + outline.bounding_box()["width"]
         < page.locator("main h2").first.bounding_box()["x"]
     )
     outline.get_by_role("link", name="Recap").click()
-    page.wait_for_function("document.querySelector('.outline [aria-current]')?.textContent === 'Recap'")
+    page.wait_for_function(
+        "document.querySelector('.outline [aria-current]')?.textContent === 'Recap'"
+    )
     assert outline.is_visible(), "it stays"
     assert not visit(address + "01_reading.html", width=390).locator(".outline").is_visible()
 
@@ -762,11 +847,15 @@ def test_code_that_other_cells_need_is_folded_behind_one_line(tiny, address, vis
     assert folds == ["Setup, 9 lines", "Plumbing, 5 lines"], "two cells, one fold"
     assert not page.get_by_text("helper = 1").is_visible()
     page.get_by_text("Plumbing, 5 lines").click()
-    assert page.get_by_text("second = 2").is_visible() and page.get_by_text("helper = 1").is_visible()
+    assert (
+        page.get_by_text("second = 2").is_visible() and page.get_by_text("helper = 1").is_visible()
+    )
     assert "Solutions" not in (tiny / "01_reading.html").read_text()
 
 
-def test_on_a_phone_code_is_folded_and_on_a_wide_screen_or_without_scripts_it_is_not(tiny, address, visit):
+def test_on_a_phone_code_is_folded_and_on_a_wide_screen_or_without_scripts_it_is_not(
+    tiny, address, visit
+):
     for options, is_shown in (
         ({"width": 390}, False),
         ({}, True),
@@ -775,13 +864,17 @@ def test_on_a_phone_code_is_folded_and_on_a_wide_screen_or_without_scripts_it_is
         page = visit(address + "01_reading.html", **options)
         code = page.get_by_text("total = sum(number**2 for number in range(10))")
         assert code.is_visible() == is_shown
-        assert page.locator(".code summary").first.is_visible() == (page.viewport_size["width"] == 390)
+        assert page.locator(".code summary").first.is_visible() == (
+            page.viewport_size["width"] == 390
+        )
     page = visit(address + "01_reading.html", width=390)
     fold = page.locator("details.code", has_text="total = sum")
     fold.locator("summary").click()
     assert fold.locator("pre").is_visible()
     page.set_viewport_size({"width": 1280, "height": 900})
-    page.wait_for_function("[...document.querySelectorAll('details.code')].every((one) => one.open)")
+    page.wait_for_function(
+        "[...document.querySelectorAll('details.code')].every((one) => one.open)"
+    )
 
 
 def test_on_paper_folds_are_open_and_code_is_not_cut(tiny, address, visit):
@@ -793,7 +886,9 @@ def test_on_paper_folds_are_open_and_code_is_not_cut(tiny, address, visit):
 
 
 @pytest.mark.parametrize("served", [True, False], ids=["from a server", "from a folder"])
-def test_a_widget_lives_without_a_kernel_and_starts_where_the_run_has_left_it(tiny, address, visit, served):
+def test_a_widget_lives_without_a_kernel_and_starts_where_the_run_has_left_it(
+    tiny, address, visit, served
+):
     page = visit(f"{address}02_turning.html" if served else f"file://{tiny}/02_turning.html")
     said = page.locator(".widget output")
     said.get_by_text("two of 3 bytes").wait_for()
@@ -802,9 +897,16 @@ def test_a_widget_lives_without_a_kernel_and_starts_where_the_run_has_left_it(ti
     assert "no host" not in page.locator("main").inner_text()
 
 
-def test_without_scripts_a_widget_says_what_it_needs_and_with_them_it_does_not(tiny, address, visit):
+def test_without_scripts_a_widget_says_what_it_needs_and_with_them_it_does_not(
+    tiny, address, visit
+):
     said = "The widget here needs scripts."
-    assert said in visit(address + "02_turning.html", java_script_enabled=False).locator("main").inner_text()
+    assert (
+        said
+        in visit(address + "02_turning.html", java_script_enabled=False)
+        .locator("main")
+        .inner_text()
+    )
     page = visit(address + "02_turning.html")
     page.get_by_text("two of 3 bytes").wait_for()
     assert said not in page.locator("main").inner_text()
@@ -813,13 +915,17 @@ def test_without_scripts_a_widget_says_what_it_needs_and_with_them_it_does_not(t
 def cells_of(page, caption: str) -> dict[str, list[str]]:
     """The rows of the table under ``caption``, which may be folded: the first cell of each → the others."""
     rows = page.locator(f'.lesson-table[aria-label="{caption}"] tbody tr').all()
-    return {first: others for first, *others in (row.locator("td").all_inner_texts() for row in rows)}
+    return {
+        first: others for first, *others in (row.locator("td").all_inner_texts() for row in rows)
+    }
 
 
 @about_the_course
 def test_what_the_course_kills_on_its_pages_is_accounted_for(site, address, visit):
     fates = cells_of(visit(address + "06_services.html"), "What became of every request")
-    assert all(int(count) > 100 for count in fates["answered"]) and fates["without any outcome"] == ["0", "0"]
+    assert all(int(count) > 100 for count in fates["answered"]) and fates[
+        "without any outcome"
+    ] == ["0", "0"]
     assert fates["answered, but not done"] == ["0", "0"]
     assert (fates["done twice"][1], fates["failed"][0]) == ("0", "0")
     said = visit(address + "08_rl_e2e.html").locator("main").text_content()

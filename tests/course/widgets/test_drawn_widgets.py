@@ -11,13 +11,25 @@ from pages import state_of
 from test_widgets import MAKERS, SHARDS
 
 from zorplex_rl.course import widgets
-from zorplex_rl.course.widgets import LiveCurve, ReshardMap, TimelineSimulator, WeightRingRace, drawn
+from zorplex_rl.course.widgets import (
+    LiveCurve,
+    ReshardMap,
+    TimelineSimulator,
+    WeightRingRace,
+    drawn,
+)
 
 
 def as_a_page_holds_it(widget) -> dict:
     """The state after its way through JSON; bytes do not take part."""
     return json.loads(
-        json.dumps({name: value for name, value in state_of(widget).items() if not isinstance(value, bytes)})
+        json.dumps(
+            {
+                name: value
+                for name, value in state_of(widget).items()
+                if not isinstance(value, bytes)
+            }
+        )
     )
 
 
@@ -58,7 +70,9 @@ def test_a_simulator_draws_the_times_that_it_computed():
 
 def test_a_race_shows_its_first_torn_copy():
     assert "torn, used" in drawn(as_a_page_holds_it(WeightRingRace(seqlock=False)))
-    assert "of all copies 0 torn ones were used" in drawn(as_a_page_holds_it(WeightRingRace(seqlock=True)))
+    assert "of all copies 0 torn ones were used" in drawn(
+        as_a_page_holds_it(WeightRingRace(seqlock=True))
+    )
 
 
 def test_a_map_lists_its_bytes():
@@ -80,5 +94,8 @@ def test_what_is_no_widget_of_ours_is_not_drawn():
 
 def test_a_service_player_draws_the_states_of_every_place_around_the_fault():
     shown = drawn(as_a_page_holds_it(MAKERS["service player"]()))
-    assert all(word in shown for word in ("tools_0", "tools_2", "starting", "kill -9", "1.0 s before", "3.0 s after"))
+    assert all(
+        word in shown
+        for word in ("tools_0", "tools_2", "starting", "kill -9", "1.0 s before", "3.0 s after")
+    )
     assert "kill -9: 4 requests answered, 1 lost with their replica" in shown

@@ -39,7 +39,12 @@ from zorplex_rl.simulation.simulate import compare
 pytestmark = pytest.mark.slow
 
 MEASURED = Setting(
-    generators=1, steps=120, generation_seconds=0.034, variation=0.3, training_seconds=0.22, sync_seconds=0.014
+    generators=1,
+    steps=120,
+    generation_seconds=0.034,
+    variation=0.3,
+    training_seconds=0.22,
+    sync_seconds=0.014,
 )
 NOTEBOOK = """
 import marimo
@@ -87,13 +92,28 @@ SHARDS = {
 
 
 def trial(loss, lag, seed, accuracy) -> Row:
-    return Row(loss, lag, 4e-4, seed, accuracy, None, "2026-01-02", [3, 6], [0.4, accuracy], [1.0] * 5 + [0.3])
+    return Row(
+        loss,
+        lag,
+        4e-4,
+        seed,
+        accuracy,
+        None,
+        "2026-01-02",
+        [3, 6],
+        [0.4, accuracy],
+        [1.0] * 5 + [0.3],
+    )
 
 
 def phase_diagram() -> PhaseDiagram:
     """A study of two losses and two lags, one learning rate and two seeds; one cell has one seed
     only."""
-    rows = [trial("reinforce", 0, 0, 0.9), trial("reinforce", 0, 1, 0.8), trial("reinforce", 8, 0, 0.0)]
+    rows = [
+        trial("reinforce", 0, 0, 0.9),
+        trial("reinforce", 0, 1, 0.8),
+        trial("reinforce", 8, 0, 0.0),
+    ]
     rows += [
         trial("reinforce", 8, 1, 0.1),
         trial("grpo", 8, 0, 0.7),
@@ -114,7 +134,9 @@ def live_curve() -> LiveCurve:
 
 def loop_player(**options) -> LoopPlayer:
     both = compare(replace(MEASURED, steps=4, generators=2, max_lag=2))
-    return LoopPlayer({"In turns": both.sync.timeline, "Side by side": both.asynchronous.timeline}, **options)
+    return LoopPlayer(
+        {"In turns": both.sync.timeline, "Side by side": both.asynchronous.timeline}, **options
+    )
 
 
 def paid(form: float, extra_call: float) -> Answer:
@@ -124,10 +146,16 @@ def paid(form: float, extra_call: float) -> Answer:
         Bar("success", 1 + form, f"{1 + form:+.2f}", "green"),
         Bar("wrong_answer", wrong, f"{wrong:+.2f}", "vermilion"),
     ]
-    return Answer([Panel("Reward of each outcome", bars, most=3.0, least=-2.0)], f"A wrong answer earns {wrong:.2f}.")
+    return Answer(
+        [Panel("Reward of each outcome", bars, most=3.0, least=-2.0)],
+        f"A wrong answer earns {wrong:.2f}.",
+    )
 
 
-KNOBS = (Knob("form", "The form", [0.0, 0.2, 1.0]), Knob("extra_call", "An extra call", [0.0, 0.5], "−{:g}"))
+KNOBS = (
+    Knob("form", "The form", [0.0, 0.2, 1.0]),
+    Knob("extra_call", "An extra call", [0.0, 0.5], "−{:g}"),
+)
 
 
 def what_if(**options) -> WhatIf:
@@ -136,7 +164,10 @@ def what_if(**options) -> WhatIf:
 
 def square(side: int) -> Answer:
     shape = f'<rect width="{side}" height="{side}"/>'
-    return Answer(figure=drawing(shape, 60, "Square", f"side {side}", 200), numbers=[("Area", str(side**2), "px²")])
+    return Answer(
+        figure=drawing(shape, 60, "Square", f"side {side}", 200),
+        numbers=[("Area", str(side**2), "px²")],
+    )
 
 
 def what_figure(static: bool = False) -> WhatIf:
@@ -213,7 +244,9 @@ def site(once):
 
     def build(folder):
         (folder / "notebooks").mkdir(parents=True)
-        (folder / "notebooks" / "01_simulators.py").write_text(NOTEBOOK.replace("{measured}", repr(MEASURED)))
+        (folder / "notebooks" / "01_simulators.py").write_text(
+            NOTEBOOK.replace("{measured}", repr(MEASURED))
+        )
         build_site(folder / "notebooks", folder / "site")
 
     return once("simulators", build) / "site"
@@ -222,7 +255,10 @@ def site(once):
 @pytest.fixture(scope="module")
 def exported(chromium, site):
     """Its page in a browser: no kernel, no network."""
-    with served(site) as address, guarded_page(chromium, viewport={"width": 1280, "height": 900}) as page:
+    with (
+        served(site) as address,
+        guarded_page(chromium, viewport={"width": 1280, "height": 900}) as page,
+    ):
         page.goto(f"{address}01_simulators.html")
         yield page
 
@@ -244,18 +280,24 @@ def open_bare(page: Page, *widgets, **options) -> None:
 
 
 def test_the_tables_of_a_page_hold_what_python_answers_and_stay_small(site):
-    embedded = re.search(r'id="models">(.*?)</script>', (site / "01_simulators.html").read_text(), re.DOTALL)
+    embedded = re.search(
+        r'id="models">(.*?)</script>', (site / "01_simulators.html").read_text(), re.DOTALL
+    )
     tables = [model["state"]["table"] for model in json.loads(embedded[1]).values()]
     timelines, ring = sorted(tables, key=len, reverse=True)
     assert len(timelines) < 2_000_000
     simulator, table = TimelineSimulator(measured=MEASURED), unpack(timelines)
     for params in random_positions(60):
         expected = simulator.answer(params | {"fixed": None})
-        assert {mode: look_up(table["grid"][mode], params) for mode in ("sync", "async")} == expected
+        assert {
+            mode: look_up(table["grid"][mode], params) for mode in ("sync", "async")
+        } == expected
     for fixed in ("one straggler", "this machine"):
         for params in random_positions(20, COUNTS):
             expected = simulator.answer(params | {"fixed": fixed})
-            assert {mode: look_up(table[fixed][mode], params) for mode in ("sync", "async")} == expected
+            assert {
+                mode: look_up(table[fixed][mode], params) for mode in ("sync", "async")
+            } == expected
     assert len(ring) < 200_000
     start = WeightRingRace()
     assert look_up(unpack(ring), start.params)["whole"] == start.result["whole"]
@@ -273,7 +315,8 @@ def test_in_an_exported_page_every_slider_shows_what_python_computes(exported):
 
 
 @pytest.mark.parametrize(
-    "scenario", ["balanced", "no variance", "trainer-bound", "slow network", "one straggler", "this machine"]
+    "scenario",
+    ["balanced", "no variance", "trainer-bound", "slow network", "one straggler", "this machine"],
 )
 def test_in_an_exported_page_every_scenario_shows_what_python_computes(exported, scenario):
     widget = exported.get_by_role("region", name="Timeline simulator")
@@ -286,7 +329,9 @@ def test_in_an_exported_page_every_scenario_shows_what_python_computes(exported,
     assert widget.get_by_text("the first four numbers are fixed").is_visible() == fixed
     move(widget, "Max lag", COUNTS["max_lag"], 4)
     move(widget, "Generators", COUNTS["generators"], 8)
-    changed = replace(TimelineSimulator(measured=MEASURED, scenario=scenario).setting, max_lag=4, generators=8)
+    changed = replace(
+        TimelineSimulator(measured=MEASURED, scenario=scenario).setting, max_lag=4, generators=8
+    )
     expect_figures(widget, changed)
     assert widget.get_by_role("radio", name=scenario).is_checked() == fixed
 
@@ -353,13 +398,17 @@ def test_a_knob_moves_the_bars_to_what_python_computes(page, static):
         bars = widget.locator("svg rect")
         for index, bar in enumerate(expected.panels[0].bars):
             assert float(bars.nth(index).get_attribute("data-value")) == pytest.approx(bar.value)
-    assert widget.get_by_role("img", name="Reward of each outcome: success +1.00, wrong_answer +0.00.").is_visible()
+    assert widget.get_by_role(
+        "img", name="Reward of each outcome: success +1.00, wrong_answer +0.00."
+    ).is_visible()
 
 
 def test_a_change_is_said_to_who_cannot_see_it(page):
     simulator = TimelineSimulator()
     open_bare(page, simulator)
-    move(page.get_by_role("region", name="Timeline simulator"), "Generators", COUNTS["generators"], 1)
+    move(
+        page.get_by_role("region", name="Timeline simulator"), "Generators", COUNTS["generators"], 1
+    )
     both = compare(replace(simulator.setting, generators=1))
     expect(page.get_by_role("status")).to_contain_text(f"speed-up {both.speed_up:.2f}")
     expect(page.get_by_role("img", name="Two timelines on one axis. Synchronous:")).to_be_visible()
@@ -417,7 +466,10 @@ def test_a_resharding_map_shows_the_bytes_of_the_chosen_option(page):
 
 
 def test_bytes_of_several_moves_between_one_pair_are_added_up():
-    assert byte_matrix([(0, 1, 10), (0, 1, 5), (1, 0, 2)], sources=2, destinations=2) == [[0, 15], [2, 0]]
+    assert byte_matrix([(0, 1, 10), (0, 1, 5), (1, 0, 2)], sources=2, destinations=2) == [
+        [0, 15],
+        [2, 0],
+    ]
 
 
 def test_a_phase_diagram_shows_the_trials_of_the_cell_that_is_chosen_by_mouse_or_by_keys(page):
@@ -425,16 +477,24 @@ def test_a_phase_diagram_shows_the_trials_of_the_cell_that_is_chosen_by_mouse_or
     open_bare(page, diagram)
     cells = page.get_by_role("radio")
     expect(cells).to_have_count(3)
-    expect(page.get_by_role("img", name="plain, learning rate 0.0004, lag 0: accuracy")).to_be_visible()
-    page.get_by_role("radio", name="clipped, learning rate 0.0004, lag 8: accuracy 60%").check(force=True)
+    expect(
+        page.get_by_role("img", name="plain, learning rate 0.0004, lag 0: accuracy")
+    ).to_be_visible()
+    page.get_by_role("radio", name="clipped, learning rate 0.0004, lag 8: accuracy 60%").check(
+        force=True
+    )
     expect(page.locator("dd[data-value]")).to_have_text(["60%", "50%", "70%", "30%"])
-    expect(page.get_by_role("img", name="clipped, learning rate 0.0004, lag 8: accuracy")).to_be_visible()
+    expect(
+        page.get_by_role("img", name="clipped, learning rate 0.0004, lag 8: accuracy")
+    ).to_be_visible()
     assert diagram.chosen == {"loss": "grpo", "lag": 8, "learning_rate": 4e-4}
     page.keyboard.press("ArrowUp")
     expect(page.locator("dd[data-value]").first).to_have_text("5%")
     assert diagram.chosen == {"loss": "reinforce", "lag": 8, "learning_rate": 4e-4}
     expect(
-        page.get_by_text("Recorded 2026-01-02 with python benchmarks/staleness.py --seeds 2, on 2 cores.")
+        page.get_by_text(
+            "Recorded 2026-01-02 with python benchmarks/staleness.py --seeds 2, on 2 cores."
+        )
     ).to_be_visible()
 
 
@@ -460,7 +520,10 @@ def test_the_film_of_a_run_has_a_dot_for_every_group_and_no_group_moves_backward
     for run, oldest in ((both.sync, 0), (both.asynchronous, max(both.asynchronous.staleness))):
         found = film(run.timeline)
         assert len(found["dots"]) == setting.steps * setting.groups_per_step
-        assert all(begun < written <= taken < trained for _, _, begun, written, taken, trained, _ in found["dots"])
+        assert all(
+            begun < written <= taken < trained
+            for _, _, begun, written, taken, trained, _ in found["dots"]
+        )
         assert max(step - version for version, *_, step in found["dots"]) == oldest
         assert found["seconds"] == pytest.approx(run.seconds, abs=1e-3)
         assert found["most"] >= setting.groups_per_step
@@ -468,7 +531,10 @@ def test_the_film_of_a_run_has_a_dot_for_every_group_and_no_group_moves_backward
 
 
 def test_a_group_that_nobody_trained_on_stays_and_a_timeline_that_names_no_groups_is_refused():
-    spans = [Span("generator_0", "generate", 0.0, 1.0, {"group": group, "version": 0}) for group in (0, 1)]
+    spans = [
+        Span("generator_0", "generate", 0.0, 1.0, {"group": group, "version": 0})
+        for group in (0, 1)
+    ]
     train = Span("trainer", "train", 1.0, 2.0, {"step": 0, "groups": [0]})
     dots = film(Timeline([*spans, train]))["dots"]
     assert dots == [[0, 0, 0.0, 1.0, 1.0, 2.0, 0], [0, 0, 0.0, 1.0, None, None, None]]
@@ -479,7 +545,10 @@ def test_a_group_that_nobody_trained_on_stays_and_a_timeline_that_names_no_group
 def test_the_loop_player_shows_every_group_at_its_place_wherever_the_time_is_put(page):
     player = loop_player()
     open_bare(page, player)
-    widget, time = page.get_by_role("region", name="Loop player"), page.get_by_role("slider", name="Time")
+    widget, time = (
+        page.get_by_role("region", name="Loop player"),
+        page.get_by_role("slider", name="Time"),
+    )
     end = max(run["seconds"] for run in player.runs)
     time.press("Home")
     time.press("ArrowRight")
@@ -492,7 +561,9 @@ def test_the_loop_player_shows_every_group_at_its_place_wherever_the_time_is_put
             picture = widget.get_by_role("img").nth(index)
             expect(picture.locator("circle")).to_have_count(len(alive))
             done = sum(dot[5] <= now for dot in run["dots"])
-            expect(widget.get_by_text(f"{done} of {len(run['dots'])} trained").nth(0)).to_be_visible()
+            expect(
+                widget.get_by_text(f"{done} of {len(run['dots'])} trained").nth(0)
+            ).to_be_visible()
     time.press("End")
     expect(widget.get_by_text("done after")).to_have_count(2)
 
@@ -500,7 +571,10 @@ def test_the_loop_player_shows_every_group_at_its_place_wherever_the_time_is_put
 def test_a_service_player_shows_every_request_at_its_place_wherever_the_time_is_put(page):
     player = service_player(start=0.0)
     open_bare(page, player)
-    widget, time = page.get_by_role("region", name="Service player"), page.get_by_role("slider", name="Time")
+    widget, time = (
+        page.get_by_role("region", name="Service player"),
+        page.get_by_role("slider", name="Time"),
+    )
     (run,) = player.runs
     time.press("ArrowRight")
     assert time.input_value() == "1"
@@ -512,7 +586,9 @@ def test_a_service_player_shows_every_request_at_its_place_wherever_the_time_is_
         answered = sum(leg[3] is not None and leg[3] <= now and not leg[4] for leg in run["legs"])
         expect(widget.get_by_text(f"{answered} answered").first).to_be_visible()
     expect(
-        widget.get_by_text("2 of 2 replicas in rotation; 1 requests under way, 4 answered, 1 lost").first
+        widget.get_by_text(
+            "2 of 2 replicas in rotation; 1 requests under way, 4 answered, 1 lost"
+        ).first
     ).to_be_visible()
     time.press("Home")
     assert time.get_attribute("aria-valuetext") == "1.00 s before the fault"

@@ -142,7 +142,10 @@ def rank_first(by_rank):
 
 
 def text_before_rank(by_rank):
-    return [(when, rank, text) for when, text, rank in sorted((w, t, r) for r in by_rank for w, t in by_rank[r])]
+    return [
+        (when, rank, text)
+        for when, text, rank in sorted((w, t, r) for r in by_rank for w, t in by_rank[r])
+    ]
 
 
 def without_the_rank(by_rank):
@@ -158,7 +161,9 @@ def one_line_of_each(by_rank):
 
 
 def merged_as_a_heap(by_rank):
-    named = [[(when, rank, text) for when, text in lines] for rank, lines in sorted(by_rank.items())]
+    named = [
+        [(when, rank, text) for when, text in lines] for rank, lines in sorted(by_rank.items())
+    ]
     return list(heapq.merge(*named))
 
 

@@ -18,7 +18,9 @@ def _decide(
     *,
     dead=lambda gone, silent, limits: gone or silent > limits.silent,
     stuck=lambda busy, limits: busy > limits.busy,
-    recent=lambda failed_at, now, limits: sum(now - moment <= limits.window for moment in failed_at),
+    recent=lambda failed_at, now, limits: sum(
+        now - moment <= limits.window for moment in failed_at
+    ),
     too_many=lambda recent, limits: recent >= limits.restarts,
     calm=lambda silent, busy: "slow" if silent > 0 else "busy" if busy > 0 else "idle",
 ):
@@ -52,7 +54,10 @@ def stuck_before_dead(gone, silent, busy, limits, failed_at, now):
 
 
 def busy_before_slow(*situation):
-    return _decide(*situation, calm=lambda silent, busy: "busy" if busy > 0 else "slow" if silent > 0 else "idle")
+    return _decide(
+        *situation,
+        calm=lambda silent, busy: "busy" if busy > 0 else "slow" if silent > 0 else "idle",
+    )
 
 
 def counts_all_failures(*situation):
@@ -60,7 +65,10 @@ def counts_all_failures(*situation):
 
 
 def a_failure_at_the_border_is_old(*situation):
-    return _decide(*situation, recent=lambda failed_at, now, limits: sum(now - m < limits.window for m in failed_at))
+    return _decide(
+        *situation,
+        recent=lambda failed_at, now, limits: sum(now - m < limits.window for m in failed_at),
+    )
 
 
 def a_list(*situation):
@@ -108,11 +116,17 @@ def adds_them_up(weights, changes):
 
 
 def replaces_the_weights(weights, changes):
-    return sum(count * change for change, count in changes) / sum(n for _, n in changes) if changes else weights
+    return (
+        sum(count * change for change, count in changes) / sum(n for _, n in changes)
+        if changes
+        else weights
+    )
 
 
 def fails_when_nobody_came(weights, changes):
-    return weights + sum(count * change for change, count in changes) / sum(count for _, count in changes)
+    return weights + sum(count * change for change, count in changes) / sum(
+        count for _, count in changes
+    )
 
 
 def divides_by_three(weights, changes):
@@ -139,7 +153,10 @@ def by_stacking(weights, changes):
 def as_numbers(weights, changes):
     total = sum(count for _, count in changes) or 1
     columns = zip(weights.tolist(), *(change.tolist() for change, _ in changes), strict=True)
-    return [w + sum(c * n for c, (_, n) in zip(row, changes, strict=True)) / total for w, *row in columns]
+    return [
+        w + sum(c * n for c, (_, n) in zip(row, changes, strict=True)) / total
+        for w, *row in columns
+    ]
 
 
 WRONG = {
@@ -156,4 +173,8 @@ WRONG = {
         the_first_only,
     ],
 }  # fmt: skip
-RIGHT = {"decide": [_decide, a_list], "best_interval": [a_tensor, a_fraction], "merge": [by_stacking, as_numbers]}
+RIGHT = {
+    "decide": [_decide, a_list],
+    "best_interval": [a_tensor, a_fraction],
+    "merge": [by_stacking, as_numbers],
+}

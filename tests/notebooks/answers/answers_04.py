@@ -36,7 +36,9 @@ def of_all_ranks(collective, size, ranks):
 
 
 def a_fraction(collective, size, ranks):
-    return Fraction((ranks - 1) * size, ranks) * Fraction(FACTORS.get(collective, Fraction(1, ranks)))
+    return Fraction((ranks - 1) * size, ranks) * Fraction(
+        FACTORS.get(collective, Fraction(1, ranks))
+    )
 
 
 def _mine(up, rank, ranks):
@@ -76,7 +78,9 @@ def no_collective(x, up, up_bias, down, down_bias, rank, ranks, add_up):
 
 def detached(x, up, up_bias, down, down_bias, rank, ranks, add_up):
     mine = _mine(up, rank, ranks)
-    return add_up((torch.relu(x @ up[mine].T + up_bias[mine]) @ down[:, mine].T).detach()) + down_bias
+    return (
+        add_up((torch.relu(x @ up[mine].T + up_bias[mine]) @ down[:, mine].T).detach()) + down_bias
+    )
 
 
 def with_linear(x, up, up_bias, down, down_bias, rank, ranks, add_up):
@@ -110,12 +114,16 @@ def a_view(flat, rank, ranks):
 
 def keeps_all_of_the_padded_tensor(flat, rank, ranks):
     size = math.ceil(len(flat) / ranks)
-    return nn.functional.pad(flat, (0, size * ranks - len(flat))).clone()[rank * size : (rank + 1) * size]
+    return nn.functional.pad(flat, (0, size * ranks - len(flat))).clone()[
+        rank * size : (rank + 1) * size
+    ]
 
 
 def always_one_zero_more(flat, rank, ranks):
     size = len(flat) // ranks + 1
-    return nn.functional.pad(flat, (0, size * ranks - len(flat)))[rank * size : (rank + 1) * size].clone()
+    return nn.functional.pad(flat, (0, size * ranks - len(flat)))[
+        rank * size : (rank + 1) * size
+    ].clone()
 
 
 def the_first_share(flat, rank, ranks):

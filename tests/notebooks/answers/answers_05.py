@@ -44,7 +44,9 @@ WRONG = {
     "outcome": named(
         takes_zero_for_no_answer=lambda a, e, f: sort(a or None, e, f),
         asks_for_the_limit_first=lambda a, e, f: RULES.get(f) or sort(a, e, f),
-        takes_one_limit_for_the_other=lambda a, e, f: sort(a, e, {"turns": "tokens", "tokens": "turns"}.get(f, f)),
+        takes_one_limit_for_the_other=lambda a, e, f: sort(
+            a, e, {"turns": "tokens", "tokens": "turns"}.get(f, f)
+        ),
         calls_the_right_one_wrong=lambda a, e, f: sort(a, e + 1 if a == e else a, f),
         forgets_the_cut=lambda a, e, f: sort(a, e, f, {"turns": "tool_spam"}),
         forgets_wrong_answers=lambda a, e, f: sort(a if a == e else None, e, f),
@@ -52,7 +54,9 @@ WRONG = {
     "reward": named(
         forgets_the_form=lambda o, n: pay(o, n, form=()),
         pays_the_form_for_the_right_value_only=lambda o, n: pay(o, n, form=("success",)),
-        pays_the_form_for_all_that_ended=lambda o, n: pay(o, n, form=("success", "wrong_answer", "wrong_format")),
+        pays_the_form_for_all_that_ended=lambda o, n: pay(
+            o, n, form=("success", "wrong_answer", "wrong_format")
+        ),
         calls_cost_nothing=lambda o, n: pay(o, n, call=0.0),
         the_form_is_in_the_one=lambda o, n: pay(o, n, right=0.8),
         nothing_below_zero=lambda o, n: max(0.0, pay(o, n)),
@@ -63,13 +67,17 @@ WRONG = {
         takes_all_for_equally_long=lambda s, n: plan(s, n, moves=False),
         begins_with_the_longest=lambda s, n: plan(sorted(s, reverse=True), n),
         turns_the_pair_round=lambda s, n: [pair[::-1] for pair in plan(s, n)],
-        says_when_each_ends=lambda s, n: [(slot, at + took) for (slot, at), took in zip(plan(s, n), s, strict=True)],
+        says_when_each_ends=lambda s, n: [
+            (slot, at + took) for (slot, at), took in zip(plan(s, n), s, strict=True)
+        ],
         takes_the_highest_slot=lambda s, n: plan(s, n, last=True),
         goes_round_and_round=lambda s, n: [(i % n, sum(s[i % n : i : n])) for i in range(len(s))],
     ),
 }
 RIGHT = {
     "outcome": named(as_the_course=lambda a, e, f: sort(a, e, f)),
-    "reward": named(with_a_table=lambda o, n: {"success": 1.2, "wrong_answer": 0.2}.get(o, 0) - n / 10),
+    "reward": named(
+        with_a_table=lambda o, n: {"success": 1.2, "wrong_answer": 0.2}.get(o, 0) - n / 10
+    ),
     "schedule": [with_a_heap],
 }

@@ -31,22 +31,32 @@ def sampler(
 
     def sample(policy, task, execute, sampling, seed):
         rng = random.Random(seed if seeded else 0)
-        prompt = encode_prompt(policy.tokenizer, task) if prompted else encode_text(policy.tokenizer, task.question)
+        prompt = (
+            encode_prompt(policy.tokenizer, task)
+            if prompted
+            else encode_text(policy.tokenizer, task.question)
+        )
         ids, sampled, start = [], [], 0
         while len(ids) < sampling.max_tokens + least:
             logits = policy.model(torch.tensor([prompt + ids])).logits[0, position]
             chances = (logits / (sampling.temperature if temperature else 1.0)).softmax(-1).tolist()
             ids += [int(logits.argmax())] if greedy else rng.choices(range(len(chances)), chances)
             sampled += [True]
-            text = policy.tokenizer.decode(ids[start if reads == "turn" else 0 :], skip_special_tokens=True)
-            if (stops_at_eos and ids[-1] in policy.eos_ids) or find_answer(finished(text)) is not None:
+            text = policy.tokenizer.decode(
+                ids[start if reads == "turn" else 0 :], skip_special_tokens=True
+            )
+            if (stops_at_eos and ids[-1] in policy.eos_ids) or find_answer(
+                finished(text)
+            ) is not None:
                 break
             if call := looks(text):
                 result = encode_text(policy.tokenizer, behind.format(execute(task, call)))
                 if injects:
                     ids, sampled = ids + result, sampled + [marks] * len(result)
                 start = len(ids) if moves else start
-        return (ids[: sampling.max_tokens], sampled[: sampling.max_tokens]) if cut else (ids, sampled)
+        return (
+            (ids[: sampling.max_tokens], sampled[: sampling.max_tokens]) if cut else (ids, sampled)
+        )
 
     return sample
 
@@ -103,7 +113,15 @@ def inverts_the_cumulated_chances(policy, task, execute, sampling, seed):
 
 
 def loss(
-    prompt=False, masked=True, shift=1, weighted=True, sign=-1.0, by="tokens", detached=False, log=True, count="sampled"
+    prompt=False,
+    masked=True,
+    shift=1,
+    weighted=True,
+    sign=-1.0,
+    by="tokens",
+    detached=False,
+    log=True,
+    count="sampled",
 ):
     """Make a loss with one thing wrong."""
 
@@ -115,25 +133,33 @@ def loss(
             logp = logits.log_softmax(-1) if log else logits.softmax(-1)
             chosen = logp[: -shift or None].gather(-1, ids[0, shift:, None])[:, 0]
             own = torch.tensor(
-                [prompt] * len(episode.prompt_ids) + (episode.sampled if masked else [True] * len(episode.sampled))
+                [prompt] * len(episode.prompt_ids)
+                + (episode.sampled if masked else [True] * len(episode.sampled))
             )
             own = own[shift:]
             pushed = (advantage if weighted else 1.0) * chosen[own].sum()
-            total, number = total + pushed, number + (int(own.sum()) if count == "sampled" else len(episode.sampled))
+            total, number = (
+                total + pushed,
+                number + (int(own.sum()) if count == "sampled" else len(episode.sampled)),
+            )
             means.append(pushed / own.sum())
-        found = sign * {"tokens": total / number, "nothing": total, "episodes": total / len(episodes)}.get(
-            by, sum(means) / len(means)
-        )
+        found = sign * {
+            "tokens": total / number,
+            "nothing": total,
+            "episodes": total / len(episodes),
+        }.get(by, sum(means) / len(means))
         return found.detach() if detached else found
 
     return compute
 
 
 def all_at_once_with_padding(policy, episodes, advantages):
-    ids = pad_sequence([torch.tensor(e.prompt_ids + e.token_ids) for e in episodes], batch_first=True)
-    mask = pad_sequence([torch.tensor([False] * len(e.prompt_ids) + e.sampled) for e in episodes], batch_first=True)[
-        :, 1:
-    ]
+    ids = pad_sequence(
+        [torch.tensor(e.prompt_ids + e.token_ids) for e in episodes], batch_first=True
+    )
+    mask = pad_sequence(
+        [torch.tensor([False] * len(e.prompt_ids) + e.sampled) for e in episodes], batch_first=True
+    )[:, 1:]
     logp = policy.model(ids[:, :-1]).logits.log_softmax(-1).gather(-1, ids[:, 1:, None])[..., 0]
     return -(torch.tensor(advantages)[:, None] * logp * mask).sum() / mask.sum()
 
@@ -163,7 +189,9 @@ def trains_on_the_tools_tokens(policy, episode):
 
 
 def leaves_the_tools_tokens_out(policy, episode):
-    own = [token for token, sampled in zip(episode.token_ids, episode.sampled, strict=True) if sampled]
+    own = [
+        token for token, sampled in zip(episode.token_ids, episode.sampled, strict=True) if sampled
+    ]
     return own, [True] * len(own)
 
 
@@ -178,7 +206,8 @@ def the_other_way_round(policy, episode):
 WRONG = {
     "sample_episode": [
         named(
-            "runs_the_tool_only_at_the_end_of_a_line", sampler(looks=lambda t: find_call(t) if t[-1:] == "\n" else None)
+            "runs_the_tool_only_at_the_end_of_a_line",
+            sampler(looks=lambda t: find_call(t) if t[-1:] == "\n" else None),
         ),
         named("forgets_the_system_prompt", sampler(prompted=False)),
         named("ignores_the_temperature", sampler(temperature=False)),

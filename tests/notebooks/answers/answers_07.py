@@ -22,7 +22,10 @@ def only_odd_ones(headers):
 
 
 def raises_without_a_slot(headers):
-    return max((slot for slot, (n, _) in enumerate(headers) if n and n % 2 == 0), key=lambda slot: headers[slot][1])
+    return max(
+        (slot for slot, (n, _) in enumerate(headers) if n and n % 2 == 0),
+        key=lambda slot: headers[slot][1],
+    )
 
 
 def the_version_itself(headers):
@@ -55,7 +58,9 @@ def by_tensors(headers):
 
 def does_not_look_again(read_headers, read_slot):
     while True:
-        whole = [(version, slot) for slot, (n, version) in enumerate(read_headers()) if n and n % 2 == 0]
+        whole = [
+            (version, slot) for slot, (n, version) in enumerate(read_headers()) if n and n % 2 == 0
+        ]
         if whole:
             version, slot = max(whole)
             return version, read_slot(slot)
@@ -107,13 +112,19 @@ def gives_up_after_one_attempt(read_headers, read_slot):
     whole = [slot for slot, (n, _) in enumerate(headers) if n and n % 2 == 0]
     slot = max(whole, key=lambda slot: headers[slot][1], default=0)
     weights = read_slot(slot)
-    return (headers[slot][1], weights) if read_headers()[slot] == headers[slot] else (headers[slot][1], None)
+    return (
+        (headers[slot][1], weights)
+        if read_headers()[slot] == headers[slot]
+        else (headers[slot][1], None)
+    )
 
 
 def compares_only_the_sequence(read_headers, read_slot):
     while True:
         headers = read_headers()
-        slot = max(range(len(headers)), key=lambda slot: (headers[slot][0] % 2 == 0, headers[slot][0]))
+        slot = max(
+            range(len(headers)), key=lambda slot: (headers[slot][0] % 2 == 0, headers[slot][0])
+        )
         if headers[slot][0] == 0 or headers[slot][0] % 2:
             continue
         weights = read_slot(slot)

@@ -28,31 +28,45 @@ def in_elements(source, destination, itemsize):
 
 def four_byte_elements(source, destination, itemsize):
     first, end = max(source[0], destination[0]), min(sum(source), sum(destination))
-    return (4 * (first - source[0]), 4 * (first - destination[0]), 4 * (end - first)) if first < end else None
+    return (
+        (4 * (first - source[0]), 4 * (first - destination[0]), 4 * (end - first))
+        if first < end
+        else None
+    )
 
 
 def an_empty_overlap(source, destination, itemsize):
     first, end = max(source[0], destination[0]), min(sum(source), sum(destination))
-    return tuple(itemsize * n for n in (first - source[0], first - destination[0], max(0, end - first)))
+    return tuple(
+        itemsize * n for n in (first - source[0], first - destination[0], max(0, end - first))
+    )
 
 
 def touching_is_overlapping(source, destination, itemsize):
     first, end = max(source[0], destination[0]), min(sum(source), sum(destination))
     return (
-        tuple(itemsize * n for n in (first - source[0], first - destination[0], end - first)) if first <= end else None
+        tuple(itemsize * n for n in (first - source[0], first - destination[0], end - first))
+        if first <= end
+        else None
     )
 
 
 def sides_exchanged(source, destination, itemsize):
     first, end = max(source[0], destination[0]), min(sum(source), sum(destination))
     return (
-        tuple(itemsize * n for n in (first - destination[0], first - source[0], end - first)) if first < end else None
+        tuple(itemsize * n for n in (first - destination[0], first - source[0], end - first))
+        if first < end
+        else None
     )
 
 
 def by_sets(source, destination, itemsize):
     both = sorted(set(range(source[0], sum(source))) & set(range(destination[0], sum(destination))))
-    return [itemsize * n for n in (both[0] - source[0], both[0] - destination[0], len(both))] if both else None
+    return (
+        [itemsize * n for n in (both[0] - source[0], both[0] - destination[0], len(both))]
+        if both
+        else None
+    )
 
 
 def as_a_tensor(source, destination, itemsize):
@@ -82,7 +96,9 @@ def only_from_rank_0(held, wanted, sent):
 def empty_parts_too(held, wanted, sent):
     found = {}
     for rank in sorted(held, key=sent.get):
-        part = tuple((max(a, c), min(b, d)) for (a, b), (c, d) in zip(held[rank], wanted, strict=True))
+        part = tuple(
+            (max(a, c), min(b, d)) for (a, b), (c, d) in zip(held[rank], wanted, strict=True)
+        )
         found.setdefault(held[rank], (rank, part))
     return list(found.values())
 
@@ -113,7 +129,9 @@ def in_order_of_sent(held, wanted, sent):
 def element_by_element(held, wanted, sent):
     found = []
     for place in itertools.product(*(range(a, b) for a, b in wanted)):
-        ranks = [r for r in held if all(a <= at < b for at, (a, b) in zip(place, held[r], strict=True))]
+        ranks = [
+            r for r in held if all(a <= at < b for at, (a, b) in zip(place, held[r], strict=True))
+        ]
         found.append([min(ranks, key=sent.get), tuple((at, at + 1) for at in place)])
     return found
 

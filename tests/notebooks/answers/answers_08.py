@@ -55,7 +55,9 @@ def gives_a_float(version, started, per_step, max_lag):
 
 
 def advantages_of(batch):
-    return [(r - fmean(rewards)) / (pstdev(rewards) + 1e-4) for rewards, _ in batch for r in rewards]
+    return [
+        (r - fmean(rewards)) / (pstdev(rewards) + 1e-4) for rewards, _ in batch for r in rewards
+    ]
 
 
 def episodes_of(batch):
@@ -139,7 +141,9 @@ async def trains_on_rewards(trainer, ready, newest, news, steps, per_step, on_st
 async def gives_lists_of_lists(trainer, ready, newest, news, steps, per_step, on_step):
     for step in range(steps):
         batch = [await ready.get() for _ in range(per_step)]
-        metrics = await trainer.step([group for _, group in batch], [advantages_of([one]) for one in batch])
+        metrics = await trainer.step(
+            [group for _, group in batch], [advantages_of([one]) for one in batch]
+        )
         newest.version = await trainer.publish()
         news.set()
         on_step(step, metrics)
@@ -155,7 +159,9 @@ async def computes_with_tensors(trainer, ready, newest, news, steps, per_step, o
         for rewards, _ in batch:
             found = torch.tensor(rewards)
             advantages.append((found - found.mean()) / (found.std(correction=0) + 1e-4))
-        metrics = await trainer.step(list(chain(*(group for _, group in batch))), torch.cat(advantages))
+        metrics = await trainer.step(
+            list(chain(*(group for _, group in batch))), torch.cat(advantages)
+        )
         newest.version = await trainer.publish()
         on_step(step, metrics)
         news.set()
@@ -168,7 +174,10 @@ async def returns_its_last_metrics(trainer, ready, newest, news, steps, per_step
         for _ in range(per_step):
             rewards, group = await ready.get()
             middle, spread = sum(rewards) / len(rewards), pstdev(rewards) + 1e-4
-            episodes, advantages = (*episodes, *group), (*advantages, *((r - middle) / spread for r in rewards))
+            episodes, advantages = (
+                (*episodes, *group),
+                (*advantages, *((r - middle) / spread for r in rewards)),
+            )
         metrics = await trainer.step(episodes, advantages)
         newest.version = await trainer.publish()
         news.set()
@@ -202,7 +211,9 @@ def computes_exactly(sampling, computing, training, max_lag):
 
 
 def sorts_tensors(sampling, computing, training, max_lag):
-    return torch.tensor([computing, training, (sampling + training) / (1 + max_lag)]).sort().values[-1]
+    return (
+        torch.tensor([computing, training, (sampling + training) / (1 + max_lag)]).sort().values[-1]
+    )
 
 
 WRONG = {

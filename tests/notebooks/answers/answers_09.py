@@ -25,7 +25,9 @@ def clipped_is_detached(logp, behaviour_logp, advantage, mask, tokens):
 
 def clipped_divides_by_the_mask_and_ignores_tokens(logp, behaviour_logp, advantage, mask, tokens):
     ratio, weight = ratio_of(logp, behaviour_logp), advantage[:, None]
-    return -(torch.minimum(ratio * weight, ratio.clamp(0.8, 1.2) * weight) * mask).sum() / mask.sum()
+    return (
+        -(torch.minimum(ratio * weight, ratio.clamp(0.8, 1.2) * weight) * mask).sum() / mask.sum()
+    )
 
 
 def clipped_ignores_the_mask(logp, behaviour_logp, advantage, mask, tokens):
@@ -45,7 +47,9 @@ def clipped_only_where_the_advantage_is_positive(logp, behaviour_logp, advantage
 
 
 def clipped_without_the_minimum(logp, behaviour_logp, advantage, mask, tokens):
-    return -(ratio_of(logp, behaviour_logp).clamp(0.8, 1.2) * advantage[:, None] * mask).sum() / tokens
+    return (
+        -(ratio_of(logp, behaviour_logp).clamp(0.8, 1.2) * advantage[:, None] * mask).sum() / tokens
+    )
 
 
 def clipped_with_the_maximum(logp, behaviour_logp, advantage, mask, tokens):
@@ -77,7 +81,9 @@ def clipped_one_token_at_a_time(logp, behaviour_logp, advantage, mask, tokens):
         for column in range(logp.shape[1]):
             if mask[row, column]:
                 ratio = (logp[row, column] - behaviour_logp[row, column]).exp()
-                pair = torch.stack([ratio * advantage[row], torch.clip(ratio, 0.8, 1.2) * advantage[row]])
+                pair = torch.stack(
+                    [ratio * advantage[row], torch.clip(ratio, 0.8, 1.2) * advantage[row]]
+                )
                 total = total - pair.min()
     return (total / tokens).reshape(())
 
@@ -96,7 +102,9 @@ def masked_with_the_bounds_of_clipping(logp, behaviour_logp, advantage, mask, to
 
 
 def masked_by_clamping(logp, behaviour_logp, advantage, mask, tokens):
-    return -(ratio_of(logp, behaviour_logp).clamp(0.5, 2.0) * advantage[:, None] * mask).sum() / tokens
+    return (
+        -(ratio_of(logp, behaviour_logp).clamp(0.5, 2.0) * advantage[:, None] * mask).sum() / tokens
+    )
 
 
 def masked_divides_by_what_is_left(logp, behaviour_logp, advantage, mask, tokens):
@@ -128,13 +136,18 @@ def masked_by_indexing(logp, behaviour_logp, advantage, mask, tokens):
 
 def masked_by_the_log_prob(logp, behaviour_logp, advantage, mask, tokens):
     ratio = ratio_of(logp, behaviour_logp).detach()
-    return -(ratio * logp * advantage[:, None] * mask * (ratio >= 0.5) * (ratio <= 2.0)).sum() / tokens
+    return (
+        -(ratio * logp * advantage[:, None] * mask * (ratio >= 0.5) * (ratio <= 2.0)).sum() / tokens
+    )
 
 
 def masked_by_where(logp, behaviour_logp, advantage, mask, tokens):
     apart = logp - behaviour_logp
     inside = apart.abs() <= math.log(2.0)
-    return torch.where(inside, apart.exp() * -advantage[:, None] * mask, torch.zeros_like(apart)).sum() / tokens
+    return (
+        torch.where(inside, apart.exp() * -advantage[:, None] * mask, torch.zeros_like(apart)).sum()
+        / tokens
+    )
 
 
 # Which loss a run needs.
@@ -181,7 +194,10 @@ def loss_for_by_a_mean_ratio(fresh, old):
 
 
 def loss_for_with_tensors(fresh, old):
-    far = [((torch.tensor(logs).exp() - 1).abs() > 0.2).float().mean() > 0.0101 for logs in (fresh, old)]
+    far = [
+        ((torch.tensor(logs).exp() - 1).abs() > 0.2).float().mean() > 0.0101
+        for logs in (fresh, old)
+    ]
     return "masked" if far[0] else "clipped" if far[1] else "plain"
 
 

@@ -9,16 +9,26 @@ import torch
 
 
 def _activations(shape, batch, e):
-    kv, mask = 2 * shape.keys, e * min(128, batch.tokens) * shape.heads // shape.kv_heads * batch.seen
+    kv, mask = (
+        2 * shape.keys,
+        e * min(128, batch.tokens) * shape.heads // shape.kv_heads * batch.seen,
+    )
     numbers = 2 * shape.hidden + 4 * shape.intermediate + 3 * shape.attention + kv
-    layers = shape.layers * (batch.tokens * (16 * shape.hidden + e * numbers) + e * kv * batch.copied)
+    layers = shape.layers * (
+        batch.tokens * (16 * shape.hidden + e * numbers) + e * kv * batch.copied
+    )
     return layers + 8 * shape.hidden * batch.tokens + mask
 
 
 def _budget(shape, batch, e, ranks, stage, factors=(4, 4, 8), copies=3, groups=None):
     n = shape.parameters
     masters, gradients, moments = factors
-    parts = {"weights": e * n, "masters": masters * n * (e < 4), "gradients": gradients * n, "moments": moments * n}
+    parts = {
+        "weights": e * n,
+        "masters": masters * n * (e < 4),
+        "gradients": gradients * n,
+        "moments": moments * n,
+    }
     for group in (groups or [["masters", "moments"], ["gradients"], ["weights"]])[:stage]:
         for part in group:
             parts[part] /= ranks
@@ -35,7 +45,9 @@ def ignores_the_ranks(shape, batch, e, ranks, stage):
 
 
 def masters_in_float32_too(shape, batch, e, ranks, stage):
-    return _budget(shape, batch, e, ranks, stage) | {"masters": 4 * shape.parameters / (ranks if stage else 1)}
+    return _budget(shape, batch, e, ranks, stage) | {
+        "masters": 4 * shape.parameters / (ranks if stage else 1)
+    }
 
 
 def gradients_as_wide_as_the_weights(shape, batch, e, ranks, stage):
@@ -134,7 +146,9 @@ def ten_seconds(now, heard, lease, drift, margin):
 
 
 def by_the_seconds_that_are_left(now, heard, lease, drift, margin):
-    return not Decimal(now) - Decimal(heard) - Decimal(margin) < Decimal(lease) * (1 + Decimal(drift))
+    return not Decimal(now) - Decimal(heard) - Decimal(margin) < Decimal(lease) * (
+        1 + Decimal(drift)
+    )
 
 
 def by_fractions(now, heard, lease, drift, margin):

@@ -18,7 +18,15 @@ def far(numerics, low=0.8, high=1.2):
 
 
 def by_the_tree(is_ill, is_far, control_is_ill):
-    return "leave it" if not is_ill else "mask" if is_far else "lower the rate" if control_is_ill else "clip"
+    return (
+        "leave it"
+        if not is_ill
+        else "mask"
+        if is_far
+        else "lower the rate"
+        if control_is_ill
+        else "clip"
+    )
 
 
 def advise_ignores_the_control(accuracies, control, numerics):
@@ -30,7 +38,11 @@ def advise_ignores_the_numerics(accuracies, control, numerics):
 
 
 def advise_asks_for_the_numerics_before_the_symptom(accuracies, control, numerics):
-    return "mask" if far(numerics) > 0.01 else advise_ignores_the_numerics(accuracies, control, numerics)
+    return (
+        "mask"
+        if far(numerics) > 0.01
+        else advise_ignores_the_numerics(accuracies, control, numerics)
+    )
 
 
 def advise_asks_for_the_control_before_the_numerics(accuracies, control, numerics):
@@ -45,7 +57,9 @@ def advise_takes_logarithms_for_ratios(accuracies, control, numerics):
 
 
 def advise_counts_only_large_ratios(accuracies, control, numerics):
-    return by_the_tree(ill(accuracies, control), far(numerics, low=0.0) > 0.01, ill(control, accuracies))
+    return by_the_tree(
+        ill(accuracies, control), far(numerics, low=0.0) > 0.01, ill(control, accuracies)
+    )
 
 
 def advise_compares_each_run_with_its_own_best(accuracies, control, numerics):
@@ -53,7 +67,9 @@ def advise_compares_each_run_with_its_own_best(accuracies, control, numerics):
 
 
 def advise_compares_with_the_end_of_the_control(accuracies, control, numerics):
-    return by_the_tree(accuracies[-1] < control[-1] / 2, far(numerics) > 0.01, ill(control, accuracies))
+    return by_the_tree(
+        accuracies[-1] < control[-1] / 2, far(numerics) > 0.01, ill(control, accuracies)
+    )
 
 
 def advise_has_the_answers_of_the_control_swapped(accuracies, control, numerics):

@@ -24,7 +24,9 @@ def shapes(draw) -> tuple[int, ...]:
 
 
 @st.composite
-def shardings(draw, shape: tuple[int, ...], mesh_shape: tuple[int, ...] | None = None, gaps=False) -> Sharding:
+def shardings(
+    draw, shape: tuple[int, ...], mesh_shape: tuple[int, ...] | None = None, gaps=False
+) -> Sharding:
     """One whose shards are boxes, or with ``gaps`` any."""
     if mesh_shape is None:
         meshes = st.lists(st.integers(1, 4), min_size=1, max_size=2)
@@ -32,7 +34,10 @@ def shardings(draw, shape: tuple[int, ...], mesh_shape: tuple[int, ...] | None =
     kinds = [st.just(EVERYWHERE)]
     if shape:
         dims = st.integers(0, len(shape) - 1)
-        kinds += [st.builds(Shard, dims), st.builds(_StridedShard, dims, split_factor=st.integers(1, 3))]
+        kinds += [
+            st.builds(Shard, dims),
+            st.builds(_StridedShard, dims, split_factor=st.integers(1, 3)),
+        ]
     placements = draw(st.tuples(*[st.one_of(kinds)] * len(mesh_shape)))
     sharding = Sharding(tuple(mesh_shape), placements)
     assume(gaps or None not in (box_of(shape, sharding, rank) for rank in range(sharding.ranks)))
@@ -61,7 +66,9 @@ def cut(tensor, sharding, rank):
     """``rank``'s shard of ``tensor``, by the code with which DTensor cuts it."""
     for dimension, placement in enumerate(sharding.placements):
         if placement != EVERYWHERE:
-            parts, _ = placement._split_tensor(tensor, sharding.mesh_shape[dimension], with_padding=False)
+            parts, _ = placement._split_tensor(
+                tensor, sharding.mesh_shape[dimension], with_padding=False
+            )
             tensor = parts[sharding.coordinate(rank)[dimension]]
     return tensor
 
@@ -94,7 +101,9 @@ def test_a_shard_is_the_box_that_dtensor_cuts_if_that_is_one(data):
         )
         box = box_of(shape, sharding, rank)
         if box is None:
-            block = numbered(shape)[tuple(map(slice, offsets, map(sum, zip(offsets, sizes, strict=True))))]
+            block = numbered(shape)[
+                tuple(map(slice, offsets, map(sum, zip(offsets, sizes, strict=True))))
+            ]
             assert not expected.numel() or not torch.equal(block, expected)
         else:
             block = tuple(map(slice, box.offsets, box.ends))
@@ -119,7 +128,9 @@ def test_a_plan_fills_every_shard_and_moves_exactly_the_minimum(case):
 
 @pytest.mark.parametrize("mesh", [(2,), (4,), (2, 2)])
 def test_uneven_rows_move_the_minimum_between_any_two_placements(mesh):
-    every = [Sharding(mesh, p) for p in itertools.product([ROWS, COLUMNS, EVERYWHERE], repeat=len(mesh))]
+    every = [
+        Sharding(mesh, p) for p in itertools.product([ROWS, COLUMNS, EVERYWHERE], repeat=len(mesh))
+    ]
     for rows, source, destination in itertools.product((3, 7), every, every):
         check((rows, 5), source, destination)
 

@@ -14,7 +14,13 @@ from torch.distributed.tensor.placement_types import _StridedShard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from zorplex_rl.weights.reshard.plan import Sharding, local_box
-from zorplex_rl.weights.reshard.sharded_model import ShardedWeight, describe, local_weights, plan_model, rank_in
+from zorplex_rl.weights.reshard.sharded_model import (
+    ShardedWeight,
+    describe,
+    local_weights,
+    plan_model,
+    rank_in,
+)
 
 
 @pytest.fixture
@@ -53,7 +59,9 @@ def test_every_rank_describes_the_model_alike_and_holds_what_the_description_say
         mesh = mesh_of(rank, 3, 2)
         model = make_model(mesh, 11)
         found = describe(model, mesh)
-        assert {name: (weight.shape, weight.sharding.placements) for name, weight in found.items()} == expected
+        assert {
+            name: (weight.shape, weight.sharding.placements) for name, weight in found.items()
+        } == expected
         assert rank_in(mesh) == rank
         for name, shard in local_weights(model).items():
             assert shard.shape == local_box(found[name].shape, found[name].sharding, rank).sizes
@@ -89,8 +97,12 @@ def test_a_plan_between_meshes_of_different_sizes_and_dimensions_is_the_minimum(
     source = describe(make_model(mesh, 11), mesh)
     columns = Sharding((2,), (Shard(0),))
     destination = {
-        name: ShardedWeight(weight.shape, weight.dtype, columns if weight.shape else Sharding((2,), (Replicate(),)))
+        name: ShardedWeight(
+            weight.shape, weight.dtype, columns if weight.shape else Sharding((2,), (Replicate(),))
+        )
         for name, weight in source.items()
     }
-    whole = sum(torch.Size(weight.shape).numel() * weight.dtype.itemsize for weight in source.values())
+    whole = sum(
+        torch.Size(weight.shape).numel() * weight.dtype.itemsize for weight in source.values()
+    )
     assert plan_model(source, destination).bytes_moved == whole + torch.int64.itemsize

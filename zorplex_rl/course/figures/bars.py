@@ -46,7 +46,9 @@ PARTS = {
     "rest": style.GREY,
 }
 """The colour of each part of a budget; a part that is not here belongs to the rest."""
-OUTCOME_COLOURS = dict(zip(OUTCOMES, (style.GREEN, style.VERMILION, style.ORANGE, style.SKY, style.GREY), strict=True))
+OUTCOME_COLOURS = dict(
+    zip(OUTCOMES, (style.GREEN, style.VERMILION, style.ORANGE, style.SKY, style.GREY), strict=True)
+)
 COPY_COLOURS = (*style.SERIES, style.ORANGE, style.SKY, style.GREY)
 
 
@@ -77,13 +79,21 @@ def grouped_bars(
         draw_legend(figure, {name: SERIES[name] for name in series}, columns=len(series))
 
     said = "; ".join(
-        f"{row}: " + ", ".join(f"{name} {number / unit:.2f}" for name, number in zip(series, numbers, strict=True))
+        f"{row}: "
+        + ", ".join(
+            f"{name} {number / unit:.2f}" for name, number in zip(series, numbers, strict=True)
+        )
         for row, numbers in rows.items()
     )
     return render(draw, 84 + (12 + 20 * len(series)) * len(rows), title, f"{label}; {said}")
 
 
-def stack(axes: Axes, row: int, parts: Iterable[tuple[Any, float, str]], inside: Callable[[Any, float], str]) -> float:
+def stack(
+    axes: Axes,
+    row: int,
+    parts: Iterable[tuple[Any, float, str]],
+    inside: Callable[[Any, float], str],
+) -> float:
     """Draw ``parts``, each (name, size, colour), end to end, with texts. Returns their end."""
     left = 0.0
     for name, size, colour in parts:
@@ -105,10 +115,16 @@ def by_colour(parts: Mapping[str, float]) -> dict[str, float]:
 
 
 def parts_chart(
-    rows: Mapping[str, Mapping[str, float]], title: str, measured: Mapping[str, float], room: float | None = None
+    rows: Mapping[str, Mapping[str, float]],
+    title: str,
+    measured: Mapping[str, float],
+    room: float | None = None,
 ) -> str:
     """Draw each row's parts in MB, a mark at what was ``measured``, and a line at ``room``."""
-    stacked = {row: {part: size / 1e6 for part, size in by_colour(parts).items()} for row, parts in rows.items()}
+    stacked = {
+        row: {part: size / 1e6 for part, size in by_colour(parts).items()}
+        for row, parts in rows.items()
+    }
     marks, limit = {row: size / 1e6 for row, size in measured.items()}, (room or 0.0) / 1e6
     most = max([*(sum(parts.values()) for parts in stacked.values()), *marks.values(), limit])
     end = (1.5 if room else 1.3) * most
@@ -116,7 +132,9 @@ def parts_chart(
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
         for index, (row, parts) in enumerate(stacked.items()):
-            left = stack(axes, index, ((p, size, PARTS[p]) for p, size in parts.items()), lambda *_: "")
+            left = stack(
+                axes, index, ((p, size, PARTS[p]) for p, size in parts.items()), lambda *_: ""
+            )
             at, text = max(left, marks[row]), f"{left:,.0f}, measured {marks[row]:,.0f}"
             # Not across the dashed line: a figure has about 60 digits from the axis to the end.
             if at <= limit < at + len(text) / 60 * end:
@@ -128,7 +146,11 @@ def parts_chart(
         axes.set(xlim=(0, end), xlabel="MB")
         style.name_rows(axes, list(rows))
         style.bare_axes(axes, grid="x")
-        used = {part: colour for part, colour in PARTS.items() if any(part in parts for parts in stacked.values())}
+        used = {
+            part: colour
+            for part, colour in PARTS.items()
+            if any(part in parts for parts in stacked.values())
+        }
         draw_legend(figure, used, columns=5)
 
     said = "; ".join(
@@ -147,7 +169,9 @@ def outcome_chart(reports: Sequence[Report]) -> str:
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
         for row, report in enumerate(reports):
-            shares = ((outcome, report.outcomes[outcome], OUTCOME_COLOURS[outcome]) for outcome in seen)
+            shares = (
+                (outcome, report.outcomes[outcome], OUTCOME_COLOURS[outcome]) for outcome in seen
+            )
             stack(axes, row, shares, lambda _, share: f"{share:.0%}" if share >= 0.08 else "")
         style.name_rows(axes, [report.name for report in reports])
         axes.set(xlim=(0, 1), xlabel="share of episodes")
@@ -155,7 +179,9 @@ def outcome_chart(reports: Sequence[Report]) -> str:
         style.bare_axes(axes, grid="x")
         draw_legend(figure, {outcome: OUTCOME_COLOURS[outcome] for outcome in seen}, columns=5)
 
-    said = "; ".join(f"{r.name}: " + ", ".join(f"{o} {r.outcomes[o]:.0%}" for o in seen) for r in reports)
+    said = "; ".join(
+        f"{r.name}: " + ", ".join(f"{o} {r.outcomes[o]:.0%}" for o in seen) for r in reports
+    )
     return render(draw, 78 + 36 * len(reports), "How episodes end", said)
 
 
@@ -166,17 +192,24 @@ def copies_chart(copies: Sequence[Sequence[int]]) -> str:
         axes = figure.subplots()
         for row, copy in enumerate(copies):
             runs = [(version, len(list(group)) / len(copy)) for version, group in groupby(copy)]
-            coloured = ((version, share, COPY_COLOURS[version % len(COPY_COLOURS)]) for version, share in runs)
+            coloured = (
+                (version, share, COPY_COLOURS[version % len(COPY_COLOURS)])
+                for version, share in runs
+            )
             stack(axes, row, coloured, lambda version, share: str(version) if share > 0.07 else "")
         axes.set(xlim=(0, 1), xlabel="place in the copy", xticks=[0, 1])
         axes.set_xticklabels(["first byte", "last byte"])
         axes.get_xticklabels()[0].set_horizontalalignment("left")
         axes.get_xticklabels()[1].set_horizontalalignment("right")
         axes.tick_params(axis="x", length=0)
-        style.name_rows(axes, [f"copy {number}" for number in range(1, len(copies) + 1)], margin=0.6)
+        style.name_rows(
+            axes, [f"copy {number}" for number in range(1, len(copies) + 1)], margin=0.6
+        )
         style.bare_axes(axes, keep=())
 
-    said = "; ".join(f"copy {i}: versions {', '.join(map(str, sorted(set(c))))}" for i, c in enumerate(copies, 1))
+    said = "; ".join(
+        f"copy {i}: versions {', '.join(map(str, sorted(set(c))))}" for i, c in enumerate(copies, 1)
+    )
     return render(draw, 56 + 34 * len(copies), "What some copies are made of", said)
 
 
@@ -188,7 +221,14 @@ def write_in_bar(axes: Axes, x: float, row: int, text: str) -> None:
 def write_after_bar(axes: Axes, end: float, row: float, text: str) -> None:
     """Write ``text`` a little to the right of a bar that ends at ``end``."""
     # Not by a space in front: SVG drops it.
-    axes.annotate(text, (end, row), xytext=(5, 0), textcoords="offset points", va="center", annotation_clip=False)
+    axes.annotate(
+        text,
+        (end, row),
+        xytext=(5, 0),
+        textcoords="offset points",
+        va="center",
+        annotation_clip=False,
+    )
 
 
 def draw_legend(figure: Figure, colours: Mapping[str, str], columns: int) -> None:

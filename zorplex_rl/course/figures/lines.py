@@ -45,7 +45,11 @@ class Line:
 
 
 def line_panels(
-    panels: Mapping[str, Sequence[Line]], title: str, said: str, height: int, finish: Callable[[int, Axes], None]
+    panels: Mapping[str, Sequence[Line]],
+    title: str,
+    said: str,
+    height: int,
+    finish: Callable[[int, Axes], None],
 ) -> str:
     """Draw the lines of each panel; ``finish`` sets the axes of a panel by its number."""
 
@@ -55,7 +59,13 @@ def line_panels(
             for line in lines:
                 x, y = zip(*line.points, strict=True)
                 axes.plot(
-                    x, y, line.dashes, color=line.colour, linewidth=line.width, marker=line.marker, label=line.name
+                    x,
+                    y,
+                    line.dashes,
+                    color=line.colour,
+                    linewidth=line.width,
+                    marker=line.marker,
+                    label=line.name,
                 )
             if len(panels) > 1:
                 axes.set_title(name, loc="left", fontsize=12, fontweight="bold")
@@ -63,7 +73,9 @@ def line_panels(
             finish(number, axes)
         handles, labels = found[0].get_legend_handles_labels()
         if handles:
-            figure.legend(handles, labels, loc="outside upper left", ncols=min(len(labels), 4), frameon=False)
+            figure.legend(
+                handles, labels, loc="outside upper left", ncols=min(len(labels), 4), frameon=False
+            )
 
     return render(draw, height, title, said)
 
@@ -78,7 +90,12 @@ def whole_steps(axes: Axes) -> None:
 
 def loss_chart(curves: Mapping[str, Sequence[float]], label: str) -> str:
     """Draw losses over steps on a log axis; the first is wide, since others may lie on it."""
-    looks = [(style.GREY, "-", 7), (style.BLUE, "-", 2), (style.ORANGE, "--", 2), (style.VERMILION, ":", 2)]
+    looks = [
+        (style.GREY, "-", 7),
+        (style.BLUE, "-", 2),
+        (style.ORANGE, "--", 2),
+        (style.VERMILION, ":", 2),
+    ]
     lines = [
         Line(name.replace("`", ""), list(enumerate(losses, 1)), colour, dashes, width)
         for (name, losses), (colour, dashes, width) in zip(curves.items(), looks, strict=False)
@@ -97,9 +114,14 @@ def loss_chart(curves: Mapping[str, Sequence[float]], label: str) -> str:
     return line_panels({"": lines}, "Losses over the steps", ends, 320, finish)
 
 
-def fits_chart(at: Sequence[float], target: Sequence[float], fits: Mapping[str, Sequence[float]], shares: int) -> str:
+def fits_chart(
+    at: Sequence[float], target: Sequence[float], fits: Mapping[str, Sequence[float]], shares: int
+) -> str:
     """Draw the target in grey and what each model has learned; dots bound the ``shares``."""
-    goal, width = Line("_", list(zip(at, target, strict=True)), style.GREY, width=4), (at[-1] - at[0]) / shares
+    goal, width = (
+        Line("_", list(zip(at, target, strict=True)), style.GREY, width=4),
+        (at[-1] - at[0]) / shares,
+    )
     panels = {
         name: [goal, Line("_", list(zip(at, values, strict=True)), colour)]
         for (name, values), colour in zip(fits.items(), style.SERIES, strict=False)
@@ -116,13 +138,18 @@ def fits_chart(at: Sequence[float], target: Sequence[float], fits: Mapping[str, 
         axes.tick_params(axis="x", length=0)
         axes.set_xlabel("" if number else "the learner whose data these are")
 
-    return line_panels(panels, "What was learned", f"grey the target; {', '.join(fits)}", 230, finish)
+    return line_panels(
+        panels, "What was learned", f"grey the target; {', '.join(fits)}", 230, finish
+    )
 
 
 def pass_chart(passes: Mapping[str, Mapping[int, float]]) -> str:
     """Draw the share of tasks solved in k attempts over k, a line for each policy."""
     looks = zip(passes.items(), style.SERIES, "os^D", strict=False)
-    lines = [Line(name, list(found.items()), colour, marker=marker) for (name, found), colour, marker in looks]
+    lines = [
+        Line(name, list(found.items()), colour, marker=marker)
+        for (name, found), colour, marker in looks
+    ]
 
     def finish(number: int, axes: Axes) -> None:
         axes.set_xscale("log", base=2)
@@ -133,7 +160,8 @@ def pass_chart(passes: Mapping[str, Mapping[int, float]]) -> str:
         style.show_percent(axes.yaxis)
 
     said = "; ".join(
-        f"{name}: " + ", ".join(f"{share:.0%} at k {k}" for k, share in f.items()) for name, f in passes.items()
+        f"{name}: " + ", ".join(f"{share:.0%} at k {k}" for k, share in f.items())
+        for name, f in passes.items()
     )
     return line_panels({"": lines}, "Tasks solved in k attempts", said, 300, finish)
 
@@ -156,7 +184,9 @@ def shaped_chart(accuracies: Sequence[float], calls: Sequence[float], most_calls
     return line_panels(panels, "What a shaped reward did", said, 220, finish)
 
 
-def push_chart(ratios: Sequence[float], pushes: Mapping[str, tuple[Sequence[float], Sequence[float]]]) -> str:
+def push_chart(
+    ratios: Sequence[float], pushes: Mapping[str, tuple[Sequence[float], Sequence[float]]]
+) -> str:
     """Draw by what each loss multiplies a token's gradient, by ratio: for A = 1 and A = −1."""
     highest = max(factor for both in pushes.values() for factors in both for factor in factors)
     panels = {
@@ -191,17 +221,35 @@ def runs_chart(
     ``before`` training is a dotted line.
     """
 
-    def line(name: str, points: Sequence[tuple[int, float]], label: str, width: float, marker: str = "") -> Line:
+    def line(
+        name: str, points: Sequence[tuple[int, float]], label: str, width: float, marker: str = ""
+    ) -> Line:
         colour = LOSSES.get(name.partition(",")[0], style.GREY)
-        return Line(label, points, colour, "--" if "fresh" in name else "-." if "wrong" in name else "-", width, marker)
+        return Line(
+            label,
+            points,
+            colour,
+            "--" if "fresh" in name else "-." if "wrong" in name else "-",
+            width,
+            marker,
+        )
 
-    thin = [line(name, points, "_", 1) for name, lines in (recorded or {}).items() for points in lines]
+    thin = [
+        line(name, points, "_", 1) for name, lines in (recorded or {}).items() for points in lines
+    ]
     marked = zip(runs.items(), "osD^v" * len(runs), strict=False)
     thick = [line(name, points, name, 3, mark) for (name, points), mark in marked]
 
     def finish(number: int, axes: Axes) -> None:
         axes.axhline(before, color=style.GREY, linestyle=":", linewidth=1.2)
-        axes.text(1, before, "before training", ha="right", va="bottom", transform=axes.get_yaxis_transform())
+        axes.text(
+            1,
+            before,
+            "before training",
+            ha="right",
+            va="bottom",
+            transform=axes.get_yaxis_transform(),
+        )
         axes.set(ylabel="held-out accuracy", ylim=(-0.02, 1.04))
         whole_steps(axes)
         style.show_percent(axes.yaxis)
@@ -226,12 +274,23 @@ def ratio_chart(ratios: Mapping[str, Sequence[float]], sizes: Mapping[str, float
         for row, (name, found) in enumerate(ratios.items()):
             drawn = [min(max(ratio, 1 / FURTHEST), FURTHEST) for ratio in quantiles(found, DOTS)]
             heights = [height_of(number, row) for number in range(len(drawn))]
-            axes.plot(drawn, heights, linestyle="", marker="o", markersize=3.5, alpha=0.7, color=style.BLUE)
+            axes.plot(
+                drawn,
+                heights,
+                linestyle="",
+                marker="o",
+                markersize=3.5,
+                alpha=0.7,
+                color=style.BLUE,
+            )
             at = axes.get_yaxis_transform()
             axes.text(1.14, row, f"{sizes[name]:.0%}", ha="right", va="center", transform=at)
         axes.set_xscale("log", base=2)
         axes.axvline(1.0, color=style.GREY, linewidth=1)
-        axes.set(xlim=(0.8 / FURTHEST, 1.25 * FURTHEST), xlabel="ratio π/μ of a token (each mark doubles)")
+        axes.set(
+            xlim=(0.8 / FURTHEST, 1.25 * FURTHEST),
+            xlabel="ratio π/μ of a token (each mark doubles)",
+        )
         axes.xaxis.set_major_formatter(
             FuncFormatter(lambda ratio, _: f"{ratio:g}" if ratio >= 1 else f"1/{1 / ratio:g}")
         )

@@ -63,7 +63,10 @@ def loop_drawing(*lit: str) -> str:
     if unknown := [name for name in lit if name not in PARTS]:
         raise ValueError(f"the loop has no part {unknown[0]!r}; choose among {', '.join(PARTS)}")
     shown = lit or tuple(PARTS)
-    arrows = "".join(_arrow(corners, bool({start, end} <= set(shown))) for (start, end), corners in ARROWS.items())
+    arrows = "".join(
+        _arrow(corners, bool({start, end} <= set(shown)))
+        for (start, end), corners in ARROWS.items()
+    )
     boxes = "".join(_box(name, name in shown) for name in PARTS)
     order = "dataset, generator with its tools, reward, replay buffer, trainer, and weights back to the generator"
     here = "all parts" if len(shown) == len(PARTS) else ", ".join(shown)

@@ -39,7 +39,13 @@ KIND_COLOURS = {
     "idle": style.GREY + "40",
 }
 """The colour of each kind of span."""
-FOUND = {"idle": style.GREY, "busy": style.BLUE, "slow": style.PURPLE, "stuck": style.ORANGE, "dead": style.VERMILION}
+FOUND = {
+    "idle": style.GREY,
+    "busy": style.BLUE,
+    "slow": style.PURPLE,
+    "stuck": style.ORANGE,
+    "dead": style.VERMILION,
+}
 """Colours of what a supervisor finds."""
 
 
@@ -61,7 +67,9 @@ def timeline_chart(timeline: Timeline, window: Window | None = None) -> str:
         spans.setdefault(span.kind, {}).setdefault(span.actor, []).append(interval)
     colours = kind_colours(spans)
     # Draw the kind with most time first, so that short spans stay visible above long ones.
-    seconds = {kind: sum(b - a for bars in spans[kind].values() for a, b in bars) for kind in colours}
+    seconds = {
+        kind: sum(b - a for bars in spans[kind].values() for a, b in bars) for kind in colours
+    }
     drawing_order = sorted(colours, key=lambda kind: (kind != "idle", -seconds[kind]))
 
     def draw(figure: Figure) -> None:
@@ -69,12 +77,23 @@ def timeline_chart(timeline: Timeline, window: Window | None = None) -> str:
         for kind in drawing_order:
             for actor, intervals in spans[kind].items():
                 place = (actors.index(actor) - 0.36, 0.72)
-                axes.broken_barh(_visible_bars(intervals, pixel), place, facecolor=colours[kind], linewidth=0)
+                axes.broken_barh(
+                    _visible_bars(intervals, pixel), place, facecolor=colours[kind], linewidth=0
+                )
         said = {-0.8: "busy"} | {row: f"{busy[actor]:.0%}" for row, actor in enumerate(actors)}
         for row, text in said.items() if actors else ():
-            axes.text(1.07, row, text, ha="right", va="center", transform=axes.get_yaxis_transform())
+            axes.text(
+                1.07, row, text, ha="right", va="center", transform=axes.get_yaxis_transform()
+            )
         if not actors:
-            axes.text(0.5, 0.5, "no span was recorded yet", ha="center", va="center", transform=axes.transAxes)
+            axes.text(
+                0.5,
+                0.5,
+                "no span was recorded yet",
+                ha="center",
+                va="center",
+                transform=axes.transAxes,
+            )
             axes.set_xticks([])
         style.name_rows(axes, actors, margin=0.6)
         axes.set(xlabel="seconds", xlim=(start - timeline_start, start - timeline_start + length))
@@ -83,8 +102,16 @@ def timeline_chart(timeline: Timeline, window: Window | None = None) -> str:
             draw_legend(figure, colours, columns=5)
 
     height = 76 + 30 * max(len(actors), 1) + 22 * math.ceil(len(colours) / 5)
-    said = ", ".join(f"{actor} {share:.0%}" for actor, share in busy.items()) or "no span was recorded yet"
-    return render(draw, height, "Timeline", f"share of {end - start:.3g} seconds that each actor was busy: {said}")
+    said = (
+        ", ".join(f"{actor} {share:.0%}" for actor, share in busy.items())
+        or "no span was recorded yet"
+    )
+    return render(
+        draw,
+        height,
+        "Timeline",
+        f"share of {end - start:.3g} seconds that each actor was busy: {said}",
+    )
 
 
 def kind_colours(kinds: Iterable[str]) -> dict[str, str]:
@@ -120,10 +147,29 @@ def fates_chart(decisions: Mapping[str, Sequence[tuple[float, str, str]]]) -> st
         for row, made in enumerate(decisions.values()):
             for (start, found, action), (end, *_) in zip(made, [*made[1:], made[-1]], strict=True):
                 if action == "wait":
-                    axes.plot([start, end], [row, row], color=FOUND[found], linewidth=13, solid_capstyle="butt")
+                    axes.plot(
+                        [start, end],
+                        [row, row],
+                        color=FOUND[found],
+                        linewidth=13,
+                        solid_capstyle="butt",
+                    )
                     continue
-                axes.plot([start], [row], "X", color=FOUND[found], markersize=13, markeredgecolor=style.TEXT)
-                axes.annotate(f" {action}", (start, row), xytext=(8, 11), textcoords="offset points", fontsize=10)
+                axes.plot(
+                    [start],
+                    [row],
+                    "X",
+                    color=FOUND[found],
+                    markersize=13,
+                    markeredgecolor=style.TEXT,
+                )
+                axes.annotate(
+                    f" {action}",
+                    (start, row),
+                    xytext=(8, 11),
+                    textcoords="offset points",
+                    fontsize=10,
+                )
         axes.axvline(0, color=style.TEXT, linewidth=1, linestyle="--")
         axes.set(xlabel="seconds after the fault (dashed)")
         style.name_rows(axes, list(decisions))
@@ -131,7 +177,11 @@ def fates_chart(decisions: Mapping[str, Sequence[tuple[float, str, str]]]) -> st
         draw_legend(figure, FOUND, len(FOUND))
 
     def fate(made: Sequence[tuple[float, str, str]]) -> str:
-        acted = [f"{found}, {action} after {when:.1f} s" for when, found, action in made if action != "wait"]
+        acted = [
+            f"{found}, {action} after {when:.1f} s"
+            for when, found, action in made
+            if action != "wait"
+        ]
         return "; ".join(acted) or "never replaced"
 
     said = ". ".join(f"{name}: {fate(made)}" for name, made in decisions.items())
@@ -140,9 +190,14 @@ def fates_chart(decisions: Mapping[str, Sequence[tuple[float, str, str]]]) -> st
 
 def paired_timelines(windows: Mapping[str, Timeline], seconds: float, actors: Sequence[str]) -> str:
     """Draw ``seconds`` of each of ``windows``: a row and a busy share for each actor."""
-    colours = kind_colours({s.kind for timeline in windows.values() for s in timeline.spans if s.actor in actors})
+    colours = kind_colours(
+        {s.kind for timeline in windows.values() for s in timeline.spans if s.actor in actors}
+    )
     busy = {
-        name: {actor: timeline.busy_share(actor, (timeline.start, timeline.start + seconds)) for actor in actors}
+        name: {
+            actor: timeline.busy_share(actor, (timeline.start, timeline.start + seconds))
+            for actor in actors
+        }
         for name, timeline in windows.items()
     }
 
@@ -153,10 +208,17 @@ def paired_timelines(windows: Mapping[str, Timeline], seconds: float, actors: Se
                 if span.actor in actors:
                     left, row = span.start - timeline.start, actors.index(span.actor)
                     width = max(span.end - span.start, seconds / WIDTH)
-                    axes.broken_barh([(left, width)], (row - 0.36, 0.72), facecolor=colours[span.kind], linewidth=0)
+                    axes.broken_barh(
+                        [(left, width)],
+                        (row - 0.36, 0.72),
+                        facecolor=colours[span.kind],
+                        linewidth=0,
+                    )
             for row, actor in enumerate(actors):
                 at = axes.get_yaxis_transform()
-                axes.text(1.09, row, f"{busy[name][actor]:.0%}", ha="right", va="center", transform=at)
+                axes.text(
+                    1.09, row, f"{busy[name][actor]:.0%}", ha="right", va="center", transform=at
+                )
             style.name_rows(axes, actors, margin=0.6)
             axes.set_xlim(0, seconds)
             axes.set_title(name, loc="left", fontsize=12, fontweight="bold")
@@ -165,7 +227,10 @@ def paired_timelines(windows: Mapping[str, Timeline], seconds: float, actors: Se
         panels[-1].set_xlabel("seconds")
         draw_legend(figure, colours, columns=5)
 
-    shares = (f"{name}: " + ", ".join(f"{a} {share:.0%}" for a, share in found.items()) for name, found in busy.items())
+    shares = (
+        f"{name}: " + ", ".join(f"{a} {share:.0%}" for a, share in found.items())
+        for name, found in busy.items()
+    )
     height = 70 + (44 + 30 * len(actors)) * len(windows)
     said = f"the same {seconds:.3g} seconds of each, and how much of them every actor was busy: {'; '.join(shares)}"
     return render(draw, height, "Timelines on one axis", said)
@@ -188,7 +253,10 @@ class Lives:
 
 def lives_chart(trials: Mapping[str, Lives]) -> str:
     """Draw each trainer from its first to its last moment; while both lived, it is grey."""
-    colour, rows = ROLES["trainer"], [f"{name}: {who}" for name in trials for who in ("trainer", "successor")]
+    colour, rows = (
+        ROLES["trainer"],
+        [f"{name}: {who}" for name in trials for who in ("trainer", "successor")],
+    )
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
@@ -196,14 +264,29 @@ def lives_chart(trials: Mapping[str, Lives]) -> str:
             said = "_" if top else ""  # the legend names each kind once
             for row, wrote in enumerate((lives.first, lives.second), top):
                 label = "_" if row else "a trainer writes"
-                axes.barh(row, wrote[-1] - wrote[0], left=wrote[0], height=0.6, color=colour, label=label)
-            axes.plot(lives.heard, top, "o", color=style.TEXT, markersize=6, label=said + "last heard")
+                axes.barh(
+                    row, wrote[-1] - wrote[0], left=wrote[0], height=0.6, color=colour, label=label
+                )
+            axes.plot(
+                lives.heard, top, "o", color=style.TEXT, markersize=6, label=said + "last heard"
+            )
             label, ends = said + "lease over, as the controller counts", (top - 0.45, top + 1.45)
-            axes.plot([lives.over] * 2, ends, color=style.TEXT, linewidth=1.5, linestyle="--", label=label)
+            axes.plot(
+                [lives.over] * 2, ends, color=style.TEXT, linewidth=1.5, linestyle="--", label=label
+            )
             if lives.together > 0:
                 start, middle = lives.second[0], top + 0.5
-                axes.barh(middle, lives.together, left=start, height=1.7, color=style.GREY, alpha=0.4)
-                axes.text(start + lives.together / 2, middle, "two", ha="center", va="center", fontweight="bold")
+                axes.barh(
+                    middle, lives.together, left=start, height=1.7, color=style.GREY, alpha=0.4
+                )
+                axes.text(
+                    start + lives.together / 2,
+                    middle,
+                    "two",
+                    ha="center",
+                    va="center",
+                    fontweight="bold",
+                )
         axes.axvline(0, color=style.GREY, linewidth=1)
         axes.set(xlabel="seconds after the fault")
         style.name_rows(axes, rows)
@@ -236,7 +319,9 @@ class LostHost:
     @property
     def accuracy_before_the_kill(self) -> float:
         """Of the last evaluation whose step was done by then."""
-        return [value for step, value in self.greedy if step == 0 or self.steps[step - 1] < self.killed][-1]
+        return [
+            value for step, value in self.greedy if step == 0 or self.steps[step - 1] < self.killed
+        ][-1]
 
 
 def lost_host_chart(run: LostHost) -> str:
@@ -254,9 +339,18 @@ def lost_host_chart(run: LostHost) -> str:
         axes.step(times, range(len(times)), where="post", color=role["trainer"], linewidth=2)
         for moments, colour, dashes, name in marks:
             for number, moment in enumerate(moments):
-                axes.axvline(moment, color=colour, linewidth=2, linestyle=dashes, label="_" if number else name)
+                axes.axvline(
+                    moment,
+                    color=colour,
+                    linewidth=2,
+                    linestyle=dashes,
+                    label="_" if number else name,
+                )
                 right.axvline(moment, color=colour, linewidth=2, linestyle=dashes, label="_")
-        low, name = [0.02 * len(run.steps)] * len(run.worked), "the replacement starts a group" if run.worked else "_"
+        low, name = (
+            [0.02 * len(run.steps)] * len(run.worked),
+            "the replacement starts a group" if run.worked else "_",
+        )
         axes.plot(run.worked, low, "|", color=role["generator"], markersize=12, label=name)
         axes.set(ylabel="steps done", ylim=(0, None))
         right.plot(*zip(*at, strict=True), color=role["generator"], marker="o", linewidth=2)

@@ -19,7 +19,9 @@ _STYLE = (
 )
 
 
-def episode_card(policy: Policy, episodes: Sequence[Episode], reward: bool = True, lines: int = 0) -> str:
+def episode_card(
+    policy: Policy, episodes: Sequence[Episode], reward: bool = True, lines: int = 0
+) -> str:
     """Return scored ``episodes`` as HTML that brings its style: question, a box for each token, solid if sampled, dashed
     if injected, and beside them the ``reward``. Each is at least ``lines`` high."""
     return _STYLE + "".join(_episode(policy, episode, reward, lines) for episode in episodes)
@@ -37,7 +39,9 @@ def _episode(policy: Policy, episode: Episode, reward: bool, lines: int) -> str:
     if reward:
         score = episode.scored
         colour = OUTCOME_COLOURS[score.outcome]
-        parts = [f"{PARTS_OF_A_REWARD[name]} {value + 0:+.1f}" for name, value in score.parts.items()]
+        parts = [
+            f"{PARTS_OF_A_REWARD[name]} {value + 0:+.1f}" for name, value in score.parts.items()
+        ]
         told = [f"<b>{score.reward:.1f}</b>", score.outcome.replace("_", " "), *parts]
         said = f"<p>{'<br>'.join(told).replace('-', '−')}</p>"
     question = f"<p><b>{html.escape(episode.task.question)}</b></p>"

@@ -27,7 +27,10 @@ COLOURS = {"as it was": style.BLUE, "changed": style.VERMILION}
 def tokens_of(step: Trained) -> dict[tuple[int, int], list[int]]:
     """Return the tokens of a step's episodes, by group and seed of the place in the group."""
     size = len(step.episodes) // len(step.groups)
-    return {(step.groups[i // size], i % size): episode.token_ids for i, episode in enumerate(step.episodes)}
+    return {
+        (step.groups[i // size], i % size): episode.token_ids
+        for i, episode in enumerate(step.episodes)
+    }
 
 
 def why_parted(pair: Pair) -> str:
@@ -50,8 +53,13 @@ def why_parted(pair: Pair) -> str:
 
 def same_episodes(pair: Pair) -> list[float]:
     """Return for each step of the changed run the share of its episodes that the original has, too."""
-    others = {key: tokens for step in pair.original.steps for key, tokens in tokens_of(step).items()}
-    return [fmean(others.get(key) == found for key, found in tokens_of(step).items()) for step in pair.changed.steps]
+    others = {
+        key: tokens for step in pair.original.steps for key, tokens in tokens_of(step).items()
+    }
+    return [
+        fmean(others.get(key) == found for key, found in tokens_of(step).items())
+        for step in pair.changed.steps
+    ]
 
 
 def two_runs(found: PairedRuns, why: str) -> str:
@@ -64,19 +72,31 @@ def two_runs(found: PairedRuns, why: str) -> str:
         for run, (name, colour) in enumerate(COLOURS.items()):
             mark: dict[str, Any] = {"color": colour, "marker": "so"[run], "markersize": 4}
             versions = [evaluated.version for evaluated in sides[run][0].evaluations]
-            curves = [[evaluated.sampled for evaluated in trace.evaluations] for trace in sides[run]]
+            curves = [
+                [evaluated.sampled for evaluated in trace.evaluations] for trace in sides[run]
+            ]
             for curve in curves:
                 panels[0].plot(versions, curve, color=colour, linewidth=0.8, alpha=0.5)
             means = _means(curves)
-            panels[0].plot(versions, means, linewidth=2, label=f"{name} (last: {means[-1]:.0%})", **mark)
-            lags = _means([[step.metrics["lag_mean"] for step in trace.steps] for trace in sides[run]])
-            panels[2].step(range(1, len(lags) + 1), lags, where="mid", color=colour, linewidth=2 - 0.8 * run)
+            panels[0].plot(
+                versions, means, linewidth=2, label=f"{name} (last: {means[-1]:.0%})", **mark
+            )
+            lags = _means(
+                [[step.metrics["lag_mean"] for step in trace.steps] for trace in sides[run]]
+            )
+            panels[2].step(
+                range(1, len(lags) + 1), lags, where="mid", color=colour, linewidth=2 - 0.8 * run
+            )
         same = _means([same_episodes(pair) for pair in pairs])
-        panels[1].fill_between(range(1, len(same) + 1), same, step="mid", color=style.GREY, alpha=0.4, linewidth=0)
+        panels[1].fill_between(
+            range(1, len(same) + 1), same, step="mid", color=style.GREY, alpha=0.4, linewidth=0
+        )
         if (parted := pairs[0].parted) is not None:
             for panel in panels:
                 panel.axvline(parted, color=style.TEXT, linewidth=0.8, linestyle=":")
-        for panel, name in zip(panels, ("held-out accuracy, sampled", "same episodes", "lag"), strict=True):
+        for panel, name in zip(
+            panels, ("held-out accuracy, sampled", "same episodes", "lag"), strict=True
+        ):
             style.bare_axes(panel, grid="y", keep=("left", "bottom"))
             panel.set_ylabel(name)
         for panel in panels[:2]:
@@ -87,9 +107,7 @@ def two_runs(found: PairedRuns, why: str) -> str:
         panels[0].legend(loc="best", frameon=False)
 
     ends = found.means("sampled, at the end")
-    said = (
-        f"held-out accuracy at the end {ends[0]:.0%} as it was, {ends[1]:.0%} changed, over {len(pairs)} seeds; {why}"
-    )
+    said = f"held-out accuracy at the end {ends[0]:.0%} as it was, {ends[1]:.0%} changed, over {len(pairs)} seeds; {why}"
     return render(draw, 520, f"A run, and the same with {found.change}", said)
 
 

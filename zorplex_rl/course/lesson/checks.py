@@ -24,7 +24,16 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
-from zorplex_rl.course.lesson.compare import bare, call, difference, in_order, negative, plain, same, size
+from zorplex_rl.course.lesson.compare import (
+    bare,
+    call,
+    difference,
+    in_order,
+    negative,
+    plain,
+    same,
+    size,
+)
 from zorplex_rl.course.lesson.markup import quote
 from zorplex_rl.course.lesson.time_limit import OutOfTime, StillRunning, run_within
 
@@ -73,7 +82,11 @@ def expect(
     called = case(quote(call(attempt.__name__, arguments)))
     found = _settled(attempt(*arguments))
     if not same(found, result, tolerance, unordered):
-        known = (said for said, wrong in (mistakes or {}).items() if same(found, wrong, tolerance, unordered))
+        known = (
+            said
+            for said, wrong in (mistakes or {}).items()
+            if same(found, wrong, tolerance, unordered)
+        )
         raise AssertionError(_with_cause(next(known, ""), difference(called, found, result)))
 
 
@@ -124,7 +137,9 @@ def agree(
     failed: list[tuple[tuple[bool, int, int], str, str, _Outcome]] = []
     for arguments in chain(examples, map(draw, _draws(times, EXTRA, failed))):
         called = case(quote(call(attempt.__name__, arguments)))
-        found, right = (_outcome(function, arguments, gradients) for function in (attempt, solution))
+        found, right = (
+            _outcome(function, arguments, gradients) for function in (attempt, solution)
+        )
         if right.error is not None:
             raise right.error
         tried.append((arguments, found))
@@ -137,9 +152,15 @@ def agree(
         return
     _, called, said, found = min(failed, key=lambda one: one[0])
     case(called)
-    known = {**(mistakes or {}), "the sign is the other one": lambda *given: negative(solution(*given))}
+    known = {
+        **(mistakes or {}),
+        "the sign is the other one": lambda *given: negative(solution(*given)),
+    }
     for sentence, mistake in known.items():
-        if not any(wrong("", found, _outcome(mistake, arguments, gradients)) for arguments, found in tried[:LOOKED_AT]):
+        if not any(
+            wrong("", found, _outcome(mistake, arguments, gradients))
+            for arguments, found in tried[:LOOKED_AT]
+        ):
             raise AssertionError(_with_cause(sentence, said))
     raise found.error or AssertionError(said)
 
@@ -214,7 +235,9 @@ def _gradient_difference(
         if ours is not None and theirs is None:
             return f"{said} no gradient flows back to {quote(name)}: is it detached?"
         if ours is not None and not same(theirs, ours, tolerance):
-            return difference(f"{said} its gradient with respect to {quote(name)}", theirs, ours, ("is", "be"))
+            return difference(
+                f"{said} its gradient with respect to {quote(name)}", theirs, ours, ("is", "be")
+            )
     return ""
 
 
@@ -223,7 +246,9 @@ def gradients_of(result: Any, arguments: Sequence[Any]) -> list[Any]:
     total = result[0] if isinstance(result, tuple) else result
     if getattr(total, "requires_grad", False):
         total.sum().backward()
-    wanted = [argument if getattr(argument, "requires_grad", False) else None for argument in arguments]
+    wanted = [
+        argument if getattr(argument, "requires_grad", False) else None for argument in arguments
+    ]
     return [None if argument is None else argument.grad for argument in wanted]
 
 
@@ -242,17 +267,28 @@ def complaint(check: Check, attempt: Attempt, seconds: float = 10.0) -> str | No
         case AssertionError() as error:
             return bare(str(error)) or f"{calls.last} does not pass its check"
         case OutOfTime() as error:
-            stuck = "; it does not stop either, so restart the notebook" if isinstance(error, StillRunning) else ""
+            stuck = (
+                "; it does not stop either, so restart the notebook"
+                if isinstance(error, StillRunning)
+                else ""
+            )
             return f"{calls.last} has not returned within {seconds:g} s{stuck}"
         case error:
-            said = f"{type(error).__name__}: {bare(str(error))}" if str(error) else type(error).__name__
+            said = (
+                f"{type(error).__name__}: {bare(str(error))}"
+                if str(error)
+                else type(error).__name__
+            )
             return f"{calls.last} raises {quote(said)}{_where(attempt, error)}"
 
 
 def _where(attempt: Attempt, error: BaseException) -> str:
     """Return the last line of ``attempt`` on the way to ``error``, for a sentence; or nothing."""
     try:
-        (lines, begin), file = inspect.getsourcelines(attempt), inspect.getfile(inspect.unwrap(attempt))
+        (lines, begin), file = (
+            inspect.getsourcelines(attempt),
+            inspect.getfile(inspect.unwrap(attempt)),
+        )
     except (OSError, TypeError):
         return ""
     for step in reversed(traceback.extract_tb(error.__traceback__)):
@@ -274,7 +310,9 @@ def _unwritten(attempt: Attempt) -> bool:
     if not inspect.isfunction(attempt):
         return False
     steps = [step for step in dis.get_instructions(attempt) if step.opname not in _NOTHING]
-    return all(step.opname in ("RETURN_CONST", "LOAD_CONST") and step.argval is None for step in steps)
+    return all(
+        step.opname in ("RETURN_CONST", "LOAD_CONST") and step.argval is None for step in steps
+    )
 
 
 # What the compiler writes for a body that does nothing, of plain and of async functions.

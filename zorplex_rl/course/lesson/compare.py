@@ -56,12 +56,19 @@ def same(found: Any, right: Any, tolerance: float = 1e-6, unordered: bool = Fals
             return math.isnan(right) and math.isnan(found)
         # An integer is exact: a count of 10,000,001 is not 10,000,000.
         exact = isinstance(right, int) and isinstance(found, int)
-        return found == right or (not exact and math.isclose(found, right, rel_tol=tolerance, abs_tol=tolerance / 1000))
+        return found == right or (
+            not exact and math.isclose(found, right, rel_tol=tolerance, abs_tol=tolerance / 1000)
+        )
     if isinstance(right, list | tuple):
         alike = isinstance(found, list | tuple) and len(found) == len(right)
         if alike and all(isinstance(one, bool) for one in right):
-            return all(isinstance(one, Real) and one == other for one, other in zip(found, right, strict=True))
-        return alike and all(same(one, other, tolerance) for one, other in zip(found, right, strict=True))
+            return all(
+                isinstance(one, Real) and one == other
+                for one, other in zip(found, right, strict=True)
+            )
+        return alike and all(
+            same(one, other, tolerance) for one, other in zip(found, right, strict=True)
+        )
     if isinstance(right, Mapping):
         alike = isinstance(found, Mapping) and found.keys() == right.keys()
         return alike and all(same(found[key], right[key], tolerance) for key in right)
@@ -74,7 +81,11 @@ def plain(value: Any) -> Any:
         value = value.detach().cpu()
     if callable(getattr(value, "tolist", None)):
         return value.tolist()
-    return list(value) if isinstance(value, range | Iterator | KeysView | ValuesView | ItemsView) else value
+    return (
+        list(value)
+        if isinstance(value, range | Iterator | KeysView | ValuesView | ItemsView)
+        else value
+    )
 
 
 def in_order(values: Sequence[Any]) -> list[Any]:
@@ -156,7 +167,9 @@ def call(name: str, arguments: Sequence[Any], named: Mapping[str, Any] | None = 
     return text
 
 
-def difference(called: str, found: Any, right: Any, verbs: tuple[str, str] = ("gives", "give")) -> str:
+def difference(
+    called: str, found: Any, right: Any, verbs: tuple[str, str] = ("gives", "give")
+) -> str:
     """Return the sentence on two results that differ: what differs, and the kind of mistake if it is a usual one."""
     if inspect.isawaitable(found):
         return f"{called} {verbs[0]} {quote(shown(found))}, not its result: is an `await` missing?"
@@ -164,7 +177,9 @@ def difference(called: str, found: Any, right: Any, verbs: tuple[str, str] = ("g
     ours, theirs, place = *_apart(found, right), ""
     if all(isinstance(value, list | tuple) for value in (found, right)) and _is_long(found, right):
         if len(found) == len(right):
-            number = next((n for n, both in enumerate(zip(found, right, strict=True)) if not same(*both)), 0)
+            number = next(
+                (n for n, both in enumerate(zip(found, right, strict=True)) if not same(*both)), 0
+            )
             ours, theirs, place = *_apart(found[number], right[number]), f" at position {number}"
         else:
             ours, theirs = _counted(found), _counted(right)

@@ -87,7 +87,9 @@ def feedback(
     name = quote(plain_name)
     no_cell = f"{name} does not exist, because its cell has an error; marimo shows it there"
     wrong = no_cell if attempt is None else complaint(check, attempt, seconds)
-    state, said = ("open", f"Not yet: {wrong}.") if wrong else ("solved", f"Solved: {name} passes its check.")
+    state, said = (
+        ("open", f"Not yet: {wrong}.") if wrong else ("solved", f"Solved: {name} passes its check.")
+    )
     if wrong and UNWRITTEN in wrong and lesson.unattended():
         # Nobody can write here.
         said = f"Write {name} in `marimo edit`: it checks what you write at once."
@@ -122,5 +124,12 @@ def solution_source(name: str, solution: Attempt) -> str:
 def exercises(notebook: ModuleType) -> Iterator[tuple[str, Attempt, Check, Attempt]]:
     """Yield (name, stub, check, solution) for every exercise of an imported notebook."""
     solutions = notebook.Solutions
-    for name in [name.removeprefix("check_") for name in vars(solutions) if name.startswith("check_")]:
-        yield name, getattr(notebook, name), getattr(solutions, f"check_{name}"), getattr(solutions, name)
+    for name in [
+        name.removeprefix("check_") for name in vars(solutions) if name.startswith("check_")
+    ]:
+        yield (
+            name,
+            getattr(notebook, name),
+            getattr(solutions, f"check_{name}"),
+            getattr(solutions, name),
+        )

@@ -28,5 +28,10 @@ def entry_of(shown: str) -> str | None:
     """
     known = {term.lower(): term for term in GLOSSARY}
     word = " ".join(shown.lower().split())
-    singular = (word, word.removesuffix("s"), word.removesuffix("es"), word.removesuffix("ies") + "y")
+    singular = (
+        word,
+        word.removesuffix("s"),
+        word.removesuffix("es"),
+        word.removesuffix("ies") + "y",
+    )
     return next((known[form] for form in singular if form in known), None)

@@ -60,7 +60,11 @@ START, GOAL = "05", "08"
 def title_of(notebook: str | Path) -> str:
     """Return the ``app_title`` in a notebook's source, or its file name if it has none."""
     for node in ast.walk(ast.parse(Path(notebook).read_text(encoding="utf-8"))):
-        if isinstance(node, ast.keyword) and node.arg == "app_title" and isinstance(node.value, ast.Constant):
+        if (
+            isinstance(node, ast.keyword)
+            and node.arg == "app_title"
+            and isinstance(node.value, ast.Constant)
+        ):
             return str(node.value.value)
     return Path(notebook).stem
 
@@ -78,20 +82,25 @@ def header(notebook: str, minutes: int, hardware: str, goals: Sequence[str]) -> 
 
 def ran_on(policy: Policy | None = None) -> mo.Html:
     """State the machine and the policy that computed the page."""
-    said = machine() + " Another notebook ran beside it." * (os.environ.get("ZORPLEX_JOBS", "1") != "1")
+    said = machine() + " Another notebook ran beside it." * (
+        os.environ.get("ZORPLEX_JOBS", "1") != "1"
+    )
     if policy is not None:
         name = policy.name if policy.name.count("/") <= 1 else Path(policy.name).name
-        said += (
-            f" Policy: {name}, {policy.model.num_parameters() / 1e6:,.2f} million parameters, on {policy.model.device}."
-        )
-    return mo.Html(f'<p class="lesson-ran-on" data-ran-on="{html.escape(said)}">Computed on: {html.escape(said)}</p>')
+        said += f" Policy: {name}, {policy.model.num_parameters() / 1e6:,.2f} million parameters, on {policy.model.device}."
+    return mo.Html(
+        f'<p class="lesson-ran-on" data-ran-on="{html.escape(said)}">Computed on: {html.escape(said)}</p>'
+    )
 
 
 def machine() -> str:
     """Return processor, cores, accelerator and versions in one line."""
     import torch
 
-    model = next((line for line in _lines("/proc/cpuinfo") if line.startswith("model name")), ":" + platform.machine())
+    model = next(
+        (line for line in _lines("/proc/cpuinfo") if line.startswith("model name")),
+        ":" + platform.machine(),
+    )
     gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
     accelerator = ", ".join(gpus) or "no GPU"
     versions = f"Python {platform.python_version()}, torch {torch.__version__}"
@@ -110,7 +119,9 @@ def term(name: str, shown: str | None = None) -> str:
     """
     entry = entry_of(name)
     if entry is None:
-        raise ValueError(f"{name!r} is not in the glossary; add it to zorplex_rl/course/lesson/glossary.toml")
+        raise ValueError(
+            f"{name!r} is not in the glossary; add it to zorplex_rl/course/lesson/glossary.toml"
+        )
     # Only the site has a glossary page; markup.py makes plain text with a tooltip of a link without
     # a page.
     address = f"glossary.html#{anchor(entry)}" if unattended() else "term:"
@@ -161,7 +172,9 @@ def math(latex: str) -> mo.Html:
     # It keeps what is in \text as it is, so a < could begin an element.
     if "<" in latex:
         raise ValueError(f"the formula {latex!r} has a <; write \\lt")
-    return mo.Html(f'<figure class="lesson-math" tabindex="0">{convert(latex, display="block")}</figure>')
+    return mo.Html(
+        f'<figure class="lesson-math" tabindex="0">{convert(latex, display="block")}</figure>'
+    )
 
 
 def folded(summary: str, text: str) -> mo.Html:
@@ -184,11 +197,15 @@ def table(caption: str, rows: Iterable[Mapping[str, Any]]) -> mo.Html:
     }
     # A screen reader needs a header cell to have text, so a column without a name gets none.
     head = "".join(
-        f'<th scope="col"{_align(name in numeric)}>{inline(name)}</th>' if name else "<td></td>" for name in names
+        f'<th scope="col"{_align(name in numeric)}>{inline(name)}</th>' if name else "<td></td>"
+        for name in names
     )
     body = "".join(
         "<tr>"
-        + "".join(f"<td{_align(name in numeric)}>{inline(_written(row[name], name in numeric))}</td>" for name in names)
+        + "".join(
+            f"<td{_align(name in numeric)}>{inline(_written(row[name], name in numeric))}</td>"
+            for name in names
+        )
         + "</tr>"
         for row in rows
     )
@@ -234,14 +251,20 @@ def links(notebook: str) -> mo.Html:
     if place and here.name.startswith(f"{START}_"):
         earlier = {"The course starts here. If actors are new to you, first": course[0]}
     neighbours = earlier | {"Next": next(iter(course[place + 1 :]), None)}
-    way, other = {START: ("next", GOAL), GOAL: ("before this", START)}.get(here.name.split("_")[0], ("", "-"))
-    neighbours[f"With two hours only, {way}"] = next((p for p in course if p.name.startswith(f"{other}_")), None)
+    way, other = {START: ("next", GOAL), GOAL: ("before this", START)}.get(
+        here.name.split("_")[0], ("", "-")
+    )
+    neighbours[f"With two hours only, {way}"] = next(
+        (p for p in course if p.name.startswith(f"{other}_")), None
+    )
     lines = [
         f"<p>{label}: <strong>{html.escape(title_of(path))}</strong> <code>marimo edit --no-sandbox notebooks/{html.escape(path.name)}</code></p>"
         for label, path in neighbours.items()
         if path
     ]
-    return mo.Html(f'<div class="lesson-links">{"".join(lines) or "<p>This is the only notebook here.</p>"}</div>')
+    return mo.Html(
+        f'<div class="lesson-links">{"".join(lines) or "<p>This is the only notebook here.</p>"}</div>'
+    )
 
 
 def _lines(path: str) -> list[str]:

@@ -82,10 +82,16 @@ def _longer_than(text: str, least: int) -> int:
 @cache
 def _blocks() -> Markdown:
     options: dict[str, Any] = {
-        "pymdownx.highlight": {"use_pygments": True, "pygments_lang_class": True, "css_class": "codehilite"},
+        "pymdownx.highlight": {
+            "use_pygments": True,
+            "pygments_lang_class": True,
+            "css_class": "codehilite",
+        },
         "pymdownx.superfences": {"css_class": "codehilite"},
     }
-    return _made_safe(Markdown(extensions=["tables", "sane_lists", *options], extension_configs=options))
+    return _made_safe(
+        Markdown(extensions=["tables", "sane_lists", *options], extension_configs=options)
+    )
 
 
 @cache
@@ -93,7 +99,10 @@ def _lines() -> Markdown:
     converter = Markdown()
     blocks = "empty indent code hashheader setextheader hr olist ulist quote reference"
     marks = "escape linebreak not_strong em_strong em_strong2 reference short_reference"
-    for registry, names in ((converter.parser.blockprocessors, blocks), (converter.inlinePatterns, marks)):
+    for registry, names in (
+        (converter.parser.blockprocessors, blocks),
+        (converter.inlinePatterns, marks),
+    ):
         for name in names.split():
             registry.deregister(name, strict=False)
     return _made_safe(converter)
@@ -101,7 +110,15 @@ def _lines() -> Markdown:
 
 def _made_safe(converter: Markdown) -> Markdown:
     converter.preprocessors.deregister("html_block")
-    for name in ("html", "entity", "image_link", "image_reference", "short_image_ref", "autolink", "automail"):
+    for name in (
+        "html",
+        "entity",
+        "image_link",
+        "image_reference",
+        "short_image_ref",
+        "autolink",
+        "automail",
+    ):
         converter.inlinePatterns.deregister(name, strict=False)
     converter.inlinePatterns.register(_Ampersand("&", converter), "ampersand", 20)
     converter.treeprocessors.register(_SafeLinks(converter), "safe_links", 15)

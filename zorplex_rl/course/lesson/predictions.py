@@ -62,10 +62,18 @@ def reveal(
     correct = [right] if isinstance(right, int) else sorted(right or [])
     count = len(question.options)
     if not count or right is None or any(index not in range(count) for index in correct):
-        raise ValueError(f"right is {right!r}; expected an index of the question's {count} options, or several")
+        raise ValueError(
+            f"right is {right!r}; expected an index of the question's {count} options, or several"
+        )
     name, found = question.name, _answer(question, correct)
-    verdicts = "".join(_verdict(name, index, option, correct, found) for index, option in enumerate(question.options))
-    shown = "".join(f"<div>{block(part) if isinstance(part, str) else mo.as_html(part).text}</div>" for part in shows)
+    verdicts = "".join(
+        _verdict(name, index, option, correct, found)
+        for index, option in enumerate(question.options)
+    )
+    shown = "".join(
+        f"<div>{block(part) if isinstance(part, str) else mo.as_html(part).text}</div>"
+        for part in shows
+    )
     return mo.Html(
         f'<section class="lesson-reveal {name}"><style>{_rules(name, count)}</style><div role="status">'
         f'<p class="lesson-hint">The result unfolds when you predict.</p>{verdicts}'
@@ -87,7 +95,11 @@ def _answer(question: Prediction, correct: Sequence[int]) -> str:
     if not quoted:
         return "This run does not decide it."
     told = " or ".join(quoted)
-    return f"The answer is {told}." if len(quoted) == 1 else f"It is {told}: this run does not tell them apart."
+    return (
+        f"The answer is {told}."
+        if len(quoted) == 1
+        else f"It is {told}: this run does not tell them apart."
+    )
 
 
 def _verdict(name: str, index: int, option: str, correct: Sequence[int], found: str) -> str:
@@ -101,5 +113,7 @@ def _verdict(name: str, index: int, option: str, correct: Sequence[int], found: 
 def _rules(name: str, count: int) -> str:
     """Return the rules of one question: CSS cannot say "of the same name"."""
     chosen = f":root:has(input[name={name}]:checked) .{name}"
-    verdicts = ",".join(f":root:has(#{name}-{index}:checked) .{name} .of-{index}" for index in range(count))
+    verdicts = ",".join(
+        f":root:has(#{name}-{index}:checked) .{name} .of-{index}" for index in range(count)
+    )
     return f"{chosen} .lesson-result,{verdicts}{{display:block}}{chosen} :is(.lesson-hint,.lesson-measured){{display:none!important}}"

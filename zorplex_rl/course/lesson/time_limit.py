@@ -68,5 +68,7 @@ def _stop(thread: Any) -> None:
     """Raise TimeUp in ``thread`` until it ends, or patience does."""
     end = time.monotonic() + _PATIENCE_S
     while thread.is_alive() and time.monotonic() < end:
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(TimeUp))
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(
+            ctypes.c_ulong(thread.ident), ctypes.py_object(TimeUp)
+        )
         thread.join(0.05)

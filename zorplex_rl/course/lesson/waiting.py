@@ -38,7 +38,11 @@ EVERY_S = 0.25
 
 def unattended() -> bool:
     """Return True if no reader can press a button: in an export, or in a script."""
-    return not mo.running_in_notebook() or "execute" in mo.cli_args() or mo.app_meta().mode not in ("edit", "run")
+    return (
+        not mo.running_in_notebook()
+        or "execute" in mo.cli_args()
+        or mo.app_meta().mode not in ("edit", "run")
+    )
 
 
 def start_button(label: str, seconds: float) -> Any:
@@ -104,7 +108,11 @@ def counting(total: int | None, what: str, title: str = "") -> Iterator[Callable
             since = f"{what}, since {time.monotonic() - begun:.0f} s"
             bar.update(subtitle=since, **({} if total is None else {"increment": new}))
 
-    bar_of: Any = mo.status.spinner if total is None else partial(mo.status.progress_bar, total=total, show_rate=False)
+    bar_of: Any = (
+        mo.status.spinner
+        if total is None
+        else partial(mo.status.progress_bar, total=total, show_rate=False)
+    )
     with bar_of(title=title or None, subtitle=what, remove_on_exit=True) as bar:
         # marimo's own thread may draw below the cell, whatever the cell itself is waiting for.
         shown = mo.Thread(target=show, daemon=True)

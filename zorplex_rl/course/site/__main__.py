@@ -21,24 +21,48 @@ def main(arguments: Sequence[str] | None = None) -> int:
     description = "Run every notebook and publish the course as static pages."
     parser = argparse.ArgumentParser(prog="./build_site.sh", description=description)
     parser.add_argument(
-        "site", nargs="?", type=Path, default=Path("site"), metavar="DIR", help="where to (default: site)"
+        "site",
+        nargs="?",
+        type=Path,
+        default=Path("site"),
+        metavar="DIR",
+        help="where to (default: site)",
     )
     parser.add_argument(
-        "--notebooks", type=Path, default=Path("notebooks"), help="the folder of notebooks (default: notebooks)"
+        "--notebooks",
+        type=Path,
+        default=Path("notebooks"),
+        help="the folder of notebooks (default: notebooks)",
     )
-    parser.add_argument("--serve", action="store_true", help="then serve it on this machine until Ctrl-C")
+    parser.add_argument(
+        "--serve", action="store_true", help="then serve it on this machine until Ctrl-C"
+    )
     parser.add_argument("--port", type=int, default=8000, help="where to serve it (default: 8000)")
     parser.add_argument(
-        "--record", type=Path, metavar="FILE", help="write how long each notebook took (workshop/notebook_seconds.json)"
+        "--record",
+        type=Path,
+        metavar="FILE",
+        help="write how long each notebook took (workshop/notebook_seconds.json)",
     )
     parser.add_argument(
-        "--jobs", type=int, default=1, help="notebooks that run at a time: 2 is faster and disturbs what they measure"
+        "--jobs",
+        type=int,
+        default=1,
+        help="notebooks that run at a time: 2 is faster and disturbs what they measure",
     )
     asked = parser.parse_args(arguments)
     try:
         # Take the port before the build, which takes minutes: a busy port fails at once.
-        with server_of(asked.site, asked.port) if asked.serve else contextlib.nullcontext() as server:
-            build_site(asked.notebooks, asked.site, functools.partial(print, flush=True), asked.record, asked.jobs)
+        with (
+            server_of(asked.site, asked.port) if asked.serve else contextlib.nullcontext() as server
+        ):
+            build_site(
+                asked.notebooks,
+                asked.site,
+                functools.partial(print, flush=True),
+                asked.record,
+                asked.jobs,
+            )
             if server:
                 print(f"http://localhost:{server.server_port} until Ctrl-C", flush=True)
                 with contextlib.suppress(KeyboardInterrupt):

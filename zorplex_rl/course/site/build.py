@@ -17,7 +17,13 @@ from statistics import median
 from zorplex_rl.course.site import reference, search
 from zorplex_rl.course.site.contents import animation_of, built_by, card_of
 from zorplex_rl.course.site.export import end_exports, export
-from zorplex_rl.course.site.frame import contents_page, glossary_page, lesson_page, search_page, stacks_page
+from zorplex_rl.course.site.frame import (
+    contents_page,
+    glossary_page,
+    lesson_page,
+    search_page,
+    stacks_page,
+)
 from zorplex_rl.course.site.page import Lesson, Page
 from zorplex_rl.errors import ConfigError, SiteError
 
@@ -49,7 +55,9 @@ def build_site(
     site = site.resolve()
     check_place(site)
     if record and jobs > 1:
-        raise ConfigError("--record needs --jobs 1: notebooks that run together disturb each other's seconds")
+        raise ConfigError(
+            "--record needs --jobs 1: notebooks that run together disturb each other's seconds"
+        )
     if record:
         record.open("a").close()
         # Calibrating imports torch, which a build needs for nothing else.
@@ -76,7 +84,11 @@ def build_site(
             for notebook, (page, taken) in zip(order, pool.map(timed_page, order), strict=True):
                 read[notebook] = page
                 complaints += [f"{notebook.name}: {complaint}" for complaint in page.complaints]
-                state = f"{len(page.complaints)} of its cells cannot be published" if page.complaints else "ok"
+                state = (
+                    f"{len(page.complaints)} of its cells cannot be published"
+                    if page.complaints
+                    else "ok"
+                )
                 seconds[notebook.stem] = round(taken, 1)
                 say(f"{notebook.name}: {len(page.cells)} cells in {taken:.0f} s, {state}")
         except BaseException:
@@ -93,7 +105,9 @@ def build_site(
     if record:
         calibration = median(calibrations)
         notebook_seconds.record(record, machine(), calibration, seconds)
-        say(f"{record}: the seconds of {len(seconds)} notebooks, calibration {calibration:.3f} s a step")
+        say(
+            f"{record}: the seconds of {len(seconds)} notebooks, calibration {calibration:.3f} s a step"
+        )
     say(
         f"{site}: {len(pages)} pages and their contents; the same in {zip_site(site)}, for a classroom without a network"
     )
@@ -107,27 +121,38 @@ def publish(course: list[Path], pages: list[Page], lessons: list[Lesson], site: 
     Raises SiteError if a page has a broken link; ``site`` is unchanged then.
     """
     searchable = search.installed()
-    links = [(f"{notebook.stem}.html", lesson.title) for notebook, lesson in zip(course, lessons, strict=True)]
+    links = [
+        (f"{notebook.stem}.html", lesson.title)
+        for notebook, lesson in zip(course, lessons, strict=True)
+    ]
     around = [None, *links, None]
     with tempfile.TemporaryDirectory() as folder:
         draft, texts = Path(folder), []
         for index, (notebook, page, lesson) in enumerate(zip(course, pages, lessons, strict=True)):
-            written = lesson_page(page, lesson, notebook.name, around[index], around[index + 2], searchable)
+            written = lesson_page(
+                page, lesson, notebook.name, around[index], around[index + 2], searchable
+            )
             (draft / links[index][0]).write_text(written, encoding="utf-8")
             texts.append((*links[index], written))
             shutil.copyfile(notebook, draft / notebook.name)
         parts = [
-            (file, page, lesson, text) for (file, _, text), page, lesson in zip(texts, pages, lessons, strict=True)
+            (file, page, lesson, text)
+            for (file, _, text), page, lesson in zip(texts, pages, lessons, strict=True)
         ]
         built = built_by(course[0].parent.parent / "README.md") if course else {}
-        cards = [card_of(*part, built.get(notebook.stem, "")) for part, notebook in zip(parts, course, strict=True)]
+        cards = [
+            card_of(*part, built.get(notebook.stem, ""))
+            for part, notebook in zip(parts, course, strict=True)
+        ]
         contents = contents_page(cards, animation_of(parts), searchable)
         (draft / "index.html").write_text(contents, encoding="utf-8")
         (draft / "glossary.html").write_text(glossary_page(texts, searchable), encoding="utf-8")
         (draft / reference.PAGE).write_text(stacks_page(searchable), encoding="utf-8")
         if searchable:
             # Not the contents: their words are those of the pages.
-            found = {path.name: path.read_text(encoding="utf-8") for path in sorted(draft.glob("*.html"))}
+            found = {
+                path.name: path.read_text(encoding="utf-8") for path in sorted(draft.glob("*.html"))
+            }
             del found["index.html"]
             (draft / search.PAGE).write_text(search_page(found), encoding="utf-8")
         for written_page in draft.glob("*.html"):
@@ -153,7 +178,9 @@ def check_place(site: Path) -> None:
     if (site / MARKER).is_file():
         return
     if site.is_file() or (site.is_dir() and any(site.iterdir())) or archive.exists():
-        raise ConfigError(f"{site}, or {archive.name} beside it, was not made by a build; give another folder")
+        raise ConfigError(
+            f"{site}, or {archive.name} beside it, was not made by a build; give another folder"
+        )
 
 
 def _own_files(site: Path) -> list[str]:
@@ -174,7 +201,9 @@ def check_links(page: Path) -> None:
             raise SiteError(f"{page.name} links to {name}, which is not part of the site")
         if anchor and f' id="{html.escape(anchor)}"' not in target.read_text(encoding="utf-8"):
             raise SiteError(f"{page.name} links to {address}, and {target.name} has no such place")
-    if fetched := re.search(r'<(?:script|link|img|iframe)\b[^>]*\b(?:src|href)="(?!data:)[^"]+"', source):
+    if fetched := re.search(
+        r'<(?:script|link|img|iframe)\b[^>]*\b(?:src|href)="(?!data:)[^"]+"', source
+    ):
         raise SiteError(f"{page.name} would fetch {fetched[0][:120]}; put it into the page itself")
 
 
@@ -182,7 +211,9 @@ def zip_site(site: Path) -> Path:
     """Zip the files of the build as ``site``.zip, below the folder's name. Replaces an older zip
     only by a complete one. Returns its path."""
     target = site.with_name(f"{site.name}.zip")
-    with tempfile.NamedTemporaryFile(dir=site.parent, prefix=f".{site.name}.", suffix=".zip", delete=False) as draft:
+    with tempfile.NamedTemporaryFile(
+        dir=site.parent, prefix=f".{site.name}.", suffix=".zip", delete=False
+    ) as draft:
         try:
             with zipfile.ZipFile(draft, "w", zipfile.ZIP_DEFLATED) as archive:
                 for name in (MARKER, *_own_files(site)):

@@ -28,8 +28,12 @@ from zorplex_rl.course.site.render import plain
 
 ROUTES = {"two hours": ("05", "08"), "half a day": ("05", "05b", "06", "07", "08", "09")}
 """Ways through the course, by the numbers of their notebooks."""
-_FIGURE = re.compile(r'<figure class="lesson-figure"[^>]*>(.*?)(?:<figcaption>.*?)?</figure>', re.DOTALL)
-_NAMED = re.compile(r"\bnotebooks? (\d\d[a-z]?(?:(?:, | and | or | to )\d\d[a-z]?)*)", re.IGNORECASE)
+_FIGURE = re.compile(
+    r'<figure class="lesson-figure"[^>]*>(.*?)(?:<figcaption>.*?)?</figure>', re.DOTALL
+)
+_NAMED = re.compile(
+    r"\bnotebooks? (\d\d[a-z]?(?:(?:, | and | or | to )\d\d[a-z]?)*)", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,10 +69,26 @@ class Card:
 def card_of(file: str, page: Page, lesson: Lesson, written: str, built: str = "") -> Card:
     """Collect the card of one notebook from its exported ``page`` and from the HTML that was
     ``written`` of it."""
-    named = (number for found in _NAMED.finditer(words(written)) for number in re.findall(r"\d\d[a-z]?", found[1]))
-    loops = re.findall(r'<g data-part="([^"]+)" data-lit="(true|false)">', "".join(cell.markup for cell in page.cells))
+    named = (
+        number
+        for found in _NAMED.finditer(words(written))
+        for number in re.findall(r"\d\d[a-z]?", found[1])
+    )
+    loops = re.findall(
+        r'<g data-part="([^"]+)" data-lit="(true|false)">',
+        "".join(cell.markup for cell in page.cells),
+    )
     lit = tuple(dict.fromkeys(part for svg in _partial_loops(page) for part in _lit(svg)))
-    return Card(file, lesson, drawing_of(page), headline_of(page), tuple(dict.fromkeys(named)), bool(loops), lit, built)
+    return Card(
+        file,
+        lesson,
+        drawing_of(page),
+        headline_of(page),
+        tuple(dict.fromkeys(named)),
+        bool(loops),
+        lit,
+        built,
+    )
 
 
 def built_by(readme: Path) -> dict[str, str]:
@@ -76,7 +96,9 @@ def built_by(readme: Path) -> dict[str, str]:
     name without ``.py``."""
     if not readme.is_file():
         return {}
-    rows = re.findall(r"^\| `(\d\w*)\.py` \| (.+?) \|$", readme.read_text(encoding="utf-8"), re.MULTILINE)
+    rows = re.findall(
+        r"^\| `(\d\w*)\.py` \| (.+?) \|$", readme.read_text(encoding="utf-8"), re.MULTILINE
+    )
     return dict(rows)
 
 
@@ -97,7 +119,9 @@ def drawing_of(page: Page) -> str:
 
 def _split(drawings: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return the drawings of the notebook's own, and those of the loop."""
-    return [svg for svg in drawings if "data-part=" not in svg], [svg for svg in drawings if "data-part=" in svg]
+    return [svg for svg in drawings if "data-part=" not in svg], [
+        svg for svg in drawings if "data-part=" in svg
+    ]
 
 
 def headline_of(page: Page) -> str:
@@ -112,7 +136,9 @@ def headline_of(page: Page) -> str:
         return plain(given[1])
     for cell in page.cells:
         if (index := _computed_point(cell)) is not None:
-            points = re.findall(r"<li>(.*?)</li>", cell.markup.partition('class="lesson-recap"')[2], re.DOTALL)
+            points = re.findall(
+                r"<li>(.*?)</li>", cell.markup.partition('class="lesson-recap"')[2], re.DOTALL
+            )
             if index < len(points):
                 return plain(points[index])
     return _last_answer(page)
@@ -145,7 +171,9 @@ def _last_answer(page: Page) -> str:
         )
     }
     answers = re.findall(
-        r'<section class="lesson-reveal ([^"]+)">.*?<p class="lesson-measured">(.*?)</p>', markup, re.DOTALL
+        r'<section class="lesson-reveal ([^"]+)">.*?<p class="lesson-measured">(.*?)</p>',
+        markup,
+        re.DOTALL,
     )
     for name, measured in reversed(answers):
         if name in questions and "<q>" in measured:
@@ -203,10 +231,18 @@ def _simulated() -> Animation:
     setting = Setting(generators=2, training_seconds=3)
     both = compare(setting)
     player = LoopPlayer(
-        {"In turns": both.sync.timeline, f"Side by side, max_lag {setting.max_lag}": both.asynchronous.timeline}
+        {
+            "In turns": both.sync.timeline,
+            f"Side by side, max_lag {setting.max_lag}": both.asynchronous.timeline,
+        }
     )
     script = base64.b64encode(str(player._esm).encode()).decode()
-    state = {"kind": player.kind, "runs": player.runs, "look": player.look, "_css": str(player._css)}
+    state = {
+        "kind": player.kind,
+        "runs": player.runs,
+        "look": player.look,
+        "_css": str(player._css),
+    }
     model = {"esm": f"data:text/javascript;base64,{script}", "state": state, "buffers": {}}
     source = (
         f"Simulated for this page: a generator takes {setting.generation_seconds:g} s for a group on average, a training step takes "
@@ -236,7 +272,9 @@ def routes(cards: Sequence[Card]) -> str:
     items = ""
     for name, numbers in (*ROUTES.items(), ("everything, by the numbers", tuple(by_number))):
         chosen = [by_number[number] for number in numbers if number in by_number]
-        links = " → ".join(f'<a href="{html.escape(card.file)}">{card.number}</a>' for card in chosen)
+        links = " → ".join(
+            f'<a href="{html.escape(card.file)}">{card.number}</a>' for card in chosen
+        )
         items += f"<li><strong>{name[:1].upper()}{name[1:]}</strong>, {sum(c.lesson.minutes for c in chosen)} minutes: {links}</li>"
     first = by_number[START]
     return (
@@ -255,9 +293,15 @@ def entry(card: Card, cards: Sequence[Card]) -> str:
     )
     facts = f"{card.lesson.minutes} minutes · {html.escape(card.lesson.hardware)} · "
     facts += f"builds on {before}" if before else "needs none of the others"
-    built = f"<p><strong>You will have built</strong> {inline(card.built)}.</p>" if card.built else ""
+    built = (
+        f"<p><strong>You will have built</strong> {inline(card.built)}.</p>" if card.built else ""
+    )
     result = f'<p class="headline">{card.headline}</p>' if card.headline else ""
-    drawing = f'<figure class="lesson-figure" tabindex="0">{card.drawing}</figure>' if card.drawing else ""
+    drawing = (
+        f'<figure class="lesson-figure" tabindex="0">{card.drawing}</figure>'
+        if card.drawing
+        else ""
+    )
     return (
         f'<li><div><h3><span class="ordinal">{card.number}</span>'
         f'<a href="{html.escape(card.file)}">{html.escape(card.lesson.title)}</a></h3>'

@@ -49,7 +49,9 @@ class Station(NamedTuple):
 
 def course_map(stations: Sequence[Station]) -> str:
     """Return the course as SVG text. ``stations`` stand in the order of reading."""
-    first = next((index for index, station in enumerate(stations) if station.shows_loop), len(stations))
+    first = next(
+        (index for index, station in enumerate(stations) if station.shows_loop), len(stations)
+    )
     below, above = stations[:first], stations[first:]
     rows = [-(-len(part) // _COLUMNS) for part in (above, below)]
     width = WIDTH + 2 * _MARGIN
@@ -57,7 +59,10 @@ def course_map(stations: Sequence[Station]) -> str:
     bottom_height = 44 + rows[1] * _ROW + 6 if below else 0
     height = top_height + (14 + bottom_height if below else 0)
     inner = re.sub(r"^<svg[^>]*>|</svg>$", "", loop_drawing())
-    badges = "".join(_badges(part, [station.number for station in above if part in station.lit]) for part in PARTS)
+    badges = "".join(
+        _badges(part, [station.number for station in above if part in station.lit])
+        for part in PARTS
+    )
     drawn = _frame(0, width, top_height, "The loop", style.BLUE)
     drawn += f'<g transform="translate({_MARGIN} 44)">{inner}</g><g transform="translate({_MARGIN} 44)">{badges}</g>'
     drawn += _names(above, 44 + HEIGHT + 20)

@@ -25,7 +25,9 @@ def export(notebook: Path, timeout: float = 1200.0, jobs: int = 1) -> str:
         process = subprocess.Popen(
             command,
             cwd=notebook.parent,
-            env=TORCH_SETTINGS | {"GOMP_SPINCOUNT": "0", "ZORPLEX_JOBS": str(jobs)} | os.environ,  # pages share cores
+            env=TORCH_SETTINGS
+            | {"GOMP_SPINCOUNT": "0", "ZORPLEX_JOBS": str(jobs)}
+            | os.environ,  # pages share cores
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -45,7 +47,9 @@ def export(notebook: Path, timeout: float = 1200.0, jobs: int = 1) -> str:
             _end_group(process)
             _RUNNING.discard(process)
         if not target.exists():
-            raise SiteError(f"{notebook.name} was not exported; marimo said: {said.strip()[-2000:]}")
+            raise SiteError(
+                f"{notebook.name} was not exported; marimo said: {said.strip()[-2000:]}"
+            )
         return target.read_text(encoding="utf-8")
 
 

@@ -36,7 +36,9 @@ HOW = (
     'All terms are explained in the <a href="glossary.html">glossary</a>. '
     "If something fails, <code>docs/TROUBLESHOOTING.md</code> goes by its symptom."
 )
-PREVIEW = '. <a href="https://molab.marimo.io/github/{}/blob/previews/notebooks/{}">Open in molab</a>'
+PREVIEW = (
+    '. <a href="https://molab.marimo.io/github/{}/blob/previews/notebooks/{}">Open in molab</a>'
+)
 # A page without an icon makes the browser request one from the server.
 _ICON = (
     "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 8 8'%3E"
@@ -45,7 +47,12 @@ _ICON = (
 
 
 def lesson_page(
-    page: Page, lesson: Lesson, notebook: str, previous: Link | None, following: Link | None, searchable: bool = False
+    page: Page,
+    lesson: Lesson,
+    notebook: str,
+    previous: Link | None,
+    following: Link | None,
+    searchable: bool = False,
 ) -> str:
     """Build the page of one notebook: its cells between links to its neighbours. ``notebook`` is
     its file name."""
@@ -54,7 +61,10 @@ def lesson_page(
     shown[:2] = sorted(shown[:2], key=lambda written: "<h1" not in written)
     rendered = with_fewer_folds("\n".join(shown))
     cells = anchored(with_drawings(link_terms(rendered), page))
-    name, repository = html.escape(notebook), os.environ.get("GITHUB_REPOSITORY")  # where GitHub builds it
+    name, repository = (
+        html.escape(notebook),
+        os.environ.get("GITHUB_REPOSITORY"),
+    )  # where GitHub builds it
     source = (
         f'<p class="source">The notebook behind this page: <a href="{name}">{name}</a>. To work in it, in a clone of the repository: '
         f"<code>uv run zorplex-rl open {name.partition('_')[0]}</code>{PREVIEW.format(repository, name) if repository else ''}</p>"
@@ -63,7 +73,8 @@ def lesson_page(
         f"{_top(previous, following, searchable)}\n{outline(cells)}\n<main>\n{cells}\n{source}\n</main>\n"
         f"{_navigation(previous, following, 'Course, end of page')}\n{_widgets(page)}"
         + "\n".join(
-            f"<script>\n{_file(f'course/site/{name}.js')}</script>" for name in ("folding", "outline", "scrolling")
+            f"<script>\n{_file(f'course/site/{name}.js')}</script>"
+            for name in ("folding", "outline", "scrolling")
         )
     )
     return _document(lesson.title, body)
@@ -75,9 +86,15 @@ def contents_page(cards: Sequence[Card], film: Animation, searchable: bool = Fal
     count = "1 notebook" if len(cards) == 1 else f"{len(cards)} notebooks"
     model = Page([], {"film": film.model})
     player = with_drawings('<div class="widget" data-model="film"></div>', model)
-    map_of_course = course_map([Station(card.number, card.name, card.shows_loop, card.lit) for card in cards])
-    machines = dict.fromkeys(card.lesson.ran_on.partition(" Policy: ")[0] for card in cards if card.lesson.ran_on)
-    ran_on = "".join(f'<p class="ran-on">Computed on: {html.escape(machine)}</p>' for machine in machines)
+    map_of_course = course_map(
+        [Station(card.number, card.name, card.shows_loop, card.lit) for card in cards]
+    )
+    machines = dict.fromkeys(
+        card.lesson.ran_on.partition(" Policy: ")[0] for card in cards if card.lesson.ran_on
+    )
+    ran_on = "".join(
+        f'<p class="ran-on">Computed on: {html.escape(machine)}</p>' for machine in machines
+    )
     body = (
         f"{search.FORM if searchable else ''}\n<main>\n<h1>{TITLE}</h1>\n"
         f'<div class="film">{player}<p class="source">{film.source} {MAX_LAG}</p></div>\n<p class="lead">{LEAD}</p>\n'
@@ -100,7 +117,9 @@ def glossary_page(pages: Sequence[tuple[str, str, str]], searchable: bool = Fals
             if address_of(term) in text
         ]
         used = f'<dd class="used">Used in {", ".join(users)}</dd>' if users else ""
-        entries.append(f'<dt id="{anchor(term)}">{html.escape(term)}</dt><dd>{inline(GLOSSARY[term])}</dd>{used}\n')
+        entries.append(
+            f'<dt id="{anchor(term)}">{html.escape(term)}</dt><dd>{inline(GLOSSARY[term])}</dd>{used}\n'
+        )
     body = (
         f"{_top(None, None, searchable)}\n"
         f'<main>\n<h1>Glossary</h1>\n<dl class="glossary">\n{"".join(entries)}</dl>\n</main>'
@@ -119,7 +138,9 @@ def stacks_page(searchable: bool = False) -> str:
 
 def search_page(pages: Mapping[str, str]) -> str:
     """Build the page that searches all ``pages``, HTML by its file's name."""
-    return _document("Search the course", f"{_top(None, None, False)}\n{search.search_content(pages)}")
+    return _document(
+        "Search the course", f"{_top(None, None, False)}\n{search.search_content(pages)}"
+    )
 
 
 def with_drawings(content: str, page: Page) -> str:

@@ -31,7 +31,9 @@ def anchored(content: str) -> str:
             return found[0]
         base = re.sub(r"[^a-z0-9]+", "-", words(found[3]).lower()).strip("-") or "section"
         anchor = next(
-            name for number in range(1, 1000) if (name := base if number == 1 else f"{base}-{number}") not in taken
+            name
+            for number in range(1, 1000)
+            if (name := base if number == 1 else f"{base}-{number}") not in taken
         )
         taken.add(anchor)
         return f'<{found[1]} id="{anchor}">{found[3]}</{found[1]}>'
@@ -42,7 +44,10 @@ def anchored(content: str) -> str:
 def sections(content: str) -> list[Section]:
     """Return the sections of ``anchored`` content, in order. What stands before the first heading
     is in none."""
-    return [Section(int(heading[1][1]), heading[2], words(heading[3])) for heading in _HEADING.finditer(content)]
+    return [
+        Section(int(heading[1][1]), heading[2], words(heading[3]))
+        for heading in _HEADING.finditer(content)
+    ]
 
 
 def outline(content: str) -> str:
@@ -50,7 +55,9 @@ def outline(content: str) -> str:
     main = [section for section in sections(content) if section.level == 2]
     if len(main) < 2:
         return ""
-    items = "".join(f'<li><a href="#{section.anchor}">{html.escape(section.title)}</a></li>' for section in main)
+    items = "".join(
+        f'<li><a href="#{section.anchor}">{html.escape(section.title)}</a></li>' for section in main
+    )
     return f'<nav class="outline" aria-label="Sections of this page"><ol>{items}</ol></nav>'
 
 
@@ -61,5 +68,7 @@ def words(markup: str) -> str:
     'a b c < d'
     """
     bare = re.sub(r"<(style|script|svg)\b.*?</\1>", " ", markup, flags=re.DOTALL)
-    bare = re.sub(r"</?(?:p|div|li|tr|td|th|h\d|pre|span class=\"paragraph\")\b[^>]*>|<br>", " ", bare)
+    bare = re.sub(
+        r"</?(?:p|div|li|tr|td|th|h\d|pre|span class=\"paragraph\")\b[^>]*>|<br>", " ", bare
+    )
     return " ".join(html.unescape(re.sub(r"<[^>]+>", "", bare)).split())

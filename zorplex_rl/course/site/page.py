@@ -33,7 +33,12 @@ class PageCell:
     @property
     def data(self) -> dict[str, str]:
         """Return the outputs by mime type, without empty ones."""
-        return {mime: value for output in self.outputs for mime, value in output.get("data", {}).items() if value}
+        return {
+            mime: value
+            for output in self.outputs
+            for mime, value in output.get("data", {}).items()
+            if value
+        }
 
     @property
     def markup(self) -> str:
@@ -43,14 +48,18 @@ class PageCell:
     @property
     def printed(self) -> str:
         """Return what the cell printed."""
-        return "".join(entry["text"] for entry in self.console if entry.get("mimetype") == "text/plain")
+        return "".join(
+            entry["text"] for entry in self.console if entry.get("mimetype") == "text/plain"
+        )
 
     @property
     def complaint(self) -> str | None:
         """Return why this cell cannot be published, or None."""
         failure = next((output for output in self.outputs if output.get("type") == "error"), None)
         if failure:
-            return f"failed: {failure.get('ename') or 'error'} {failure.get('evalue') or ''}".rstrip()
+            return (
+                f"failed: {failure.get('ename') or 'error'} {failure.get('evalue') or ''}".rstrip()
+            )
         if any(entry.get("mimetype") == TRACEBACK for entry in self.console):
             return "printed a traceback"
         if not self.outputs:
@@ -63,7 +72,14 @@ class PageCell:
 
     @property
     def _foreign_mime(self) -> str | None:
-        return next((m for m in self.data if m not in (*MARKUP, "text/plain") and not m.startswith("image/")), None)
+        return next(
+            (
+                m
+                for m in self.data
+                if m not in (*MARKUP, "text/plain") and not m.startswith("image/")
+            ),
+            None,
+        )
 
     def render(self) -> str:
         """Return the cell as plain HTML; empty if it shows nothing. The code of a hidden cell is
@@ -71,7 +87,9 @@ class PageCell:
         code = "" if self.hidden else self.code.strip()
         images = [(mime, value) for mime, value in self.data.items() if mime.startswith("image/")]
         folded = folded_code(self.code) if self.hidden else ""
-        return folded + render_cell(code, self.markup, self.data.get("text/plain", ""), images, self.printed)
+        return folded + render_cell(
+            code, self.markup, self.data.get("text/plain", ""), images, self.printed
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +114,16 @@ class Page:
     def read(cls, source: str) -> Page:
         """Read the page from the HTML that marimo wrote. Raises SiteError if it is not such a
         page."""
-        notebook, session = (_embedded(source, f'"{name}": ')["cells"] for name in ("notebook", "session"))
+        notebook, session = (
+            _embedded(source, f'"{name}": ')["cells"] for name in ("notebook", "session")
+        )
         results = {cell["id"]: cell for cell in session}
         nothing: dict[str, Any] = {"outputs": [], "console": []}
         found = [(cell, results.get(cell["id"], nothing)) for cell in notebook]
-        cells = [PageCell(c["code"], c["config"]["hide_code"], r["outputs"], r["console"]) for c, r in found]
+        cells = [
+            PageCell(c["code"], c["config"]["hide_code"], r["outputs"], r["console"])
+            for c, r in found
+        ]
         return cls([cell for cell in cells if cell.code.strip()], _models(source))
 
     @property
@@ -117,10 +140,14 @@ class Page:
         """Return the facts that ``lesson.header`` and ``lesson.ran_on`` wrote into the page. Raises
         SiteError without a header."""
         markup = "".join(cell.markup for cell in self.cells)
-        facts, ran_on = (re.search(rf'{name}="([^"]*)"', markup) for name in ("data-lesson", "data-ran-on"))
+        facts, ran_on = (
+            re.search(rf'{name}="([^"]*)"', markup) for name in ("data-lesson", "data-ran-on")
+        )
         if facts is None:
             raise SiteError("the notebook has no lesson.header; begin it with one")
-        return Lesson(**json.loads(html.unescape(facts[1])), ran_on=html.unescape(ran_on[1]) if ran_on else "")
+        return Lesson(
+            **json.loads(html.unescape(facts[1])), ran_on=html.unescape(ran_on[1]) if ran_on else ""
+        )
 
 
 def _models(source: str) -> dict[str, dict[str, Any]]:
@@ -137,7 +164,9 @@ def _models(source: str) -> dict[str, dict[str, Any]]:
         if spec := message.get("esm_spec"):
             model["esm"] = files.get(spec["url"], spec["url"])
         model["state"] |= message["state"]
-        for path, data in zip(message.get("buffer_paths", []), message.get("buffers", []), strict=True):
+        for path, data in zip(
+            message.get("buffer_paths", []), message.get("buffers", []), strict=True
+        ):
             model["buffers"][json.dumps(path)] = data
     return {name: model for name, model in models.items() if model["esm"]}
 

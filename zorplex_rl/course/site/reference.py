@@ -14,7 +14,17 @@ import re
 from collections.abc import Iterable, Sequence
 
 from zorplex_rl.course.lesson.markup import block, fence, inline
-from zorplex_rl.course.stacks import AXES, KINDS, KNOBS, LAUNCHES, READ_ON, STACKS, Cell, Source, Stack
+from zorplex_rl.course.stacks import (
+    AXES,
+    KINDS,
+    KNOBS,
+    LAUNCHES,
+    READ_ON,
+    STACKS,
+    Cell,
+    Source,
+    Stack,
+)
 
 PAGE = "stacks.html"
 TITLE = "Sixteen stacks for RL on language models"
@@ -23,7 +33,9 @@ TITLE = "Sixteen stacks for RL on language models"
 def content() -> str:
     """Return what stands in the page's ``main`` element."""
     versions = [launch.stack for launch in LAUNCHES if launch.counted_in != "batches"]
-    kinds = "; ".join(f"<b>{html.escape(kind)}</b>: {inline(meaning)}" for kind, meaning in KINDS.items())
+    kinds = "; ".join(
+        f"<b>{html.escape(kind)}</b>: {inline(meaning)}" for kind, meaning in KINDS.items()
+    )
     return f"""<h1>{TITLE}</h1>
 <p class="lead">Eight questions tell these stacks apart. Press a heading to sort by its column; a stack's name leads to its details and sources.</p>
 <p>All of it was read, in the sources that are named, on {READ_ON}, or on the later day that a source gives.
@@ -76,7 +88,9 @@ def _map() -> str:
 
 
 def _table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    top = "".join(f'<th scope="col">{html.escape(head)}</th>' if head else "<td></td>" for head in heads)
+    top = "".join(
+        f'<th scope="col">{html.escape(head)}</th>' if head else "<td></td>" for head in heads
+    )
     body = "".join(
         f'<tr><th scope="row">{inline(first)}</th>{"".join(f"<td>{inline(cell)}</td>" for cell in others)}</tr>\n'
         for first, *others in rows

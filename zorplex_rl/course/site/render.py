@@ -17,14 +17,21 @@ from html.parser import HTMLParser
 from zorplex_rl.course.lesson.markup import leads_to_a_page
 
 _FENCED = re.compile(
-    r'(<div class="[^"]*\bcodehilite">)<pre[^>]*>(?:<span></span>)?<code[^>]*>(.*?)\n?</code></pre>', re.DOTALL
+    r'(<div class="[^"]*\bcodehilite">)<pre[^>]*>(?:<span></span>)?<code[^>]*>(.*?)\n?</code></pre>',
+    re.DOTALL,
 )
 WIDGET, WRAPPER = "marimo-anywidget", "marimo-ui-element"
 
 
-def render_cell(code: str, markup: str, text: str, images: Sequence[tuple[str, str]], printed: str) -> str:
+def render_cell(
+    code: str, markup: str, text: str, images: Sequence[tuple[str, str]], printed: str
+) -> str:
     """Return the cell's HTML: code, output, printed text."""
-    parts = [_fold("Code", len(code.splitlines()), highlight(code), "code", opened=True)] if code else []
+    parts = (
+        [_fold("Code", len(code.splitlines()), highlight(code), "code", opened=True)]
+        if code
+        else []
+    )
     if markup:
         parts.append(plain(markup))
     elif text:
@@ -42,7 +49,11 @@ def folded_code(code: str) -> str:
     defined = [name for statement in body for name in _defines(statement)]
     if defined in ([], ["Solutions"]):
         return ""
-    what = "Setup" if all(isinstance(statement, ast.Import | ast.ImportFrom) for statement in body) else "Plumbing"
+    what = (
+        "Setup"
+        if all(isinstance(statement, ast.Import | ast.ImportFrom) for statement in body)
+        else "Plumbing"
+    )
     return _fold(what, len(code.strip().splitlines()), highlight(code.strip()))
 
 
@@ -75,7 +86,11 @@ def _defines(statement: ast.stmt) -> list[str]:
             return []
         case ast.Expr() | ast.Return():
             return []
-    stored = (node for node in ast.walk(statement) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
+    stored = (
+        node
+        for node in ast.walk(statement)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    )
     return [node.id for node in stored if not node.id.startswith("_")]
 
 
@@ -102,7 +117,9 @@ def hanging(code: str) -> str:
     lines = []
     for line in re.findall(r"[^\n]*\n|[^\n]+", code):
         text = re.sub(r"<[^>]+>", "", line).rstrip("\n")
-        lines.append(f'<span class="line" style="--in:{len(text) - len(text.lstrip())}">{line}</span>')
+        lines.append(
+            f'<span class="line" style="--in:{len(text) - len(text.lstrip())}">{line}</span>'
+        )
     return "".join(lines)
 
 
@@ -126,7 +143,10 @@ def plain(markup: str) -> str:
     cleaner = _Cleaner()
     cleaner.feed(markup)
     cleaner.close()
-    return _FENCED.sub(lambda found: f"{found[1]}<pre><code>{hanging(found[2])}</code></pre>", "".join(cleaner.kept))
+    return _FENCED.sub(
+        lambda found: f"{found[1]}<pre><code>{hanging(found[2])}</code></pre>",
+        "".join(cleaner.kept),
+    )
 
 
 class _Cleaner(HTMLParser):

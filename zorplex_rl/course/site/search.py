@@ -35,7 +35,14 @@ FORM = (
 """What every page shows at its top. It needs no script."""
 
 _SKIPPED = "svg,details,noscript,nav,button,fieldset,.lesson-reveal,.lesson-predicted,.lesson-switch,.widget"
-_NEEDED = ("pagefind.js", "pagefind-entry.json", "wasm.en.pagefind", ".pf_meta", ".pf_index", ".pf_fragment")
+_NEEDED = (
+    "pagefind.js",
+    "pagefind-entry.json",
+    "wasm.en.pagefind",
+    ".pf_meta",
+    ".pf_index",
+    ".pf_fragment",
+)
 
 
 def installed() -> bool:
@@ -50,17 +57,31 @@ def index_of(pages: Mapping[str, str]) -> dict[str, str]:
         for name, written in pages.items():
             Path(folder, name).write_text(_as_indexed(written), encoding="utf-8")
         made = Path(folder, "pagefind")
-        options = ["--root-selector", "main", "--exclude-selectors", _SKIPPED, "--force-language", "en", "--silent"]
+        options = [
+            "--root-selector",
+            "main",
+            "--exclude-selectors",
+            _SKIPPED,
+            "--force-language",
+            "en",
+            "--silent",
+        ]
         subprocess.run(
-            [sys.executable, "-m", "pagefind", "--site", folder, "--output-path", made, *options], check=True
+            [sys.executable, "-m", "pagefind", "--site", folder, "--output-path", made, *options],
+            check=True,
         )
         needed = sorted(path for path in made.rglob("*") if path.name.endswith(_NEEDED))
-        return {path.relative_to(made).as_posix(): base64.b64encode(path.read_bytes()).decode() for path in needed}
+        return {
+            path.relative_to(made).as_posix(): base64.b64encode(path.read_bytes()).decode()
+            for path in needed
+        }
 
 
 def _as_indexed(written: str) -> str:
     """Return a page in which a word ends where a block does, and a term is a section."""
-    spaced = re.sub(r"(?=<(?:pre|summary|caption|figcaption|span class=\"(?:paragraph|line)\"))", " ", written)
+    spaced = re.sub(
+        r"(?=<(?:pre|summary|caption|figcaption|span class=\"(?:paragraph|line)\"))", " ", written
+    )
     return re.sub(r'<dt( id="[^"]*")>(.*?)</dt>', r"<h2\1>\2</h2>", spaced)
 
 

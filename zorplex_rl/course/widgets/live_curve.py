@@ -45,7 +45,9 @@ class LiveCurve(Widget, script="live_curve.js"):
         """Add a point to the line ``name``. Ignores infinite and NaN values."""
         if math.isfinite(value):
             lines = dict(self.series)
-            self.series = list((lines | {name: [*lines.get(name, []), [step, round(value, 5)]]}).items())
+            self.series = list(
+                (lines | {name: [*lines.get(name, []), [step, round(value, 5)]]}).items()
+            )
 
     def add_row(self, row: Mapping[str, Any]) -> None:
         """Add the accuracies in a row of ``metrics.jsonl``."""
@@ -67,7 +69,9 @@ class LiveCurve(Widget, script="live_curve.js"):
         def draw(figure: Figure) -> None:
             axes = figure.subplots()
             for (name, points), colour in zip(state["series"], cycle(style.SERIES), strict=False):
-                axes.plot(*zip(*points, strict=True), color=colour, marker="o", markersize=3, label=name)
+                axes.plot(
+                    *zip(*points, strict=True), color=colour, marker="o", markersize=3, label=name
+                )
             axes.set(xlim=(0, shown["total_steps"]), xlabel="training step", ylabel=shown["title"])
             if shown["percent"]:
                 axes.set_ylim(-0.02, 1.02)
@@ -76,7 +80,10 @@ class LiveCurve(Widget, script="live_curve.js"):
             if state["series"]:
                 axes.legend(loc="best", frameon=False)
 
-        last = [f"{name} {points[-1][1]:.3g} at step {points[-1][0]}" for name, points in state["series"]]
+        last = [
+            f"{name} {points[-1][1]:.3g} at step {points[-1][0]}"
+            for name, points in state["series"]
+        ]
         return render(draw, 300, shown["title"], "; ".join(last) or "no step was trained yet")
 
     def clear(self) -> None:

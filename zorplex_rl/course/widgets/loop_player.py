@@ -33,7 +33,10 @@ class LoopPlayer(Widget, script="loop_player.js"):
     look = traitlets.Dict().tag(sync=True)
 
     def __init__(
-        self, timelines: Mapping[str, Timeline], start: float = 0.4, unit: str = "a group of episodes of one task"
+        self,
+        timelines: Mapping[str, Timeline],
+        start: float = 0.4,
+        unit: str = "a group of episodes of one task",
     ) -> None:
         super().__init__(
             runs=[{"name": name} | film(timeline) for name, timeline in timelines.items()],
@@ -54,7 +57,9 @@ class LoopPlayer(Widget, script="loop_player.js"):
             }
             for run in state["runs"]
         ]
-        return table(f"The runs that this player shows; a dot is {state['look']['unit']}", rows).text
+        return table(
+            f"The runs that this player shows; a dot is {state['look']['unit']}", rows
+        ).text
 
 
 def film(timeline: Timeline) -> dict[str, Any]:

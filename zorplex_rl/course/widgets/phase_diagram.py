@@ -39,12 +39,18 @@ class PhaseDiagram(Widget, script="phase_diagram.js"):
     ) -> None:
         cells = [cell for cell in study.cells(seeds) if cell.loss in names]
         if not cells:
-            raise ValueError(f"no cell of the study has {seeds} trials; record it with benchmarks/staleness.py")
+            raise ValueError(
+                f"no cell of the study has {seeds} trials; record it with benchmarks/staleness.py"
+            )
         shown = [_shown(cell) for cell in cells]
         keys = [{name: cell[name] for name in ("loss", "lag", "learning_rate")} for cell in shown]
         super().__init__(
             data={
-                "losses": [[loss, name] for loss, name in names.items() if any(cell.loss == loss for cell in cells)],
+                "losses": [
+                    [loss, name]
+                    for loss, name in names.items()
+                    if any(cell.loss == loss for cell in cells)
+                ],
                 "rates": sorted({cell.learning_rate for cell in cells}, reverse=True),
                 "lags": sorted({cell.lag for cell in cells}),
                 "cells": shown,
@@ -60,12 +66,16 @@ class PhaseDiagram(Widget, script="phase_diagram.js"):
         from zorplex_rl.course.lesson.lesson import md, table
 
         data = state["data"]
-        accuracies = {(c["loss"], c["learning_rate"], c["lag"]): c["accuracy"] for c in data["cells"]}
+        accuracies = {
+            (c["loss"], c["learning_rate"], c["lag"]): c["accuracy"] for c in data["cells"]
+        }
         rows = []
         for loss, name in data["losses"]:
             for rate in data["rates"]:
                 found = {f"lag {lag}": accuracies.get((loss, rate, lag)) for lag in data["lags"]}
-                shares = {lag: "" if share is None else f"{share:.0%}" for lag, share in found.items()}
+                shares = {
+                    lag: "" if share is None else f"{share:.0%}" for lag, share in found.items()
+                }
                 rows.append({"loss": name, "learning rate": f"{rate:g}"} | shares)
         caption = f"Held-out accuracy after the last step; before training {data['before']:.0%}"
         return table(caption, rows).text + md(data["label"]).text
@@ -82,6 +92,8 @@ def _shown(cell: StudyCell) -> dict[str, Any]:
         "accuracies": cell.accuracies,
         "steps": steps,
         "curves": [row.accuracies for row in cell.rows],
-        "shares": [[row.episode_sample_sizes[step - 1] for step in row.eval_steps] for row in cell.rows],
+        "shares": [
+            [row.episode_sample_sizes[step - 1] for step in row.eval_steps] for row in cell.rows
+        ],
         "diverged": sum(row.diverged_at is not None for row in cell.rows),
     }

@@ -39,7 +39,9 @@ class ReshardMap(Widget, script="reshard_map.js"):
         axes: Sequence[str] = ("Sharding",),
         notes: Mapping[str | tuple[str, ...], str] | None = None,
     ) -> None:
-        matrices = {_key(name): [list(map(int, row)) for row in matrix] for name, matrix in options.items()}
+        matrices = {
+            _key(name): [list(map(int, row)) for row in matrix] for name, matrix in options.items()
+        }
         remarks = {_key(name): note for name, note in (notes or {}).items()}
         choices = [list(dict.fromkeys(column)) for column in zip(*matrices, strict=True)]
         if len(choices) != len(axes):
@@ -47,7 +49,9 @@ class ReshardMap(Widget, script="reshard_map.js"):
                 f"the options are named by {len(choices)} words each, but there are {len(axes)} axes; give a name to each"
             )
         if missing := [key for key in product(*choices) if key not in matrices]:
-            raise ValueError(f"there is no matrix for {' / '.join(missing[0])}; give one for every combination")
+            raise ValueError(
+                f"there is no matrix for {' / '.join(missing[0])}; give one for every combination"
+            )
         results = [matrices[key] for key in product(*choices)]
         super().__init__(
             data={
@@ -67,14 +71,21 @@ class ReshardMap(Widget, script="reshard_map.js"):
         chosen = ", ".join(f"{name}: {names[0]}" for name, names in data["axes"])
         rows = [
             {data["sources"]: source}
-            | {f"to {data['destinations']} {number}": f"{count:,}" for number, count in enumerate(row)}
+            | {
+                f"to {data['destinations']} {number}": f"{count:,}"
+                for number, count in enumerate(row)
+            }
             for source, row in enumerate(data["results"][0])
         ]
         others = len(data["results"]) - 1
-        return table(f"Bytes for {chosen}" + (f" (one of {others + 1} choices)" if others else ""), rows).text
+        return table(
+            f"Bytes for {chosen}" + (f" (one of {others + 1} choices)" if others else ""), rows
+        ).text
 
 
-def byte_matrix(moves: Iterable[tuple[int, int, int]], sources: int, destinations: int) -> list[list[int]]:
+def byte_matrix(
+    moves: Iterable[tuple[int, int, int]], sources: int, destinations: int
+) -> list[list[int]]:
     """Sum ``moves``, each (source, destination, bytes), as ``[sources][destinations]``.
 
     >>> byte_matrix([(0, 1, 10), (0, 1, 5), (2, 0, 7)], sources=3, destinations=2)

@@ -22,7 +22,11 @@ from zorplex_rl.course.widgets.widget import Widget
 from zorplex_rl.run import figure as style
 from zorplex_rl.run.figure import WIDTH, drawing
 
-STATES = {"in rotation": style.GREEN, "gone, and nobody knows": style.VERMILION, "being replaced": style.ORANGE}
+STATES = {
+    "in rotation": style.GREEN,
+    "gone, and nobody knows": style.VERMILION,
+    "being replaced": style.ORANGE,
+}
 SHOWN = {"in rotation": "", "gone, and nobody knows": "gone", "being replaced": "starting"}
 
 
@@ -53,7 +57,10 @@ class Recording:
     @property
     def noticed(self) -> float:
         """Return the seconds from the fault until its victim had left the rotation."""
-        return next(life.left for life in self.lives if life.pid == self.victim and life.left) - self.at
+        return (
+            next(life.left for life in self.lives if life.pid == self.victim and life.left)
+            - self.at
+        )
 
     @property
     def whole(self) -> float:
@@ -90,8 +97,14 @@ class ServicePlayer(Widget, script="service_player.js"):
     look = traitlets.Dict().tag(sync=True)
 
     def __init__(self, recordings: Sequence[Recording], start: float = 0.35) -> None:
-        ends = [round(edge(one.span[i] - one.at for one in recordings), 3) for i, edge in ((0, min), (1, max))]
-        super().__init__(runs=[film(one) for one in recordings], look={"start": start, "from": ends[0], "to": ends[1]})
+        ends = [
+            round(edge(one.span[i] - one.at for one in recordings), 3)
+            for i, edge in ((0, min), (1, max))
+        ]
+        super().__init__(
+            runs=[film(one) for one in recordings],
+            look={"start": start, "from": ends[0], "to": ends[1]},
+        )
 
     @staticmethod
     def drawn(state: Mapping[str, Any]) -> str:
@@ -109,7 +122,8 @@ class ServicePlayer(Widget, script="service_player.js"):
         for run in state["runs"]:
             bottom = top + row * run["places"]
             shapes += "".join(
-                f'<text x="4" y="{top + row * place + 18}">place {place}</text>' for place in range(run["places"])
+                f'<text x="4" y="{top + row * place + 18}">place {place}</text>'
+                for place in range(run["places"])
             )
             for place, name, replica, start, end in run["stretches"]:
                 shapes += (
@@ -127,7 +141,9 @@ class ServicePlayer(Widget, script="service_player.js"):
             )
             lost = sum(leg[4] for leg in run["legs"])
             answered = sum(leg[3] is not None for leg in run["legs"]) - lost
-            said.append(f"{run['what']}: {answered} requests answered, {lost} lost with their replica")
+            said.append(
+                f"{run['what']}: {answered} requests answered, {lost} lost with their replica"
+            )
             top = bottom + 34
         shapes += (
             f'<text x="{left}" y="{top - 16}" font-size="12">{-shown["from"]:.1f} s before</text>'

@@ -35,7 +35,13 @@ LATENCIES: Axes = {
 COUNTS: Axes = {"generators": [1, 2, 4, 8], "max_lag": [0, 1, 2, 3, 4]}
 GRID: Axes = {**LATENCIES, **COUNTS}
 START = Setting(
-    generators=4, steps=6, max_lag=1, generation_seconds=1, variation=0.5, training_seconds=2, sync_seconds=0.25
+    generators=4,
+    steps=6,
+    max_lag=1,
+    generation_seconds=1,
+    variation=0.5,
+    training_seconds=2,
+    sync_seconds=0.25,
 )
 ON_THE_GRID = {
     "balanced": START,
@@ -61,13 +67,19 @@ class TimelineSimulator(Simulator, script="timeline_simulator.js"):
     a kernel, in about ten seconds. Raises ValueError for an unknown ``scenario``.
     """
 
-    def __init__(self, measured: Setting | None = None, static: bool = False, scenario: str = "balanced") -> None:
+    def __init__(
+        self, measured: Setting | None = None, static: bool = False, scenario: str = "balanced"
+    ) -> None:
         own = {"this machine": replace(measured, steps=START.steps)} if measured else {}
         self._fixed = {"one straggler": ONE_STRAGGLER} | own
         scenarios = {name: _params(setting, None) for name, setting in ON_THE_GRID.items()}
-        scenarios |= {name: _params(_on_counts(setting), name) for name, setting in self._fixed.items()}
+        scenarios |= {
+            name: _params(_on_counts(setting), name) for name, setting in self._fixed.items()
+        }
         if scenario not in scenarios:
-            raise ValueError(f"there is no scenario {scenario!r}; choose one of {', '.join(scenarios)}")
+            raise ValueError(
+                f"there is no scenario {scenario!r}; choose one of {', '.join(scenarios)}"
+            )
         controls = {
             "axes": dict(GRID),
             "latencies": list(LATENCIES),
@@ -87,15 +99,20 @@ class TimelineSimulator(Simulator, script="timeline_simulator.js"):
         return {"sync": _sync(setting), "async": _async(setting)}
 
     def make_table(self) -> dict[str, Any]:
-        return {"grid": self._tables(None, GRID)} | {name: self._tables(name, COUNTS) for name in self._fixed}
+        return {"grid": self._tables(None, GRID)} | {
+            name: self._tables(name, COUNTS) for name in self._fixed
+        }
 
     def _tables(self, fixed: str | None, axes: Axes) -> dict[str, Any]:
         without_lag = {name: values for name, values in axes.items() if name != "max_lag"}
         return {
             "sync": tabulate(
-                without_lag, lambda **params: _sync(self.setting_of(params | {"fixed": fixed, "max_lag": 0}))
+                without_lag,
+                lambda **params: _sync(self.setting_of(params | {"fixed": fixed, "max_lag": 0})),
             ),
-            "async": tabulate(axes, lambda **params: _async(self.setting_of(params | {"fixed": fixed}))),
+            "async": tabulate(
+                axes, lambda **params: _async(self.setting_of(params | {"fixed": fixed}))
+            ),
         }
 
     def setting_of(self, params: Params) -> Setting:
@@ -110,16 +127,31 @@ class TimelineSimulator(Simulator, script="timeline_simulator.js"):
         longest = max(loop["seconds"] for loop in loops.values())
 
         def draw(figure: Figure) -> None:
-            for axes, (name, loop) in zip(figure.subplots(len(loops), sharex=True), loops.items(), strict=True):
-                actors = ["trainer", "weights", *(f"generator {number}" for number in range(len(loop["bars"]) - 2))]
+            for axes, (name, loop) in zip(
+                figure.subplots(len(loops), sharex=True), loops.items(), strict=True
+            ):
+                actors = [
+                    "trainer",
+                    "weights",
+                    *(f"generator {number}" for number in range(len(loop["bars"]) - 2)),
+                ]
                 for row, (bars, colour) in enumerate(
-                    zip(loop["bars"], [style.VERMILION, style.GREY, *[style.BLUE] * 64], strict=False)
+                    zip(
+                        loop["bars"],
+                        [style.VERMILION, style.GREY, *[style.BLUE] * 64],
+                        strict=False,
+                    )
                 ):
                     reached = 0
                     for gap, width, tone in zip(*[iter(bars)] * 3, strict=True):
                         start, scale = reached + gap, loop["seconds"] / BAR_UNITS
                         axes.barh(
-                            row, width * scale, left=start * scale, height=0.8, color=colour, alpha=1 - 0.35 * tone
+                            row,
+                            width * scale,
+                            left=start * scale,
+                            height=0.8,
+                            color=colour,
+                            alpha=1 - 0.35 * tone,
                         )
                         reached = start + width
                 style.name_rows(axes, actors)
@@ -128,7 +160,12 @@ class TimelineSimulator(Simulator, script="timeline_simulator.js"):
             axes.set_xlabel("seconds")
 
         said = ", ".join(f"{name} {loop['seconds']:g} s" for name, loop in loops.items())
-        return render(draw, 140 + 48 * len(loops["in turns"]["bars"]), "The same work in turns and side by side", said)
+        return render(
+            draw,
+            140 + 48 * len(loops["in turns"]["bars"]),
+            "The same work in turns and side by side",
+            said,
+        )
 
 
 def _params(setting: Setting, fixed: str | None) -> Params:
@@ -138,7 +175,10 @@ def _params(setting: Setting, fixed: str | None) -> Params:
 def _on_counts(setting: Setting) -> Setting:
     """Return ``setting`` with its counts replaced by the nearest ones that the sliders offer."""
     return replace(
-        setting, **{n: min(v, key=lambda value: abs(value - getattr(setting, n))) for n, v in COUNTS.items()}
+        setting,
+        **{
+            n: min(v, key=lambda value: abs(value - getattr(setting, n))) for n, v in COUNTS.items()
+        },
     )
 
 
@@ -149,7 +189,9 @@ def _sync(setting: Setting) -> dict[str, Any]:
 def _async(setting: Setting) -> dict[str, Any]:
     latencies, sync = _sync_run(replace(setting, max_lag=0))
     run = simulate_async(setting, latencies) if setting.max_lag else sync
-    return _drawing(setting, latencies, run, "async") | {"speed_up": round(Comparison(sync, run).speed_up, 3)}
+    return _drawing(setting, latencies, run, "async") | {
+        "speed_up": round(Comparison(sync, run).speed_up, 3)
+    }
 
 
 @lru_cache(maxsize=1)
@@ -157,9 +199,15 @@ def _sync_run(setting: Setting) -> tuple[Latencies, SimulatedRun]:
     return (latencies := setting.latencies()), simulate_sync(setting, latencies)
 
 
-def _drawing(setting: Setting, latencies: Latencies, run: SimulatedRun, mode: Mode) -> dict[str, Any]:
+def _drawing(
+    setting: Setting, latencies: Latencies, run: SimulatedRun, mode: Mode
+) -> dict[str, Any]:
     """Return what the front end draws of ``run``, with numbers rounded to the visible digits."""
-    actors = ["trainer", "weights", *(f"generator_{number}" for number in range(setting.generators))]
+    actors = [
+        "trainer",
+        "weights",
+        *(f"generator_{number}" for number in range(setting.generators)),
+    ]
     busy, bounds = run.utilisation(), lower_bounds(setting, latencies, mode)
     return {
         "seconds": round(run.seconds, 3),

@@ -30,7 +30,12 @@ from zorplex_rl.run.figure import render
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-AXES: Axes = {"slots": [2, 3, 4], "ticks_per_chunk": [1, 2, 3, 4], "pause": [0, 4, 8, 16], "seqlock": [False, True]}
+AXES: Axes = {
+    "slots": [2, 3, 4],
+    "ticks_per_chunk": [1, 2, 3, 4],
+    "pause": [0, 4, 8, 16],
+    "seqlock": [False, True],
+}
 CHUNKS, EMPTY = 8, -1
 """Chunks in one version, and what stands for a chunk that was never written."""
 Place = tuple[int, int]
@@ -44,12 +49,24 @@ class WeightRingRace(Simulator, script="weight_ring_race.js"):
     """
 
     def __init__(
-        self, static: bool = False, slots: int = 2, ticks_per_chunk: int = 3, pause: int = 8, seqlock: bool = False
+        self,
+        static: bool = False,
+        slots: int = 2,
+        ticks_per_chunk: int = 3,
+        pause: int = 8,
+        seqlock: bool = False,
     ) -> None:
-        params = {"slots": slots, "ticks_per_chunk": ticks_per_chunk, "pause": pause, "seqlock": seqlock}
+        params = {
+            "slots": slots,
+            "ticks_per_chunk": ticks_per_chunk,
+            "pause": pause,
+            "seqlock": seqlock,
+        }
         for name, value in params.items():
             if value not in AXES[name]:
-                raise ValueError(f"{name} is {value}; the widget can show {', '.join(map(str, AXES[name]))}")
+                raise ValueError(
+                    f"{name} is {value}; the widget can show {', '.join(map(str, AXES[name]))}"
+                )
         super().__init__(static, params=params, controls={"axes": dict(AXES)})
 
     def answer(self, params: Params) -> dict[str, Any]:
@@ -65,7 +82,9 @@ class WeightRingRace(Simulator, script="weight_ring_race.js"):
         torn = (tick for tick, frame in enumerate(result["frames"]) if frame[5].startswith("torn"))
         tick = next(torn, len(result["frames"]) - 1)
         slots, _, writing, reading, staging, event = result["frames"][tick]
-        rows = {f"slot {number}": chunks for number, chunks in enumerate(slots)} | {"reader's copy": staging}
+        rows = {f"slot {number}": chunks for number, chunks in enumerate(slots)} | {
+            "reader's copy": staging
+        }
 
         def draw(figure: Figure) -> None:
             axes = figure.subplots()
@@ -87,7 +106,9 @@ class WeightRingRace(Simulator, script="weight_ring_race.js"):
         return render(draw, 60 + 40 * len(rows), "Versions of the chunks in the weight ring", said)
 
 
-def race(slots: int, ticks_per_chunk: int, pause: int, seqlock: bool, ticks: int = 120) -> dict[str, Any]:
+def race(
+    slots: int, ticks_per_chunk: int, pause: int, seqlock: bool, ticks: int = 120
+) -> dict[str, Any]:
     """Run writer and reader for ``ticks``. Returns a frame for each of them, and counts of copies.
 
     A frame is [the versions of each slot's chunks, sequence numbers, what is written, what is read,
@@ -97,7 +118,10 @@ def race(slots: int, ticks_per_chunk: int, pause: int, seqlock: bool, ticks: int
     ring = [[EMPTY] * CHUNKS for _ in range(slots)]
     ring[0] = [0] * CHUNKS
     sequences = [2] + [0] * (slots - 1)
-    writer, reader = _write(ring, sequences, pause), _read(ring, sequences, ticks_per_chunk, seqlock)
+    writer, reader = (
+        _write(ring, sequences, pause),
+        _read(ring, sequences, ticks_per_chunk, seqlock),
+    )
     frames: list[list[Any]] = []
     for _ in range(ticks):
         writing, (reading, staging, event) = next(writer), next(reader)
@@ -131,7 +155,9 @@ def _read(
     ring: list[list[int]], sequences: list[int], ticks_per_chunk: int, seqlock: bool
 ) -> Iterator[tuple[Place, tuple[int, ...], str]]:
     while True:
-        complete = [slot for slot, sequence in enumerate(sequences) if sequence and sequence % 2 == 0]
+        complete = [
+            slot for slot, sequence in enumerate(sequences) if sequence and sequence % 2 == 0
+        ]
         slot = max(complete, key=lambda slot: ring[slot][-1])
         sequence = sequences[slot]
         event = "begins"

@@ -83,16 +83,28 @@ class WhatIf(Simulator, script="what_if.js"):
     """
 
     def __init__(
-        self, title: str, knobs: Sequence[Knob], answer: Callable[..., Answer], start: Params, static: bool = False
+        self,
+        title: str,
+        knobs: Sequence[Knob],
+        answer: Callable[..., Answer],
+        start: Params,
+        static: bool = False,
     ) -> None:
         if names := start.keys() - {knob.name for knob in knobs}:
             raise ValueError(f"start names {', '.join(sorted(names))}, which is no knob")
         for knob in knobs:
             if start.get(knob.name) not in knob.values:
-                raise ValueError(f"{knob.name} is {start.get(knob.name)}; expected one of {list(knob.values)}")
+                raise ValueError(
+                    f"{knob.name} is {start.get(knob.name)}; expected one of {list(knob.values)}"
+                )
         self._answer_of, self._knobs = answer, tuple(knobs)
         shown = [
-            [knob.name, knob.label, list(knob.values), [knob.form.format(value) for value in knob.values]]
+            [
+                knob.name,
+                knob.label,
+                list(knob.values),
+                [knob.form.format(value) for value in knob.values],
+            ]
             for knob in knobs
         ]
         super().__init__(static, params=start, controls={"title": title, "knobs": shown})
@@ -111,13 +123,16 @@ class WhatIf(Simulator, script="what_if.js"):
         result, params = state["result"], state["params"]
         panels, title = result["panels"], state["controls"]["title"]
         at = ", ".join(
-            f"{label} {texts[values.index(params[name])]}" for name, label, values, texts in state["controls"]["knobs"]
+            f"{label} {texts[values.index(params[name])]}"
+            for name, label, values, texts in state["controls"]["knobs"]
         )
 
         def draw(figure: Figure) -> None:
             ratios = [len(panel["bars"]) + 1 for panel in panels]
             for axes, panel in zip(
-                figure.subplots(len(panels), height_ratios=ratios, squeeze=False), panels, strict=True
+                figure.subplots(len(panels), height_ratios=ratios, squeeze=False),
+                panels,
+                strict=True,
             ):
                 for row, bar in enumerate(panel["bars"]):
                     axes[0].barh(row, bar["value"], height=0.7, color=COLOURS[bar["colour"]])

@@ -84,7 +84,9 @@ class Simulator(Widget):
 
 def tabulate(axes: Axes, answer: Callable[..., Any]) -> dict[str, Any]:
     """Compute ``answer`` at every position of ``axes``; the last axis varies fastest."""
-    results = [answer(**dict(zip(axes, position, strict=True))) for position in product(*axes.values())]
+    results = [
+        answer(**dict(zip(axes, position, strict=True))) for position in product(*axes.values())
+    ]
     return {"axes": [[name, list(values)] for name, values in axes.items()], "results": results}
 
 

@@ -96,7 +96,11 @@ class Move:
 
 
 def plan(
-    shape: Sequence[int], source: Sharding, destination: Sharding, itemsize: int, sent: list[int] | None = None
+    shape: Sequence[int],
+    source: Sharding,
+    destination: Sharding,
+    itemsize: int,
+    sent: list[int] | None = None,
 ) -> tuple[Move, ...]:
     """Return the moves that fill every destination rank's shard of a tensor of ``shape`` with
     elements of ``itemsize`` bytes.
@@ -132,7 +136,9 @@ def local_box(shape: Sequence[int], sharding: Sharding, rank: int) -> Box:
             # It is cut into split_factor parts first, and a rank gets its share of every part.
             factor = int(placement.split_factor)
             parts = [_chunk(held[placement.dim], factor, number) for number in range(factor)]
-            held[placement.dim] = list(chain.from_iterable(_chunk(part, ranks, place) for part in parts))
+            held[placement.dim] = list(
+                chain.from_iterable(_chunk(part, ranks, place) for part in parts)
+            )
         elif isinstance(placement, Shard):
             held[placement.dim] = _chunk(held[placement.dim], ranks, place)
     offsets = tuple(indices[0] if indices else 0 for indices in held)

@@ -66,11 +66,15 @@ class ModelPlan:
 
 def plan_model(source: Description, destination: Description) -> ModelPlan:
     """Return the plan for all parameters. Raises LayoutMismatch if the two models differ."""
-    mine, theirs = ({name: weight.shape for name, weight in side.items()} for side in (destination, source))
+    mine, theirs = (
+        {name: weight.shape for name, weight in side.items()} for side in (destination, source)
+    )
     check_shapes(mine, theirs)
     sent = [0] * _ranks(source)
     moves = {
-        name: plan(weight.shape, weight.sharding, destination[name].sharding, weight.dtype.itemsize, sent)
+        name: plan(
+            weight.shape, weight.sharding, destination[name].sharding, weight.dtype.itemsize, sent
+        )
         for name, weight in source.items()
     }
     return ModelPlan(source, destination, moves)
@@ -92,7 +96,10 @@ def describe(model: nn.Module, mesh: DeviceMesh) -> dict[str, ShardedWeight]:
 def local_weights(model: nn.Module) -> dict[str, Tensor]:
     """Return this rank's shard of every parameter and saved buffer, in the model's memory."""
     tensors = named_weights(model)
-    return {name: tensor.to_local() if isinstance(tensor, DTensor) else tensor for name, tensor in tensors.items()}
+    return {
+        name: tensor.to_local() if isinstance(tensor, DTensor) else tensor
+        for name, tensor in tensors.items()
+    }
 
 
 def rank_in(mesh: DeviceMesh) -> int:
@@ -107,9 +114,14 @@ def _sharding_on(mesh: DeviceMesh, name: str, tensor: Tensor) -> Sharding:
     if tensor.device_mesh != mesh:
         # It is replicated along the dimensions that its own mesh lacks.
         along = dict(zip(tensor.device_mesh.mesh_dim_names or (), placements, strict=True))
-        placements = tuple(along.get(dimension, Replicate()) for dimension in mesh.mesh_dim_names or ())
+        placements = tuple(
+            along.get(dimension, Replicate()) for dimension in mesh.mesh_dim_names or ()
+        )
     sharding = Sharding(tuple(mesh.shape), placements)
-    expected, found = local_box(tensor.shape, sharding, rank_in(mesh)).sizes, tuple(tensor.to_local().shape)
+    expected, found = (
+        local_box(tensor.shape, sharding, rank_in(mesh)).sizes,
+        tuple(tensor.to_local().shape),
+    )
     if found != expected:
         # FSDP on top of tensor parallelism cuts some uneven sizes as no placement says.
         raise ValueError(
