@@ -31,21 +31,21 @@ know of each other; ``__main__`` is the door of ``cli``."""
 MONARCH = ("hosts", "services", "training")
 ROOT_FILES, ROOMS = 5, 20
 TOKENS = {
-    "cli": 7_570,
-    "training": 13_330,
-    "simulation": 7_110,
-    "sizing": 4_290,
-    "learning": 9_830,
-    "hosts": 3_380,
-    "run": 6_600,
-    "policy": 17_810,
-    "services": 9_070,
-    "task": 5_800,
-    "weights": 4_280,
-    ".": 2_230,
+    "cli": 7_740,
+    "training": 13_320,
+    "simulation": 7_400,
+    "sizing": 4_140,
+    "learning": 10_070,
+    "hosts": 3_390,
+    "run": 6_910,
+    "policy": 19_660,
+    "services": 9_150,
+    "task": 5_870,
+    "weights": 4_320,
+    ".": 2_240,
 }
 """At most so many tokens in each folder; "." is the files of the root. A commit that raises one says why."""
-SYSTEM = 87_000
+SYSTEM = 90_000
 COURSE_AND_NOTEBOOKS = 135_000
 
 
