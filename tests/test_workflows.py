@@ -1,5 +1,6 @@
 """What GitHub runs is what runs here, on the versions of Python that pyproject.toml allows."""
 
+import json
 import os
 import re
 import shutil
@@ -12,14 +13,22 @@ ALLOWED = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requi
 LOW, BEYOND = map(int, re.fullmatch(r">=3\.(\d+),<3\.(\d+)", ALLOWED).groups())
 
 
-def test_the_workflow_runs_ci_on_the_lowest_and_the_highest_python():
+def test_the_workflow_runs_ci_on_each_python_that_is_allowed():
     workflow = (ROOT / ".github/workflows/ci.yml").read_text()
-    assert re.findall(r'"(3\.\d+)"', re.search(r"python: \[(.*)\]", workflow)[1]) == [
-        f"3.{LOW}",
-        f"3.{BEYOND - 1}",
-    ]
+    versions = re.findall(r'"(3\.\d+)"', re.search(r"python: \[(.*)\]", workflow)[1])
+    assert versions == [f"3.{minor}" for minor in range(LOW, BEYOND)]
     assert "image: python:${{ matrix.python }}-" in workflow
     assert "run: bash .ci/run" in workflow
+
+
+def test_the_container_for_developers_opens_the_course_as_the_readme_does():
+    container = json.loads((ROOT / ".devcontainer/devcontainer.json").read_text())
+    commands = f"{container['postCreateCommand']} && {container['postAttachCommand']}"
+    readme = (ROOT / "README.md").read_text().splitlines()
+    (opened,) = [line for line in readme if line.startswith("python3") and " open 05" in line]
+    assert commands.startswith(opened)
+    (port,) = container["forwardPorts"]
+    assert commands.endswith(f"--no-browser --port {port}")
 
 
 def test_the_workflow_publishes_what_the_build_writes():
