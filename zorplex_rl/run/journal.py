@@ -108,13 +108,16 @@ def engine_events_row(generator: str, before: int, events: Sequence[EngineEvent]
 
 def batch_row(step: int, groups: Sequence[tuple[int, Sequence[Episode]]]) -> dict[str, Any]:
     """Return the row of the (number, group) that ``step`` was trained on."""
-    episodes = [episode for _, group in groups for episode in group]
+    episodes = list(chain.from_iterable(group for _, group in groups))
+    turns = []
+    for episode in episodes:
+        turns.append([(turn.start, turn.end, turn.version) for turn in episode.turns])
     return {
         "event": "batch",
         "step": step,
         "groups": [number for number, _ in groups],
         "generators": [group[0].generator for _, group in groups],
-        "turns": [[(turn.start, turn.end, turn.version) for turn in e.turns] for e in episodes],
+        "turns": turns,
         "first_versions": [episode.first_version for episode in episodes],
         "rewards": [episode.scored.reward for episode in episodes],
         "lengths": [len(episode.token_ids) for episode in episodes],

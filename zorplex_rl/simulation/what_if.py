@@ -73,9 +73,9 @@ class RecordedRun:
             for step, batch in session.batches.items():
                 batches[step] = list(zip(batch.groups, batch.generators, strict=True))
             segments.append(Segment(session.steps, session.histories, batches))
-        evaluated = {row["step"] for row in self.events("eval")}
         last = len(self.batches)
-        return Schedule(segments, sorted(step for step in evaluated if step <= last))
+        evaluated = {row["step"] for row in self.events("eval") if row["step"] <= last}
+        return Schedule(segments, sorted(evaluated))
 
 
 def read_recording(
@@ -111,7 +111,7 @@ class Replayed:
     """What an unchanged replay has compared with the run."""
 
     compared: Counter[str] = field(default_factory=Counter)
-    """How many things of each kind were compared."""
+    """How many results of each kind were compared."""
     same: Counter[str] = field(default_factory=Counter)
     """How many of them were the same."""
     first_difference: str | None = None
@@ -120,11 +120,11 @@ class Replayed:
 
     @property
     def is_equal(self) -> bool:
-        """Whether everything is as it was, bit for bit."""
+        """Whether all results are those of the run, bit for bit."""
         return self.first_difference is None
 
     def note(self, kind: str, difference: str | None) -> None:
-        """Count one more thing of ``kind``, and its ``difference`` if there is one."""
+        """Count one more result of ``kind``; ``difference`` is None if it is the same."""
         self.compared[kind] += 1
         if difference is None:
             self.same[kind] += 1
@@ -172,7 +172,7 @@ def replay(
     recording: RecordedRun,
     on_step: Callable[[int, Policy], None] | None = None,
 ) -> Replayed:
-    """Execute the run again, unchanged, and compare it with everything that it wrote. ``on_step``
+    """Execute the run again, unchanged, and compare the results with the files that it wrote. ``on_step``
     gets the number of each step and the policy after it."""
     result = Replayed()
     execution = Execution(
@@ -305,9 +305,9 @@ def what_if(
     on_step: Callable[[int], None] | None = None,
     evaluate_every: int = 0,
 ) -> PairedRuns:
-    """Compare the run with what it would have been with the settings ``config``, or without the
-    processes that died; the first seed is the run's. Both are evaluated where the run was, at the
-    end, and after every ``evaluate_every`` steps."""
+    """Compare the run with what it would have been with the settings ``config``, or if no process had
+    died. The first seed is the run's. Both are evaluated where the run was, at the end, and after
+    every ``evaluate_every`` steps."""
     earlier = recording.config
     config.check()
     if not 1 <= seeds <= 1000:
@@ -395,7 +395,7 @@ def _trace(
 
 def simulated(run: SimulatedRun, config: Config, evaluations: list[int]) -> Schedule:
     """Return the schedule of a simulated run of ``config``. A generator samples each of its shares
-    to the end before it is told anything else."""
+    to the end before the next event."""
     histories: dict[str, list[EngineEvent]] = {}
     groups_of: dict[int, list[int]] = {}
     sampled_by: dict[int, str] = {}
