@@ -23,9 +23,9 @@ from zorplex_rl.task.environment import Environment
 
 PROMPTS_TRIED = 8
 MODEL_PROCESS = 280_000_000
-"""Bytes of a process with torch and transformers that it shares with no other, before it has a model."""
+"""Private bytes of a process with torch and transformers, before it loads a model."""
 SMALL_PROCESS = 65_000_000
-"""The same of a process without torch."""
+"""Private bytes of a process without torch."""
 SMALL_PROCESSES = 4
 """Dataset, replay buffer, advantages and rewards; slow tools have one more."""
 
