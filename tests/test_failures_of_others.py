@@ -74,12 +74,12 @@ def test_a_tool_that_never_answers_or_fails_has_said_so_to_its_episodes_and_the_
         train_on(config, run, resume=run.newest_checkpoint())
         assert len(rows(run.path, "step")) == config.steps
     recording = read_recording(run.path, task=task)
-    assert [len(sitting.batches) for sitting in recording.sittings] == ([2, 2] if resumed else [4])
+    assert [len(session.batches) for session in recording.sessions] == ([2, 2] if resumed else [4])
     said = {
         "] -> ERROR: timed out after 0.5 s": set(),
         "] -> ERROR: ConnectionError: the backend is gone": set(),
     }
-    for batch in (batch for sitting in recording.sittings for batch in sitting.batches.values()):
+    for batch in (batch for session in recording.sessions for batch in session.batches.values()):
         for place, episode in enumerate(batch.episodes):
             text = recording.policy.tokenizer.decode(episode.token_ids)
             for answer, groups in said.items():

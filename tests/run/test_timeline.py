@@ -48,13 +48,6 @@ def test_busy_time_is_that_in_which_any_span_but_an_idle_one_runs(actor, window,
     assert Timeline(RUN).busy_share(actor, window) == pytest.approx(share)
 
 
-def test_shares_give_every_kind_its_time_and_idle_the_rest():
-    shares = Timeline(RUN).shares()
-    assert shares["trainer"] == pytest.approx({"train": 0.4, "idle": 0.6})
-    assert shares["generator 0"] == pytest.approx({"generate": 0.55, "tool": 0.5, "idle": 0.35})
-    assert Timeline(RUN).shares(window=(1008.0, 1010.0))["generator 0"] == {"idle": 1.0}
-
-
 def test_between_cuts_spans_at_the_window_and_leaves_out_what_lies_outside():
     cut = Timeline(RUN).between(1003.0, 1004.5)
     assert [(span.kind, span.start, span.end) for span in cut.spans] == [

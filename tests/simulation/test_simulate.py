@@ -1,5 +1,4 @@
-"""The simulator: closed forms where there are any, lower bounds everywhere, and the rules of the
-real system."""
+"""The simulator: closed forms where there are any, and the rules of the real system."""
 
 from __future__ import annotations
 
@@ -7,49 +6,14 @@ from dataclasses import replace
 from statistics import fmean, pstdev
 
 import pytest
-from closed_form import exact_seconds
+from closed_form import A_HAIR, any_setting, even_setting, exact_seconds
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from zorplex_rl.simulation.bounds import lower_bounds
 from zorplex_rl.simulation.setting import Setting
 from zorplex_rl.simulation.simulate import compare, simulate_async
 
 pytestmark = pytest.mark.slow
-
-A_HAIR = 1 + 1e-9
-"""Sums of many floats in two orders differ by less."""
-
-seconds = st.integers(0, 4000).map(lambda milliseconds: milliseconds / 1000)
-any_setting = st.builds(
-    Setting,
-    generators=st.integers(1, 10),
-    groups_per_step=st.integers(1, 10),
-    steps=st.integers(1, 12),
-    max_lag=st.integers(0, 5),
-    generation_seconds=seconds,
-    variation=st.sampled_from([0, 0.2, 0.5, 1, 2, 3]),
-    training_seconds=seconds,
-    sync_seconds=seconds,
-    straggler=st.sampled_from([1, 1, 8]),
-    seed=st.integers(0, 10**6),
-)
-# Quarters of a second are sums of powers of two: their arithmetic is exact, and so is every
-# comparison.
-quarters = st.integers(0, 16).map(lambda n: n / 4)
-even_setting = st.builds(
-    lambda rounds, generators, **rest: Setting(
-        groups_per_step=rounds * generators, generators=generators, **rest
-    ),
-    rounds=st.integers(1, 4),
-    generators=st.sampled_from([1, 2, 3, 4, 8]),
-    steps=st.integers(1, 20),
-    max_lag=st.integers(0, 6),
-    generation_seconds=quarters,
-    variation=st.just(0),
-    training_seconds=quarters,
-    sync_seconds=quarters,
-)
 
 
 def seconds_of(setting: Setting) -> tuple[float, float]:
@@ -59,34 +23,17 @@ def seconds_of(setting: Setting) -> tuple[float, float]:
 
 @settings(max_examples=200)
 @given(even_setting)
-def test_without_variation_both_modes_take_exactly_what_the_closed_form_says_and_reach_the_lower_bound(
-    setting,
-):
-    exact, latencies = (
-        (exact_seconds(setting, "sync"), exact_seconds(setting, "async")),
-        setting.latencies(),
-    )
+def test_without_variation_both_modes_take_exactly_what_the_closed_form_says(setting):
+    exact = (exact_seconds(setting, "sync"), exact_seconds(setting, "async"))
     assert seconds_of(setting) == exact
-    assert (
-        lower_bounds(setting, latencies, "sync").all,
-        lower_bounds(setting, latencies, "async").all,
-    ) == exact
 
 
 @settings(max_examples=200)
 @given(any_setting)
-def test_no_run_beats_its_lower_bound_async_is_nowhere_slower_than_sync_and_at_lag_0_it_is_sync_to_the_last_bit(
-    setting,
-):
-    latencies, both = setting.latencies(), compare(setting)
-    for mode, run in (("sync", both.sync), ("async", both.asynchronous)):
-        bounds = lower_bounds(setting, latencies, mode)
-        assert run.seconds * A_HAIR >= bounds.all
-        assert bounds.all * A_HAIR >= max(
-            bounds.trainer, bounds.generators, bounds.weights, bounds.round_trips
-        )
+def test_async_is_nowhere_slower_than_sync_and_at_lag_0_it_is_sync_to_the_last_bit(setting):
+    both = compare(setting)
     assert both.asynchronous.seconds <= both.sync.seconds * A_HAIR
-    assert simulate_async(replace(setting, max_lag=0), latencies) == both.sync
+    assert simulate_async(replace(setting, max_lag=0), setting.latencies()) == both.sync
 
 
 @settings(max_examples=200)

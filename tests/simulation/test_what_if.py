@@ -41,8 +41,8 @@ def write_journal(path, rows):
 
 def versions_of(recording):
     """(step, versions that sampled it) of every episode."""
-    for sitting in recording.sittings:
-        for step, batch in sitting.batches.items():
+    for session in recording.sessions:
+        for step, batch in session.batches.items():
             for episode in batch.episodes:
                 yield step, [episode.first_version, *(version for _, _, version in episode.turns)]
 

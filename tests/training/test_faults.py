@@ -60,8 +60,8 @@ def train_with(blows, config, path):
 
 def check_that_every_group_was_trained_on_once(run, config):
     assert [row["step"] for row in rows(run.path, "step")] == list(range(1, config.steps + 1))
-    (sitting,) = read_journal(run.journal)
-    trained = sorted(group for batch in sitting.batches.values() for group in batch.groups)
+    (session,) = read_journal(run.journal)
+    trained = sorted(group for batch in session.batches.values() for group in batch.groups)
     assert trained == list(range(config.steps * config.prompts_per_step))
     found = counters(run)
     assert found["trained"] == len(trained) and found["stale"] == 0

@@ -7,14 +7,14 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from shutil import disk_usage
 
 import psutil
 
 from zorplex_rl.course.notebook_seconds import RECORDED, seconds_per_step
 
-MEMORY_GB, DISK_GB = 4.0, 1.0
+MEMORY_GB = 4.0
+DISK_GB = 1.0
 PROCESS_SECONDS = 90.0
 
 
@@ -24,9 +24,10 @@ class Check:
 
     def run(self) -> int:
         missing = []
-        for state, about, said in findings():
-            print(f"{state:<5}  {about:<14}  {said}", flush=True)
-            missing += [about] * (state == "no")
+        for state, subject, finding in findings():
+            print(f"{state:<5}  {subject:<14}  {finding}", flush=True)
+            if state == "no":
+                missing.append(subject)
         for line in notebook_times():
             print(line, flush=True)
         print(f"\nNot ready: {', '.join(missing)}." if missing else "\nReady.")
@@ -34,35 +35,26 @@ class Check:
 
 
 def findings() -> Iterator[tuple[str, str, str]]:
-    """Yield (state, about, found). A *note* changes how you begin, a *no* means failing notebooks."""
+    """Yield (state, subject, finding). With a *note* the course begins differently; with a *no*
+    notebooks will fail."""
     from zorplex_rl.devices import cores
 
     yield "ok", "Python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"
-    free = psutil.virtual_memory().available / 1e9
-    yield (
-        "ok" if free >= MEMORY_GB else "no",
-        "memory",
-        f"{free:.1f} GB free; the course needs {MEMORY_GB:.0f}",
-    )
-    yield (
-        "ok" if cores() > 1 else "note",
-        "cores",
-        f"{cores()}; with one, what should run side by side takes turns",
-    )
-    room = min(
-        disk_usage(folder).free / 1e9 for folder in (Path.cwd(), Path(tempfile.gettempdir()))
-    )
-    yield (
-        "ok" if room >= DISK_GB else "no",
-        "disk",
-        f"{room:.0f} GB free; the course needs {DISK_GB:.0f}",
-    )
+    memory = psutil.virtual_memory().available / 1e9
+    state = "ok" if memory >= MEMORY_GB else "no"
+    yield state, "memory", f"{memory:.1f} GB free; the course needs {MEMORY_GB:.0f}"
+    state = "ok" if cores() > 1 else "note"
+    yield state, "cores", f"{cores()}; with one, what should run side by side takes turns"
+    disk = min(disk_usage(folder).free for folder in (".", tempfile.gettempdir())) / 1e9
+    state = "ok" if disk >= DISK_GB else "no"
+    yield state, "disk", f"{disk:.0f} GB free; the course needs {DISK_GB:.0f}"
     try:
         seconds = asyncio.run(asyncio.wait_for(start_one_process(), PROCESS_SECONDS))
         yield "ok", "processes", f"Monarch started one, and it answered after {seconds:.1f} s"
     except Exception as error:
-        look = "look whether a sandbox or security software forbids new processes or Unix sockets"
-        yield "no", "processes", f"Monarch started none ({type(error).__name__}: {error}); {look}"
+        problem = f"Monarch started none ({type(error).__name__}: {error})"
+        advice = "look whether a sandbox or security software forbids new processes or Unix sockets"
+        yield "no", "processes", f"{problem}; {advice}"
 
 
 async def start_one_process() -> float:
@@ -81,10 +73,11 @@ async def start_one_process() -> float:
 
 def notebook_times() -> Iterator[str]:
     """Yield each notebook's time here: its recorded seconds times the ratio of two calibrations."""
-    known = json.loads(RECORDED.read_text(encoding="utf-8"))
+    recorded = json.loads(RECORDED.read_text(encoding="utf-8"))
+    there = recorded["calibration"]
     here = seconds_per_step()
-    there = f"{known['calibration']:.2f} s where the notebooks were recorded ({known['measured']}, {known['machine']})"
-    yield f"\nA training step took {here:.2f} s here, and {there}"
+    where = f"where the notebooks were recorded ({recorded['measured']}, {recorded['machine']})"
+    yield f"\nA training step took {here:.2f} s here, and {there:.2f} s {where}"
     yield "All cells of a notebook, without your reading and your exercises, will take about"
-    for name, seconds in known["seconds"].items():
-        yield f"    {name:<22} {seconds * here / known['calibration']:4.0f} s"
+    for name, seconds in recorded["seconds"].items():
+        yield f"    {name:<22} {seconds * here / there:4.0f} s"

@@ -12,8 +12,8 @@
     zorplex-rl env check FILE                     check a task of your own before you train on it
     zorplex-rl worker --listen tls://HOST:PORT    let a run on another machine use this one
 
-An expected failure gets one sentence: exit code 2 where nothing was started, or where a file cannot
-be read or written, else 1. Anything else is a defect, and gets its traceback.
+An expected failure prints one sentence. Its exit code is 2 if nothing was started, or if a file cannot
+be read or written, else 1. Any other exception is a defect and prints its traceback.
 """
 
 import os
@@ -40,7 +40,8 @@ from zorplex_rl.errors import ConfigError, ZorplexError
 
 ShowPolicy = Annotated[PolicyCommand, tyro.conf.subcommand("policy")]  # policy/load.py has a Policy
 Commands = Train | Eval | Export | Size | Replay | Status | Check | Open | ShowPolicy | Env | Worker
-FAILED, BAD_INPUT = 1, 2
+FAILED = 1
+BAD_INPUT = 2
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -54,7 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         command = parse(given or ["--help"])
         # A preset or an earlier run gives what the command line leaves out.
-        if hasattr(command, "defaults") and (defaults := command.defaults()):
+        defaults = command.defaults() if hasattr(command, "defaults") else None
+        if defaults:
             command = parse(given, defaults)
         return command.run()
     except ZorplexError as error:
@@ -63,11 +65,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         if not error.filename:
             raise
+        problem = f"{error.filename} cannot be read or written ({error.strerror})"
         advice = "give another, or change what you may do there"
-        print(
-            f"zorplex-rl: {error.filename} cannot be read or written ({error.strerror}); {advice}",
-            file=sys.stderr,
-        )
+        print(f"zorplex-rl: {problem}; {advice}", file=sys.stderr)
         return BAD_INPUT
 
 

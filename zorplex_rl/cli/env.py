@@ -1,6 +1,7 @@
 """``zorplex-rl env check``: test a user's task for what a run relies on, a line a check."""
 
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Literal
@@ -13,12 +14,12 @@ from zorplex_rl.task.checks import CHECKS, Sample
 from zorplex_rl.task.own_task import EnvironmentSource
 
 TRIED = 8
-"""Tasks for the policy, and answers to each: a training step with default settings."""
+"""Tasks for the policy, and samples of each: a training step with default settings."""
 
 
 @dataclass(frozen=True)
 class Env:
-    """Check your own task before training: zorplex-rl env check FILE.py:CLASS. Exit code 1: no."""
+    """Check your own task before training: zorplex-rl env check FILE.py:CLASS. Exit code 1 if it fails."""
 
     action: Annotated[Literal["check"], tyro.conf.Positional]
     task: Annotated[str, tyro.conf.Positional]
@@ -35,40 +36,41 @@ class Env:
     """Most stretches of sampled text in an episode."""
 
     def run(self) -> int:
-        config = Config(
-            task=self.task,
-            task_data=self.task_data,
-            policy=self.policy,
-            shots=self.shots,
-            max_tokens=self.max_tokens,
-            max_turns=self.max_turns,
-        )
+        settings = dict(vars(self))
+        del settings["action"]
+        config = Config(**settings)
         config.check()
         if not config.is_own_task:
             raise ConfigError(
                 f"{self.task!r} comes with the package; give the file of a task of your own"
             )
         sample = Sample(EnvironmentSource.of(config))
-        wrong: list[str] = []
-        for about, check in (CHECKS | {"policy": partial(try_policy, config=config)}).items():
-            if about == "policy" and wrong:
-                break
-            try:
-                state, said = "ok", check(sample)
-            except ConfigError as error:
-                state, said = "no", str(error)
-                wrong.append(about)
-            print(f"{state:<5}  {about:<14}  {said}", flush=True)
-        print(
-            f"\nNot ready: {', '.join(wrong)}."
-            if wrong
-            else f"\nReady: zorplex-rl train --task {self.task} …"
-        )
-        return 1 if wrong else 0
+        failed = [
+            subject for subject, check in CHECKS.items() if not passes(subject, check, sample)
+        ]
+        if not failed and not passes("policy", partial(try_policy, config=config), sample):
+            failed = ["policy"]
+        if failed:
+            print(f"\nNot ready: {', '.join(failed)}.")
+            return 1
+        print(f"\nReady: zorplex-rl train --task {self.task} …")
+        return 0
+
+
+def passes(subject: str, check: Callable[[Sample], str], sample: Sample) -> bool:
+    """Print the result of ``check``. Returns whether there was no error."""
+    try:
+        finding = check(sample)
+    except ConfigError as error:
+        print(f"no     {subject:<14}  {error}", flush=True)
+        return False
+    print(f"ok     {subject:<14}  {finding}", flush=True)
+    return True
 
 
 def try_policy(sample: Sample, config: Config) -> str:
-    """Have the policy answer tasks, several times each, and compare rewards as a run does."""
+    """Sample answers to some tasks, several to each. Returns how often they were right. Raises TaskError
+    if the rewards vary within no group: then a run learns nothing."""
     from zorplex_rl.devices import prepare
     from zorplex_rl.learning.signal import why_no_reward_varies
     from zorplex_rl.policy.auto import resolved
@@ -78,23 +80,23 @@ def try_policy(sample: Sample, config: Config) -> str:
 
     name = config.policy
     prepare("cpu", resolved(config.changed(max_lag=0)).threads)
-    environment, rewards = sample.environment, defaultdict[int, set[float]](set)
-    requests = group_requests(enumerate(sample.tasks["train"][:TRIED]), TRIED, run_seed=0)
-    sampling = Sampling.of(config)
+    environment = sample.environment
     episodes = rollout(
-        load_policy(name), requests, environment.execute, sampling, environment=environment
+        load_policy(name),
+        group_requests(enumerate(sample.tasks["train"][:TRIED]), TRIED, run_seed=0),
+        environment.execute,
+        Sampling.of(config),
+        environment=environment,
     )
+    rewards = defaultdict[int, set[float]](set)
     for episode in episodes:
         episode.score = environment.score(*episode.attempt)
         rewards[episode.group].add(episode.score.reward)
-    varied = sum(len(found) > 1 for found in rewards.values())
+    varied = sum(len(of_group) > 1 for of_group in rewards.values())
     if not varied:
-        raise TaskError(
-            f"{name!r} finds no reward: {why_no_reward_varies(episodes)}; try another one with --policy"
-        )
+        reason = why_no_reward_varies(episodes)
+        raise TaskError(f"{name!r} finds no reward: {reason}; try another one with --policy")
     calling = sum(episode.tool_calls > 0 for episode in episodes)
     right = sum(episode.scored.outcome == "success" for episode in episodes)
-    found = (
-        f"{name!r} calls a tool in {calling} of {len(episodes)} episodes and is right in {right}"
-    )
-    return f"{found}; rewards vary within {varied} of {TRIED} groups"
+    answers = f"calls a tool in {calling} of {len(episodes)} episodes and is right in {right}"
+    return f"{name!r} {answers}; rewards vary within {varied} of {TRIED} groups"

@@ -1,7 +1,7 @@
 """Measure a policy on held-out tasks: ``zorplex-rl eval``."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,23 +9,25 @@ from typing import TYPE_CHECKING
 from zorplex_rl.config import Config, Device, Difficulty, Dtype, TaskName, check_setting
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from zorplex_rl.policy.evaluate import Report
 
-ROWS: dict[str, Callable[["Report"], str]] = {
-    "accuracy": lambda r: f"{r.accuracy:.1%}",
-    "95 % interval": lambda r: f"{r.interval[0]:.0%}–{r.interval[1]:.0%}",
-    "wrong answer": lambda r: f"{r.outcomes['wrong_answer']:.1%}",
-    "wrong format": lambda r: f"{r.outcomes['wrong_format']:.1%}",
-    "tool spam": lambda r: f"{r.outcomes['tool_spam']:.1%}",
-    "truncated": lambda r: f"{r.outcomes['truncated']:.1%}",
-    "mean reward": lambda r: f"{r.reward:.2f}",
-    "turns": lambda r: f"{r.turns:.1f}",
-    "tool calls": lambda r: f"{r.tool_calls:.1f}",
-    "tokens": lambda r: f"{r.tokens:.0f}",
-    "latency p50": lambda r: f"{1e3 * r.seconds_median:.0f} ms",
-    "latency p95": lambda r: f"{1e3 * r.seconds_p95:.0f} ms",
+FORMATS = {
+    "accuracy": "{r.accuracy:.1%}",
+    "95 % interval": "{r.interval[0]:.0%}–{r.interval[1]:.0%}",
+    "wrong answer": "{r.outcomes[wrong_answer]:.1%}",
+    "wrong format": "{r.outcomes[wrong_format]:.1%}",
+    "tool spam": "{r.outcomes[tool_spam]:.1%}",
+    "truncated": "{r.outcomes[truncated]:.1%}",
+    "mean reward": "{r.reward:.2f}",
+    "turns": "{r.turns:.1f}",
+    "tool calls": "{r.tool_calls:.1f}",
+    "tokens": "{r.tokens:.0f}",
+    "latency p50": "{p50:.0f} ms",
+    "latency p95": "{p95:.0f} ms",
 }
-"""What the table shows of each kind of task: a column each, so that it fits a narrow terminal."""
+"""The rows of the table. Each kind of task is a column, so that the table fits a narrow terminal."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,6 @@ class Eval:
 
     def run(self) -> int:
         from rich.console import Console
-        from rich.table import Table
 
         from zorplex_rl.devices import assign_devices, prepare
         from zorplex_rl.policy.auto import resolved
@@ -69,41 +70,52 @@ class Eval:
         from zorplex_rl.task.own_task import EnvironmentSource
 
         check_setting("tasks", self.tasks, int, least=1)
-        # The settings that a run has as well are bounded alike; temperature 0 is one of an evaluation.
-        config = Config(
-            task=self.task, task_data=self.task_data, difficulty=self.difficulty, shots=self.shots, temperature=self.temperature or 1,
-            max_tokens=self.max_tokens, seed=self.seed, device=self.device, policy=self.policy, dtype=self.dtype, max_lag=0,
-        )  # fmt: skip
+        # The settings that a run has as well are bounded alike, but only an evaluation may be greedy.
+        settings = vars(self) | {"temperature": self.temperature or 1, "max_lag": 0}
+        del settings["tasks"], settings["json"]
+        config = Config(**settings)
         config.check()
+        config = resolved(config)
         source = EnvironmentSource.of(config)
         environments = {kind: replace(source, kinds=(kind,)).make() for kind in source.kinds}
-        config, device = resolved(config), assign_devices(self.device, ["policy"])["policy"]
+        device = assign_devices(self.device, ["policy"])["policy"]
         prepare(device, config.threads)
         policy = load_policy(self.policy, device, config.dtype)
         sampling = Sampling(self.temperature, self.max_tokens)
         if self.json:
-            # What cannot be written is known before the work.
+            # Fails before the work if the file cannot be written.
             self.json.open("a").close()
-        console, reports = Console(highlight=False), []
+        console = Console(highlight=False)
+        reports = []
         for name, environment in environments.items():
             with console.status(f"{name} …"):
                 tasks = [environment.task(index, "held_out") for index in range(self.tasks)]
-                reports.append(
-                    evaluate(
-                        policy, name, tasks, environment.execute, sampling, self.seed, environment
-                    )[0]
+                report, _ = evaluate(
+                    policy, name, tasks, environment.execute, sampling, self.seed, environment
                 )
+                reports.append(report)
         title = f"{self.policy}, temperature {self.temperature:g}, {self.tasks} held-out tasks each"
-        table = Table(
-            "", *(r.name.removesuffix(":easy") for r in reports), title=title, title_justify="left"
-        )
-        for name, show in ROWS.items():
-            table.add_row(name, *map(show, reports))
-        console.print(table)
+        console.print(table_of(reports, title))
         if self.json:
-            found = {
+            result = {
                 "settings": vars(self) | {"dtype": config.dtype},
                 "tasks": [asdict(report) for report in reports],
             }
-            self.json.write_text(json.dumps(found, indent=2, default=str) + "\n")
+            self.json.write_text(json.dumps(result, indent=2, default=str) + "\n")
         return 0
+
+
+def table_of(reports: Sequence["Report"], title: str) -> "Table":
+    """Return the table of ``reports``, a column each."""
+    from rich.table import Table
+
+    names = [report.name.removesuffix(":easy") for report in reports]
+    table = Table("", *names, title=title, title_justify="left")
+    for name, form in FORMATS.items():
+        cells = []
+        for report in reports:
+            p50 = 1e3 * report.seconds_median
+            p95 = 1e3 * report.seconds_p95
+            cells.append(form.format(r=report, p50=p50, p95=p95))
+        table.add_row(name, *cells)
+    return table

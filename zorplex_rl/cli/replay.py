@@ -1,12 +1,12 @@
 """Execute a run again from its journal, in this process alone; unchanged, or with one thing changed.
 
-zorplex-rl replay RUN                       is it the same, bit for bit? exit code 1 and the first difference if not
-zorplex-rl replay RUN --max-lag 4           what would it have been? the difference in accuracy, and the seconds
+zorplex-rl replay RUN                is it the same, bit for bit? If not: exit code 1, the first difference
+zorplex-rl replay RUN --max-lag 4    what would it have been? The difference in accuracy, and the seconds
 """
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
@@ -26,96 +26,106 @@ class Replay:
     """The run's folder."""
     learner: LearnerConfig = field(default_factory=LearnerConfig)
     max_lag: int = Config.max_lag
-    """How many versions old a group's weights may be. Another one has another schedule, which the
+    """How many versions old a group's weights may be. Another lag needs another schedule, which the
     simulator makes from the run's timeline."""
     temperature: float = Config.temperature
     """Temperature of sampling in training."""
     without_fault: bool = False
-    """No process dies; the schedule is the simulator's."""
+    """As if no process had died; the schedule is the simulator's."""
     seeds: int = 3
-    """With something changed: repeat both with so many seeds, the run's own first."""
+    """With something changed: execute both with this many seeds, first the run's."""
     device: Device = "auto"
-    """Only on a CPU, and on the machine of the run, is a replay the same bit for bit."""
+    """A replay is the same bit for bit only on a CPU, and on the machine of the run."""
     task: str | None = None
-    """Of a run with a task of your own: its file again."""
+    """The file of your own task, for a run that has one."""
     task_data: str | None = None
-    """Likewise the text file that the task reads."""
+    """The text file that this task reads."""
 
     def defaults(self) -> "Replay":
         """Return the command with the settings of its run."""
-        of_run = read_config(self.folder)
-        same = {
-            name: getattr(of_run, name) for name in ("learner", "max_lag", "temperature", "device")
-        }
-        return replace(self, **same)
+        config = read_config(self.folder)
+        return replace(
+            self,
+            learner=config.learner,
+            max_lag=config.max_lag,
+            temperature=config.temperature,
+            device=config.device,
+        )
 
     def run(self) -> int:
         from rich.progress import Progress
 
         from zorplex_rl.devices import assign_devices, prepare
-        from zorplex_rl.learning.learner import LOSS_SETTINGS
         from zorplex_rl.simulation import what_if
 
         device = assign_devices(self.device, ["policy"])["policy"]
         prepare(device, read_config(self.folder).threads)
         recording = what_if.read_recording(self.folder, device, self.task, self.task_data)
-        earlier = recording.config
-        config = earlier.changed(
-            max_lag=self.max_lag, temperature=self.temperature, **vars(self.learner)
-        )
-        if config.learner.loss != earlier.learner.loss:
-            # Each loss has its own bounds.
-            kept = [
-                knob
-                for knob in LOSS_SETTINGS
-                if config.settings()[knob] == earlier.settings()[knob]
-            ]
-            config = config.changed(**dict.fromkeys(kept))
-        is_changed = config != earlier or self.without_fault
+        config = self.changed(recording.config)
+        is_changed = config != recording.config or self.without_fault
+        executions = 2 * self.seeds if is_changed else 1
         with Progress(transient=True) as bar:
-            bar_of_steps = bar.add_task(
-                "steps", total=len(recording.batches) * (2 * self.seeds if is_changed else 1)
-            )
+            steps = bar.add_task("steps", total=len(recording.batches) * executions)
 
-            def on_step(step: int) -> None:
-                bar.advance(bar_of_steps)
+            def on_step(*_: Any) -> None:
+                bar.advance(steps)
 
             if is_changed:
                 pairs = what_if.what_if(recording, config, self.without_fault, self.seeds, on_step)
             else:
-                same = what_if.replay(recording, lambda step, policy: on_step(step))
-        return print_pairs(pairs) if is_changed else print_whether_same(same)
+                replayed = what_if.replay(recording, on_step)
+        if is_changed:
+            print_pairs(pairs)
+            return 0
+        print_comparison(replayed)
+        return 0 if replayed.is_equal else 1
+
+    def changed(self, config: Config) -> Config:
+        """Return ``config`` with the settings of this command."""
+        from zorplex_rl.learning.learner import LOSS_SETTINGS
+
+        changed = config.changed(
+            max_lag=self.max_lag,
+            temperature=self.temperature,
+            **vars(self.learner),
+        )
+        if changed.learner.loss == config.learner.loss:
+            return changed
+        # Each loss has bounds of its own: those of the run's loss are no bounds for another.
+        before = config.settings()
+        after = changed.settings()
+        kept = [name for name in LOSS_SETTINGS if after[name] == before[name]]
+        return changed.changed(**dict.fromkeys(kept))
 
 
-def print_whether_same(found: "Replayed") -> int:
-    told = ", ".join(
-        f"{found.same[what]} of {count} {what}" for what, count in found.compared.items()
-    )
-    print(f"the same, bit for bit: {told}")
-    if not found.is_equal:
-        print(f"the first difference: {found.first_difference}; {found.why}")
-    return 0 if found.is_equal else 1
+def print_comparison(replayed: "Replayed") -> None:
+    """Print how much was the same, and the first difference."""
+    counts = []
+    for kind, count in replayed.compared.items():
+        counts.append(f"{replayed.same[kind]} of {count} {kind}")
+    print(f"the same, bit for bit: {', '.join(counts)}")
+    if not replayed.is_equal:
+        print(f"the first difference: {replayed.first_difference}; {replayed.why}")
 
 
-def print_pairs(found: "PairedRuns") -> int:
-    """Print where the runs part, the differences in accuracy, and the seconds."""
+def print_pairs(runs: "PairedRuns") -> None:
+    """Print the differences in accuracy, where the runs part, and the seconds."""
     from rich.console import Console
     from rich.table import Table
 
     from zorplex_rl.simulation.what_if import MEASURES
 
     columns = ("held-out accuracy", "as it was", "changed", "difference", "95 % interval")
-    table = Table(
-        *columns, title=f"{found.change}; seeds: {len(found.pairs)}", title_justify="left"
-    )
+    title = f"{runs.change}; seeds: {len(runs.pairs)}"
+    table = Table(*columns, title=title, title_justify="left")
     for measure in MEASURES:
-        (was, now), (difference, interval) = found.means(measure), found.difference(measure)
+        original, changed = runs.means(measure)
+        difference, interval = runs.difference(measure)
         between = f"{interval[0]:+.1%} to {interval[1]:+.1%}" if interval else "needs two seeds"
-        table.add_row(measure, f"{was:.1%}", f"{now:.1%}", f"{difference:+.1%}", between)
+        table.add_row(measure, f"{original:.1%}", f"{changed:.1%}", f"{difference:+.1%}", between)
     Console(highlight=False).print(table)
-    print(f"seed {found.pairs[0].seed}: the weights part in step {found.pairs[0].parted}")
-    before, after = (f"{seconds:.1f}" if seconds else "none" for seconds in found.predicted)
-    print(
-        f"seconds of training: {found.seconds:.1f} measured; simulated: {before} as it was, {after} changed"
-    )
-    return 0
+    pair = runs.pairs[0]
+    print(f"seed {pair.seed}: the weights part in step {pair.parted}")
+    before, after = (f"{seconds:.1f}" if seconds else "none" for seconds in runs.predicted)
+    simulated = f"simulated: {before} as it was, {after} changed"
+    print(f"seconds of training: {runs.seconds:.1f} measured; {simulated}")

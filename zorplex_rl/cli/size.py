@@ -22,8 +22,10 @@ from zorplex_rl.sizing.model_shape import ModelShape, shape_of
 from zorplex_rl.task.environment import Environment
 
 PROMPTS_TRIED = 8
-MODEL_PROCESS, SMALL_PROCESS = 280_000_000, 65_000_000
-"""Bytes that a process with torch and transformers, and one without a model, has for itself alone."""
+MODEL_PROCESS = 280_000_000
+"""Private bytes of a process with torch and transformers, before it loads a model."""
+SMALL_PROCESS = 65_000_000
+"""Private bytes of a process without torch."""
 SMALL_PROCESSES = 4
 """Dataset, replay buffer, advantages and rewards; slow tools have one more."""
 
@@ -57,26 +59,26 @@ class Size:
         folder = whole_folder(config.policy)
         shape = shape_of(folder)
         work = workload_of(config, folder, shape, EnvironmentSource.of(config).make())
-        found = processes(shape, work, config)
+        roles = processes(shape, work, config)
         title = f"{config.policy}: {shape.parameters / 1e6:.1f} million parameters, {config.dtype}"
         table = Table("process", "when", "part", "bytes", title=title, title_justify="left")
         table.columns[-1].justify = "right"
-        for role, count, memory in found:
+        for role, count, memory in roles:
             table.add_row(f"{role} × {count}", memory.highest, "all of it", gigabytes(memory.total))
-            for part, bytes_of in sorted(memory.parts.items(), key=lambda item: -item[1]):
-                table.add_row("", "", part, gigabytes(bytes_of))
+            for part in sorted(memory.parts, key=memory.parts.__getitem__, reverse=True):
+                table.add_row("", "", part, gigabytes(memory.parts[part]))
             table.add_section()
         Console(highlight=False).print(table)
         if shape.unknown:
             print(f"not known: {shape.unknown}")
-        said = f"for prompts of {work.prompt} and answers of {work.response} tokens"
-        print(
-            f"all processes of a long run on one machine without a GPU: {gigabytes(run_bytes(found, config))}, {said}"
-        )
+        whole = gigabytes(run_bytes(roles, config))
+        lengths = f"for prompts of {work.prompt} and answers of {work.response} tokens"
+        print(f"all processes of a long run on one machine without a GPU: {whole}, {lengths}")
         if self.measure:
-            cases = [(role, replace(work, evaluated=0)) for role in ("trainer", "generator")]
-            for (role, _), taken in zip(cases, measure(cases, folder), strict=True):
-                print(f"measured: {role} {gigabytes(taken.peak)}, {taken.seconds:.2g} s")
+            work = replace(work, evaluated=0)
+            trainer, generator = measure([("trainer", work), ("generator", work)], folder)
+            print(f"measured: trainer {gigabytes(trainer.peak)}, {trainer.seconds:.2g} s")
+            print(f"measured: generator {gigabytes(generator.peak)}, {generator.seconds:.2g} s")
         return 0
 
 
@@ -89,9 +91,8 @@ def workload_of(
     from zorplex_rl.policy.tokenizer import check_length, encode_prompt
 
     tokenizer = load_tokenizer(config.policy, folder, config.template_arguments)
-    prompts = [
-        encode_prompt(tokenizer, environment.task(index, "train")) for index in range(PROMPTS_TRIED)
-    ]
+    tasks = [environment.task(index, "train") for index in range(PROMPTS_TRIED)]
+    prompts = [encode_prompt(tokenizer, task) for task in tasks]
     longest = max(map(len, prompts))
     check_length(config.policy, shape.reads, longest, config.max_tokens, config.shots)
     return Workload.of(config, longest, shared_length(prompts))
@@ -100,43 +101,41 @@ def workload_of(
 def processes(shape: ModelShape, work: Workload, config: Config) -> list[Process]:
     """Return the processes of ``config`` that hold a model."""
     weights = {"weights": BYTES[work.dtype] * shape.parameters}
-    scoring = weights | {"logits": max(logit_bytes(shape, batch) for batch in work.micro_batches())}
-    found = [
+    generator = generator_memory(shape, replace(work, dtype=config.sampled_in))
+    roles = [
         ("trainer", 1, trainer_memory(shape, work)),
-        (
-            "generator",
-            config.services.generators,
-            generator_memory(shape, replace(work, dtype=config.sampled_in)),
-        ),
-        ("spare", int(config.services.spares), Memory({"waiting": weights})),
-        ("reference", int(config.learner.kl_coefficient > 0), Memory({"score": scoring})),
+        ("generator", config.services.generators, generator),
     ]
-    return [process for process in found if process[1]]
+    if config.services.spares:
+        roles.append(("spare", int(config.services.spares), Memory({"waiting": weights})))
+    if config.learner.kl_coefficient > 0:
+        logits = max(logit_bytes(shape, batch) for batch in work.micro_batches())
+        roles.append(("reference", 1, Memory({"score": weights | {"logits": logits}})))
+    return roles
 
 
-def run_bytes(found: Sequence[Process], config: Config) -> int:
+def run_bytes(roles: Sequence[Process], config: Config) -> int:
     """Return the bytes of main memory that all processes of ``config`` take without a GPU, at most."""
-    models = sum(
-        count * (memory.total + memory.later + MODEL_PROCESS) for _, count, memory in found
-    )
     small = SMALL_PROCESSES + (config.tool_latency > 0)
     # The controller has loaded what a model process has, but no model.
-    return models + small * SMALL_PROCESS + MODEL_PROCESS
+    total = small * SMALL_PROCESS + MODEL_PROCESS
+    for _, count, memory in roles:
+        total += count * (memory.total + memory.later + MODEL_PROCESS)
+    return total
 
 
 def warn_of_memory(config: Config, shape: ModelShape, work: Workload) -> None:
-    """Print a warning if a run of ``config`` without a GPU may outgrow the memory that is there: the
-    kernel would kill its processes without a word. On a GPU torch says what it lacks."""
-    there = available_memory()
+    """Print a warning if a run of ``config`` without a GPU may need more memory than there is: the kernel
+    kills its processes without a message. On a GPU torch itself says what it lacks."""
+    available = available_memory()
     needed = run_bytes(processes(shape, work, config), config)
-    if needed > there:
-        print(
-            f"zorplex-rl: warning: with answers of {config.max_tokens} tokens this run needs about {gigabytes(needed)} of memory, and "
-            f"{gigabytes(there)} are there; lower --token-budget, --slots or --max-tokens, or take --dtype bfloat16",
-            file=sys.stderr,
-        )
+    if needed > available:
+        sizes = f"about {gigabytes(needed)} of memory, and {gigabytes(available)} are there"
+        problem = f"with answers of {config.max_tokens} tokens this run needs {sizes}"
+        advice = "lower --token-budget, --slots or --max-tokens, or take --dtype bfloat16"
+        print(f"zorplex-rl: warning: {problem}; {advice}", file=sys.stderr)
 
 
 def gigabytes(size: float) -> str:
-    """Return ``size`` bytes for people: 2.3 GB, 46 MB."""
+    """Return ``size`` bytes in words: 2.3 GB, 46 MB."""
     return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"

@@ -23,43 +23,40 @@ class Status:
         from zorplex_rl.run.folder import RunFolder, read_config
 
         folder = RunFolder(self.folder)
-        steps, rows = read_config(self.folder).steps, folder.metrics()
-        for row in [row for row in rows if row["event"] in ("step", "eval")][-5:]:
+        steps = read_config(self.folder).steps
+        rows = folder.metrics()
+        progress = [row for row in rows if row["event"] in ("step", "eval")]
+        for row in progress[-5:]:
             print(row_line(row, steps))
-        for row in rows:
-            if row["event"] in ("restart", "warning"):
-                print(
-                    f"{row['event']} at step {row['step']}: {row.get('reason') or row.get('text')}"
-                )
-        # A replacement has the number of the replica that it replaced.
         processes: dict[str, int] = {}
         for row in rows:
+            if row["event"] in ("restart", "warning"):
+                reason = row.get("reason") or row.get("text")
+                print(f"{row['event']} at step {row['step']}: {reason}")
+            # A replacement has the number of the replica that it replaced.
             processes |= row.get("processes", {})
             processes.pop(row.get("died", ""), None)
-        alive = [
-            f"{name} ({pid})"
-            for name, pid in processes.items()
-            if is_of_run(pid, self.folder / "metrics.jsonl")
-        ]
+        alive = []
+        for name, pid in processes.items():
+            if is_of_run(pid, self.folder / "metrics.jsonl"):
+                alive.append(f"{name} ({pid})")
         if alive:
             print(f"alive: {', '.join(alive)}")
             return 0
-        found = "none of its processes is alive"
+        message = "none of its processes is alive"
         try:
             with folder.locked():
-                print(found)
+                print(message)
         except ConfigError as error:
-            print(f"{found} yet, or any more: {str(error).partition(';')[0]}")
+            print(f"{message} yet, or any more: {str(error).partition(';')[0]}")
         return 0
 
 
 def is_of_run(pid: int, rows: Path) -> bool:
-    """Return whether ``pid`` is a process of Monarch from before the last of the run's ``rows``: its
-    number may be that of another process by now, or on this machine."""
+    """Return whether ``pid`` is a process of Monarch that is older than the run's last row. A process
+    that began later, or on this machine for another run, only has the same number."""
     with suppress(psutil.Error):
         process = psutil.Process(pid)
-        return (
-            "monarch" in " ".join(process.cmdline())
-            and process.create_time() <= rows.stat().st_mtime
-        )
+        is_of_monarch = "monarch" in " ".join(process.cmdline())
+        return is_of_monarch and process.create_time() <= rows.stat().st_mtime
     return False

@@ -49,8 +49,12 @@ _STYLE = {
     "axes.linewidth": 0.8,
     "text.parse_math": False,
 }
-_ROOT_RULES = "svg:root{color-scheme:light dark;color:#1f2328}"
-_ROOT_RULES += "@media (prefers-color-scheme:dark){svg:root{color:#e6edf3}}"
+_ROOT_RULES = (
+    "svg:root{color-scheme:light dark;color:#1f2328}"
+    "@media (prefers-color-scheme:dark){svg:root{color:#e6edf3}}"
+)
+_LINKS = 'xmlns:xlink="http://www.w3.org/1999/xlink"'
+_FONT = 'font-family="system-ui, sans-serif" font-size="14"'
 
 
 def render(
@@ -62,6 +66,18 @@ def render(
 ) -> str:
     """Call ``draw`` with an empty figure of ``width`` × ``height`` px. Returns its SVG text. A
     screen reader reads ``title`` and ``description``, so put the important numbers there."""
+    body = re.sub(r"^.*?<svg[^>]*>", "", _drawn(draw, width, height), count=1, flags=re.DOTALL)
+    # Matplotlib's own style rules would select the whole page.
+    body = re.sub(r"<style.*?</style>", "", body, count=1, flags=re.DOTALL)
+    # Nothing refers to the ids of groups, and two figures on a page would use the same ids.
+    body = re.sub(r'(<g) id="[a-zA-Z0-9.]+_\d+"', r"\1", body)
+    # Only within tags: a name in the figure may look like a colour, a font or a path.
+    body = re.sub(r"<[^<>]*>", lambda tag: _adapted(tag[0]), body)
+    return _svg(_LINKS, body, (width, height), title, description)
+
+
+def _drawn(draw: Callable[[Figure], None], width: int, height: int) -> str:
+    """Return matplotlib's SVG of what ``draw`` draws."""
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -83,24 +99,7 @@ def render(
         file = io.StringIO()
         no_metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         figure.savefig(file, format="svg", transparent=True, metadata=no_metadata)
-    body = re.sub(r"^.*?<svg[^>]*>", "", file.getvalue(), count=1, flags=re.DOTALL)
-    # Matplotlib's own style rules would select the whole page.
-    body = re.sub(r"<style.*?</style>", "", body, count=1, flags=re.DOTALL)
-    # Nothing refers to the ids of groups, and two figures on a page would use the same ids.
-    body = re.sub(r'(<g) id="[a-zA-Z0-9.]+_\d+"', r"\1", body)
-    # Only within tags: a name in the figure may look like a colour, a font or a path.
-    body = re.sub(r"<[^<>]*>", lambda tag: _adapted(tag[0]), body)
-    attributes = [
-        'xmlns="http://www.w3.org/2000/svg"',
-        'xmlns:xlink="http://www.w3.org/1999/xlink"',
-        f'viewBox="0 0 {width} {height}"',
-        f'width="{width}"',
-        f'height="{height}"',
-        'style="max-width:100%;height:auto"',
-        'fill="currentColor"',
-        'stroke-linejoin="round"',
-    ]
-    return _svg(attributes, title, description, body)
+    return file.getvalue()
 
 
 def _adapted(tag: str) -> str:
@@ -122,26 +121,21 @@ def drawing(
     description: str,
     width: int = WIDTH,
 ) -> str:
-    """Wrap SVG ``shapes`` as a figure of ``width`` × ``height`` px, coloured and labelled alike."""
-    attributes = [
-        'xmlns="http://www.w3.org/2000/svg"',
-        f'viewBox="0 0 {width} {height}"',
-        f'width="{width}"',
-        f'height="{height}"',
-        'style="max-width:100%;height:auto"',
-        'fill="currentColor"',
-        'font-family="system-ui, sans-serif"',
-        'font-size="14"',
-        'stroke-linejoin="round"',
-    ]
-    return _svg(attributes, title, description, f"{shapes}</svg>")
+    """Return SVG ``shapes`` as a figure of ``width`` × ``height`` px, coloured and labelled like the
+    others."""
+    return _svg(_FONT, f"{shapes}</svg>", (width, height), title, description)
 
 
-def _svg(attributes: Sequence[str], title: str, description: str, body: str) -> str:
-    """Return a figure with its label; ``body`` ends with the closing tag."""
+def _svg(attributes: str, body: str, size: tuple[int, int], title: str, description: str) -> str:
+    """Return a figure with its label. ``body`` ends with the closing tag."""
+    width, height = size
     label = quoteattr(f"{title}: {description}")
-    head = f'<svg {" ".join(attributes)} role="img" aria-label={label}>'
-    return f"{head}\n<title>{escape(title)}</title>\n<style>{_ROOT_RULES}</style>{body}"
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}"'
+        f' width="{width}" height="{height}" style="max-width:100%;height:auto"'
+        f' fill="currentColor" {attributes} stroke-linejoin="round" role="img" aria-label={label}>'
+        f"\n<title>{escape(title)}</title>\n<style>{_ROOT_RULES}</style>{body}"
+    )
 
 
 def bare_axes(

@@ -8,14 +8,14 @@
     curve.svg          the learning curve
     checkpoints/       step_000020/: trainer/learner.safetensors, controller.json, a manifest of checksums
     policy/            the trained policy; ``--policy RUN/policy`` loads it
-    task.py            a task of the user's, as it was when the run last began
-    task_data.txt      what that task read
+    task.py            the user's own task, as it was when the run last began
+    task_data.txt      the data that this task read
     log.txt            warnings, Monarch's reports, the traceback of the error that ended the run
     .lock              held by the process that writes here
 
-A checkpoint is written under another name, sealed with its manifest and renamed, so a checkpoint that
-has its name is whole. It says how long metrics and episodes were. A run that continues from it cuts
-them back to that length, and so writes every row once.
+A checkpoint is written under another name, sealed with its manifest and renamed, so one that has its
+name is complete. It holds the lengths of the files of metrics and episodes. A run that continues from it
+cuts them back to these lengths, so every row is written once.
 """
 
 import contextlib
@@ -76,7 +76,7 @@ class RunFolder:
 
     @classmethod
     def reopen(cls, path: Path) -> tuple[Self, Config]:
-        """Return an earlier run's folder, with a checkpoint at least, and its configuration."""
+        """Return an earlier run's folder, which must have a checkpoint, and its configuration."""
         folder = cls(path)
         config = read_config(path)
         if not folder.checkpoints():
@@ -86,7 +86,7 @@ class RunFolder:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep others from writing here. Raises ConfigError at once if one does. Re-entrant."""
+        """Keep other processes from writing here. Raises ConfigError at once if one does. Re-entrant."""
         from filelock import FileLock, Timeout
 
         if self._lock is None:
@@ -102,7 +102,7 @@ class RunFolder:
         try:
             yield
         finally:
-            # An unfinished checkpoint takes room that a full disk lacks.
+            # The disk may be full.
             for unfinished in self._checkpoints.glob(".*"):
                 shutil.rmtree(unfinished, ignore_errors=True)
             self._lock.release()
@@ -115,7 +115,7 @@ class RunFolder:
             return "there is no checkpoint to continue from, so start again with another --out"
         config = read_config(self.path)
         words = ["zorplex-rl", "train", "--resume", str(self.path)]
-        # A folder does not decide what code runs, and where: these flags are given again.
+        # A folder must not decide what code runs, and where: the user gives these flags again.
         if config.is_own_task:
             words += ["--task", config.task]
         if config.task_data:
@@ -128,8 +128,8 @@ class RunFolder:
         return f"continue from the checkpoint of step {step} with: {shlex.join(words)}"
 
     def save_config(self, config: Config) -> None:
-        """Write the settings with which the run goes on. A user's task and its data are kept beside them
-        for people; nothing runs from here."""
+        """Write the settings with which the run goes on. The user's own task and its data are kept beside
+        them for people to read; nothing is run from here."""
         source = EnvironmentSource.of(config)
         texts = {
             "config.json": config.to_json(),
@@ -180,7 +180,7 @@ class RunFolder:
         return [row for row in self.metrics() if row["event"] == "eval"]
 
     def is_finished(self, steps: int) -> bool:
-        """Return whether a run of ``steps`` has ended here: the last evaluation is written last."""
+        """Return whether a run of ``steps`` has ended here. The last evaluation is the last row."""
         return any(row.get("final") and row["step"] >= steps for row in self.evaluations())
 
     def save_curve(self, svg: str) -> None:
@@ -213,7 +213,7 @@ class RunFolder:
         return sizes
 
     def rewind(self, checkpoint: Path, written: dict[str, int]) -> None:
-        """Make the folder as at ``checkpoint``: remove later rows and newer checkpoints."""
+        """Restore the folder as it was at ``checkpoint``: remove later rows and newer checkpoints."""
         with self._writing():
             for file in (self._metrics, self._episodes, self.journal):
                 if file.exists():
@@ -244,7 +244,7 @@ class RunFolder:
         return place
 
     def checkpoints(self) -> list[Path]:
-        """Return all checkpoints, oldest first. Each was whole when it was put in place."""
+        """Return all checkpoints, oldest first. Each was complete when it got its name."""
         return sorted(self._checkpoints.glob("step_*"), key=step_of)
 
     def newest_checkpoint(self) -> Path:
@@ -283,7 +283,7 @@ def read_config(path: Path) -> Config:
 
 def read_rows(file: Path) -> list[dict[str, Any]]:
     """Return the rows of a JSON-lines file; a last line that a crash has cut off is left out. Raises
-    ConfigError if another one is broken: what came of a run without it, nobody could say."""
+    ConfigError if another line is broken: a run must not go on as if that row had never been."""
     lines = file.read_bytes().splitlines() if file.is_file() else []
     rows = []
     for number, line in enumerate(lines, 1):
@@ -304,7 +304,7 @@ def step_of(checkpoint: Path) -> int:
 
 
 def seal(folder: Path) -> None:
-    """Write ``folder``'s manifest, the checksum of each file. Returns when all is on the disk."""
+    """Write ``folder``'s manifest, the checksum of each file. Returns when everything is on the disk."""
     checksums: dict[str, str] = {}
     for path in sorted(folder.rglob("*")):
         if path.is_file():

@@ -24,7 +24,7 @@ class Curve:
     event: str
     """The event of its rows in ``metrics.jsonl``."""
     key: str
-    """The number in these rows that it shows."""
+    """The entry of these rows that the line shows."""
     colour: str
     marker: str
     linewidth: int
@@ -44,8 +44,8 @@ SAMPLED = Curve("held-out sampled", "eval", "sampled_accuracy", style.VERMILION,
 
 
 def learning_curve(rows: list[dict[str, Any]]) -> str:
-    """Draw accuracy over steps: held-out greedy and sampled; in grey, of training episodes. The
-    ``seconds`` of the rows give the upper axis."""
+    """Draw accuracy over steps: held-out greedy and sampled, and in grey that of training episodes. The
+    upper axis shows the ``seconds`` of the rows."""
     curves: dict[Curve, list[Point]] = {}
     for curve in (TRAINING, GREEDY, SAMPLED):
         points = curve.points(rows)
@@ -53,30 +53,7 @@ def learning_curve(rows: list[dict[str, Any]]) -> str:
             curves[curve] = points
 
     def draw(figure: Figure) -> None:
-        axes = figure.subplots()
-        for curve, points in curves.items():
-            axes.plot(
-                [step for step, _ in points],
-                [value for _, value in points],
-                label=f"{curve.name} (last: {points[-1][1]:.0%})",
-                color=curve.colour,
-                marker=curve.marker,
-                linewidth=curve.linewidth,
-                markersize=4,
-                clip_on=False,
-            )
-        axes.set(
-            ylim=(-0.02, 1.02),
-            ylabel="accuracy",
-            xlabel="training step",
-        )
-        style.show_percent(axes.yaxis)
-        style.bare_axes(axes, grid="both", keep=("left", "bottom"))
-        if curves:
-            steps = {step for points in curves.values() for step, _ in points}
-            _set_steps(axes, sorted(steps))
-            _add_seconds(axes, sorted(steps), rows)
-            axes.legend(loc="best", frameon=False)
+        _draw_curves(figure.subplots(), curves, rows)
 
     described = [curve for curve in curves if curve is not TRAINING] or list(curves)
     sentences = [f"{curve.name} accuracy {_from_to(curves[curve])}" for curve in described]
@@ -86,6 +63,34 @@ def learning_curve(rows: list[dict[str, Any]]) -> str:
         title="Learning curve",
         description="; ".join(sentences) or "no step was trained yet",
     )
+
+
+def _draw_curves(
+    axes: Axes,
+    curves: dict[Curve, list[Point]],
+    rows: list[dict[str, Any]],
+) -> None:
+    all_steps = set[int]()
+    for curve, points in curves.items():
+        steps, values = zip(*points, strict=True)
+        all_steps.update(steps)
+        axes.plot(
+            steps,
+            values,
+            label=f"{curve.name} (last: {values[-1]:.0%})",
+            color=curve.colour,
+            marker=curve.marker,
+            linewidth=curve.linewidth,
+            markersize=4,
+            clip_on=False,
+        )
+    axes.set(ylim=(-0.02, 1.02), ylabel="accuracy", xlabel="training step")
+    style.show_percent(axes.yaxis)
+    style.bare_axes(axes, grid="both", keep=("left", "bottom"))
+    if curves:
+        _set_steps(axes, sorted(all_steps))
+        _add_seconds(axes, sorted(all_steps), rows)
+        axes.legend(loc="best", frameon=False)
 
 
 def _from_to(points: list[Point]) -> str:

@@ -2,7 +2,7 @@
 
     in each actor's process                     in the controller
     SpanRecorder.span("pull")  ──┐
-    SpanRecorder.span("train") ──┴─ drain() ──► Timeline.add ──► busy_share, shares, between
+    SpanRecorder.span("train") ──┴─ drain() ──► Timeline.add ──► busy_share, between
                                                              └─► save: a trace for ui.perfetto.dev
 
 Times are seconds of ``now``: the time of day when the process began, and from there on a clock that
@@ -13,8 +13,6 @@ only goes forward. Spans of different hosts can be compared as well as their clo
 >>> timeline.add([Span("trainer", "idle", 10.0, 18.0), Span("trainer", "train", 18.0, 20.0, {"step": 1})])
 >>> timeline.busy_share("generator 0")  # 7 of 10 seconds: the second in which both spans run counts once
 0.7
->>> timeline.shares()["trainer"]
-{'train': 0.2, 'idle': 0.8}
 >>> timeline.between(16.0, 19.0).spans[-1]
 Span(actor='trainer', kind='train', start=18.0, end=19.0, args={'step': 1})
 """
@@ -182,22 +180,6 @@ class Timeline:
                 busy.append(span)
         return _covered(busy) / (end - start)
 
-    def shares(self, window: Window | None = None) -> dict[str, dict[str, float]]:
-        """Return each actor's shares of the window by kind, and under ``idle`` the rest.
-        Overlapping kinds count in full, so an actor's shares may sum to more than 1."""
-        start, end = window or (self.start, self.end)
-        seconds = end - start if end > start else math.inf
-        spans_of: dict[tuple[str, str], list[Span]] = {}
-        for span in self.between(start, end).spans:
-            if span.kind != "idle":
-                spans_of.setdefault((span.actor, span.kind), []).append(span)
-        shares: dict[str, dict[str, float]] = {actor: {} for actor in self.actors}
-        for (actor, kind), spans in spans_of.items():
-            shares[actor][kind] = _covered(spans) / seconds
-        for actor, by_kind in shares.items():
-            by_kind["idle"] = 1.0 - self.busy_share(actor, (start, end))
-        return shares
-
     def to_chrome_trace(self) -> dict[str, Any]:
         """Return the timeline in Chrome's trace format, for ui.perfetto.dev, chrome://tracing.
 
@@ -266,10 +248,9 @@ def _covered(spans: Iterable[Span]) -> float:
     """Return the seconds in which at least one of ``spans`` runs."""
     covered = 0.0
     reached = -math.inf
-    for start, end in sorted((span.start, span.end) for span in spans):
-        begin = max(start, reached)
-        covered += max(0.0, end - begin)
-        reached = max(reached, end)
+    for span in sorted(spans, key=lambda span: span.start):
+        covered += max(0.0, span.end - max(span.start, reached))
+        reached = max(reached, span.end)
     return covered
 
 
@@ -277,8 +258,8 @@ def _lanes(spans: list[Span]) -> list[int]:
     """Return for each span the first lane of its actor that is free when it starts."""
     lanes = [0] * len(spans)
     ends_of: dict[str, list[float]] = {}
-    by_start = sorted(enumerate(spans), key=lambda entry: entry[1].start)
-    for index, span in by_start:
+    for index in sorted(range(len(spans)), key=lambda index: spans[index].start):
+        span = spans[index]
         ends = ends_of.setdefault(span.actor, [])
         lane = 0
         while lane < len(ends) and ends[lane] > span.start:

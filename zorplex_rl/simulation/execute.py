@@ -1,17 +1,17 @@
 """Execute the schedule of a run in one process: the real rollout engines and the real learner,
 without actors and without Monarch.
 
-    Schedule    what each generator is told, after how many of its steps
-                which groups each training step takes, in order
+    Schedule    the events of each generator, each after a number of its steps
+                the groups of each training step, in order
 
-    for every version:   evaluate, if that is due
+    for every version:   an evaluation, if one is due
                          generators   go on, up to the event that needs newer weights
                          learner      takes a step on the groups of the schedule
 
 The schedule is the journal's, or that of a simulated run (``what_if.py``).
 
-Which rows decode together, with which weights, and the order in which a step adds up gradients are as
-in the run. So the results are the run's, bit for bit, on the same machine. With another loss,
+The same rows decode together as in the run, with the same weights, and a step adds up gradients in the
+same order. So on the same machine the results are those of the run, bit for bit. With another loss,
 learning rate or seed, episodes have other lengths. Then an event comes after as many steps as in the
 run, or as soon as the engine is idle, and the groups that the next step needs are sampled to their
 end before the weights change.
@@ -43,19 +43,19 @@ from zorplex_rl.weights.layout import named_weights
 
 @dataclass(slots=True)
 class Segment:
-    """A stretch of a run between two starts of its processes."""
+    """The part of a run between two starts of its processes."""
 
     decay_steps: int
-    """How many steps the run was to have: the learning rate falls until then."""
+    """Steps that the run was to have: the learning rate falls until then."""
     histories: dict[str, list[EngineEvent]]
-    """What each generator was told, in order."""
+    """The events of each generator, in order."""
     batches: dict[int, list[tuple[int, str]]]
     """The (group, generator) of each step, in order."""
 
 
 @dataclass(slots=True)
 class Schedule:
-    """All of a run but its numbers."""
+    """The order of everything that happens in a run."""
 
     segments: list[Segment]
     evaluations: list[int]
@@ -89,7 +89,7 @@ class Trained:
 
 
 class Generator:
-    """One generator of the run: an engine with its own weights, which replays ``events``.
+    """One generator of the run: an engine with a copy of the weights, which replays ``events``.
 
     Slow tools answer at once here, so rows are decoded beside other rows than in the run."""
 
@@ -105,7 +105,7 @@ class Generator:
         self._environment = environment
         self._events = events
         self._next = 0
-        # Steps that were taken before the event that they belong to.
+        # Steps that ``take`` took before the event after which they were due.
         self._ahead = 0
         sampling = Sampling.of(config)
         self._engine = RolloutEngine(policy, self._execute, sampling, environment)
@@ -145,7 +145,8 @@ class Generator:
             self._tickets[number] = list(islice(tickets, config.group_size))
 
     def _step(self, steps: int | None) -> None:
-        """Take ``steps`` steps after the event before, or as many as there are until it is idle."""
+        """Take ``steps`` steps after the last event, or fewer if the engine is idle before; None is until
+        it is idle."""
         left = math.inf if steps is None else steps - self._ahead
         self._ahead = 0
         while not self._engine.idle and left > 0:
@@ -163,15 +164,15 @@ class Generator:
 
 @dataclass(slots=True)
 class Execution:
-    """Executes ``schedule`` with the settings ``config``, from a copy of ``policy`` on. Iterate over it:
-    it yields ``Evaluated`` and ``Trained``."""
+    """Execute ``schedule`` with the settings ``config``, beginning with a copy of ``policy``. Iterate over
+    it: it yields ``Evaluated`` and ``Trained``."""
 
     config: Config
     source: EnvironmentSource
     schedule: Schedule
     policy: Policy
     learner: Learner = field(init=False)
-    """It holds the newest weights."""
+    """Holds the newest weights."""
     _environment: Environment = field(init=False)
 
     def __post_init__(self) -> None:

@@ -29,7 +29,7 @@ from zorplex_rl.policy.load import Policy, load_policy_of
 from zorplex_rl.policy.lora import merged_weights
 from zorplex_rl.policy.requests import EngineEvent
 from zorplex_rl.run.folder import MetricsRow, RunFolder, read_config, step_of
-from zorplex_rl.run.journal import Sitting, Written, WrittenBatch, machine, read_journal
+from zorplex_rl.run.journal import RecordedBatch, RecordedEpisode, Session, machine, read_journal
 from zorplex_rl.run.timeline import Timeline
 from zorplex_rl.simulation.execute import Evaluated, Execution, Schedule, Segment, Trained
 from zorplex_rl.simulation.recorded import setting_of
@@ -37,9 +37,6 @@ from zorplex_rl.simulation.simulate import SimulatedRun, simulate_async
 from zorplex_rl.task.episode import Episode
 from zorplex_rl.task.own_task import EnvironmentSource
 from zorplex_rl.weights.layout import named_weights
-
-Progress = Callable[[int], None]
-"""Called with the number of each step that is done."""
 
 
 @dataclass(slots=True)
@@ -49,8 +46,10 @@ class RecordedRun:
     folder: RunFolder
     config: Config
     source: EnvironmentSource
-    sittings: list[Sitting]
+    sessions: list[Session]
+    """What the journal has of it."""
     rows: list[MetricsRow]
+    """All rows of ``metrics.jsonl``."""
     policy: Policy
     """The policy that the run began with."""
 
@@ -59,24 +58,24 @@ class RecordedRun:
         return [row for row in self.rows if row["event"] == event]
 
     @property
-    def batches(self) -> dict[int, WrittenBatch]:
+    def batches(self) -> dict[int, RecordedBatch]:
         """The batch that each step was trained on."""
-        batches: dict[int, WrittenBatch] = {}
-        for sitting in self.sittings:
-            batches |= sitting.batches
+        batches: dict[int, RecordedBatch] = {}
+        for session in self.sessions:
+            batches |= session.batches
         return batches
 
     def schedule(self) -> Schedule:
         """Return the schedule that the run had."""
         segments = []
-        for sitting in self.sittings:
+        for session in self.sessions:
             batches = {}
-            for step, batch in sitting.batches.items():
+            for step, batch in session.batches.items():
                 batches[step] = list(zip(batch.groups, batch.generators, strict=True))
-            segments.append(Segment(sitting.steps, sitting.histories, batches))
-        evaluated = {row["step"] for row in self.events("eval")}
+            segments.append(Segment(session.steps, session.histories, batches))
         last = len(self.batches)
-        return Schedule(segments, sorted(step for step in evaluated if step <= last))
+        evaluated = {row["step"] for row in self.events("eval") if row["step"] <= last}
+        return Schedule(segments, sorted(evaluated))
 
 
 def read_recording(
@@ -94,14 +93,14 @@ def read_recording(
         config = config.changed(task=task, task_data=task_data)
     folder = RunFolder(path)
     with folder.locked():
-        sittings = read_journal(folder.journal)
+        sessions = read_journal(folder.journal)
     source = EnvironmentSource.of(config)
     policy = load_policy_of(config, device)
     return RecordedRun(
         folder,
         config,
         source,
-        sittings,
+        sessions,
         folder.metrics(),
         policy,
     )
@@ -112,7 +111,7 @@ class Replayed:
     """What an unchanged replay has compared with the run."""
 
     compared: Counter[str] = field(default_factory=Counter)
-    """How many things of each kind were compared."""
+    """How many results of each kind were compared."""
     same: Counter[str] = field(default_factory=Counter)
     """How many of them were the same."""
     first_difference: str | None = None
@@ -121,11 +120,11 @@ class Replayed:
 
     @property
     def is_equal(self) -> bool:
-        """Whether everything is as it was, bit for bit."""
+        """Whether all results are those of the run, bit for bit."""
         return self.first_difference is None
 
     def note(self, kind: str, difference: str | None) -> None:
-        """Count one more thing of ``kind``, and its ``difference`` if there is one."""
+        """Count one more result of ``kind``; ``difference`` is None if it is the same."""
         self.compared[kind] += 1
         if difference is None:
             self.same[kind] += 1
@@ -144,13 +143,13 @@ class Replayed:
     def compare_step(
         self,
         trained: Trained,
-        batch: WrittenBatch,
+        batch: RecordedBatch,
         row: MetricsRow,
     ) -> None:
         """Compare a step's episodes with the journal, and its diagnostics with its row."""
         step = trained.step
-        for episode, written in zip(trained.episodes, batch.episodes, strict=True):
-            difference = difference_of(episode, written)
+        for episode, recorded in zip(trained.episodes, batch.episodes, strict=True):
+            difference = difference_of(episode, recorded)
             if difference:
                 difference = f"step {step}, group {episode.group}: {difference}"
             self.note("episodes", difference)
@@ -173,7 +172,7 @@ def replay(
     recording: RecordedRun,
     on_step: Callable[[int, Policy], None] | None = None,
 ) -> Replayed:
-    """Execute the run again, unchanged, and compare it with everything that it wrote. ``on_step``
+    """Execute the run again, unchanged, and compare the results with the files that it wrote. ``on_step``
     gets the number of each step and the policy after it."""
     result = Replayed()
     execution = Execution(
@@ -203,23 +202,23 @@ def replay(
         file = recording.folder.policy / "model.safetensors"
         result.compare_weights("trained policy", learner, file)
     if not result.is_equal:
-        result.why = f"it was made with {recording.sittings[0].machine}; this is {machine()}"
+        result.why = f"it was made with {recording.sessions[0].machine}; this is {machine()}"
     return result
 
 
-def difference_of(episode: Episode, written: Written) -> str | None:
-    """Return the first difference between an episode and one that was written, or None."""
+def difference_of(episode: Episode, recorded: RecordedEpisode) -> str | None:
+    """Return the first difference between an episode and the recorded one, or None."""
     tokens = zip(episode.token_ids, episode.logprobs, strict=True)
-    written_tokens = zip(written.token_ids, written.logprobs, strict=True)
-    for index, (one, other) in enumerate(zip(tokens, written_tokens, strict=False)):
+    recorded_tokens = zip(recorded.token_ids, recorded.logprobs, strict=True)
+    for index, (one, other) in enumerate(zip(tokens, recorded_tokens, strict=False)):
         if one != other:
             return f"token {index} or its log-probability"
     turns = [(turn.start, turn.end, turn.version) for turn in episode.turns]
-    if len(episode.token_ids) != len(written.token_ids) or turns != written.turns:
+    if len(episode.token_ids) != len(recorded.token_ids) or turns != recorded.turns:
         return "its turns"
-    if episode.first_version != written.first_version:
+    if episode.first_version != recorded.first_version:
         return "its first version"
-    if episode.scored.reward != written.reward:
+    if episode.scored.reward != recorded.reward:
         return "its reward"
     return None
 
@@ -303,12 +302,12 @@ def what_if(
     config: Config,
     without_fault: bool = False,
     seeds: int = 3,
-    on_step: Progress | None = None,
+    on_step: Callable[[int], None] | None = None,
     evaluate_every: int = 0,
 ) -> PairedRuns:
-    """Compare the run with what it would have been with the settings ``config``, or without the
-    processes that died; the first seed is the run's. Both are evaluated where the run was, at the
-    end, and after every ``evaluate_every`` steps."""
+    """Compare the run with what it would have been with the settings ``config``, or if no process had
+    died. The first seed is the run's. Both are evaluated where the run was, at the end, and after
+    every ``evaluate_every`` steps."""
     earlier = recording.config
     config.check()
     if not 1 <= seeds <= 1000:
@@ -376,7 +375,7 @@ def _trace(
     recording: RecordedRun,
     config: Config,
     schedule: Schedule,
-    on_step: Progress | None,
+    on_step: Callable[[int], None] | None,
 ) -> Trace:
     """Execute ``schedule`` with the settings ``config``."""
     source = replace(recording.source, seed=config.seed)
@@ -396,7 +395,7 @@ def _trace(
 
 def simulated(run: SimulatedRun, config: Config, evaluations: list[int]) -> Schedule:
     """Return the schedule of a simulated run of ``config``. A generator samples each of its shares
-    to the end before it is told anything else."""
+    to the end before the next event."""
     histories: dict[str, list[EngineEvent]] = {}
     groups_of: dict[int, list[int]] = {}
     sampled_by: dict[int, str] = {}

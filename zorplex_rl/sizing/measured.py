@@ -2,9 +2,9 @@
 
     measure([("trainer", work), …], folder) ──► a process for each: the real parts, without Monarch ──► Measured
 
-Memory is the process's resident set at its highest, minus that before the policy was loaded, when
-libraries had run another; seconds are those on its processors. Linux only. With a GPU memory is what
-torch has allocated there, and seconds are wall time.
+Memory is the highest resident set of the process, minus that before the policy was loaded. By then the
+libraries have run another policy. Seconds are those on the process's processors. Linux only. With a GPU
+memory is what torch has allocated there, and seconds are wall time.
 """
 
 from __future__ import annotations
@@ -30,7 +30,16 @@ if TYPE_CHECKING:
     from zorplex_rl.policy.load import Policy
     from zorplex_rl.task.episode import Task
 
-WARM_UP = Workload(prompt=1, response=16, prompts=2, group_size=2, slots=4, tasks=2)
+WARM_UP = Workload(
+    prompt=1,
+    response=16,
+    prompts=2,
+    group_size=2,
+    slots=4,
+    tasks=2,
+)
+Run = tuple[Workload, float, int]
+"""The workload as it was, seconds, and steps of decoding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,21 +56,21 @@ class Measured:
 
 
 def measure(
-    cases: Sequence[tuple[str, Workload]], folder: str | Path, device: str = "cpu"
+    cases: Sequence[tuple[str, Workload]],
+    folder: str | Path,
+    device: str = "cpu",
 ) -> list[Measured]:
     """Return what the policy in ``folder`` takes in each of ``cases``: a "trainer" that takes steps on
-    ``prompts`` groups, or a "generator" that samples ``tasks`` groups. Trained answers have full
-    length, sampled ones may end before."""
+    ``prompts`` groups, or a "generator" that samples ``tasks`` groups. Answers have full length in
+    training; sampled ones may end earlier."""
     arguments = [(role, asdict(work), str(folder), device) for role, work in cases]
-    done = subprocess.run(
+    output = subprocess.check_output(
         [sys.executable, "-P", "-m", __name__, json.dumps(arguments)],
-        stdout=subprocess.PIPE,
         # One thread, as for an actor: processor time is then the time on a quiet machine.
         env=os.environ | {"OMP_NUM_THREADS": "1"},
-        check=True,
     )
     results = []
-    for work, peak, seconds, decode_steps in json.loads(done.stdout):
+    for work, peak, seconds, decode_steps in json.loads(output):
         results.append(Measured(Workload(**work), peak, seconds, decode_steps))
     return results
 
@@ -79,15 +88,13 @@ def _prompts(
     tokenizer = policy.tokenizer
     tasks = Zorplex(0).tasks(("compositional:easy",), count, "train")
     longest = max(len(encode_prompt(tokenizer, task)) for task in tasks)
+    # Tokens of a word that is repeated to make a prompt longer.
     word = len(encode_text(tokenizer, " 7" * 100)) / 100
     padding = " 7" * max(0, round((work.prompt - longest) / word))
     padded = [replace(task, system=task.system + padding) for task in tasks]
     prompts = [encode_prompt(tokenizer, task) for task in padded]
-    work = replace(
-        work,
-        prompt=max(map(len, prompts)),
-        shared_prompt=shared_length(prompts),
-    )
+    longest = max(map(len, prompts))
+    work = replace(work, prompt=longest, shared_prompt=shared_length(prompts))
     return work, list(zip(padded, prompts, strict=True))
 
 
@@ -95,7 +102,7 @@ def _train(
     policy: Policy,
     work: Workload,
     clock: Callable[[], float],
-) -> tuple[Workload, float, int]:
+) -> Run:
     from zorplex_rl.learning.learner import Learner
     from zorplex_rl.task.episode import Episode
     from zorplex_rl.weights.ring import WeightRing
@@ -136,7 +143,7 @@ def _sample(
     policy: Policy,
     work: Workload,
     clock: Callable[[], float],
-) -> tuple[Workload, float, int]:
+) -> Run:
     from zorplex_rl.policy.requests import Sampling, group_requests
     from zorplex_rl.policy.rollout import RolloutEngine
     from zorplex_rl.task.specs import run_tool
@@ -154,17 +161,18 @@ def _sample(
     return work, clock() - began, steps
 
 
-def _measure_here(
-    case: tuple[str, dict[str, Any], str, str],
-) -> tuple[dict[str, Any], int, float, int]:
-    """Measure ``case`` in this process, once the embedded policy has done the same."""
+def _measure_here(case: tuple[str, dict[str, Any], str, str]) -> tuple[Any, ...]:
+    """Return the fields of what ``case`` takes in this process, after the embedded policy has done the
+    same."""
     import torch
 
     from zorplex_rl.policy.load import load_policy
 
     role, settings, folder, device = case
     work = Workload(**settings)
-    run = _train if role == "trainer" else _sample
+    run = _sample
+    if role == "trainer":
+        run = _train
 
     def clock() -> float:
         if device == "cpu":
@@ -177,16 +185,20 @@ def _measure_here(
     ctypes.CDLL(None).malloc_trim(0)
     before = _memory("VmRSS")
     policy = load_policy(folder, device, work.dtype)
-    # From here on: while a policy is loaded the kernel maps its files, which it can drop.
+    # Count the peak from here on: the files that the kernel maps while it loads a policy can be dropped.
     Path("/proc/self/clear_refs").write_text("5")
     work, seconds, steps = run(policy, work, clock)
-    peak = _memory("VmHWM") - before if device == "cpu" else torch.cuda.max_memory_allocated()
+    peak = _memory("VmHWM") - before
+    if device != "cpu":
+        peak = torch.cuda.max_memory_allocated()
     return asdict(work), peak, seconds, steps
 
 
 def _memory(name: str) -> int:
     """Return an entry of this process's status in bytes."""
-    return 1024 * int(Path("/proc/self/status").read_text().partition(f"{name}:")[2].split()[0])
+    status = Path("/proc/self/status").read_text()
+    _, _, kilobytes = status.partition(f"{name}:")
+    return 1024 * int(kilobytes.split()[0])
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ MLP, output layer and cache, but no norms and residuals. Activations are counted
 et al. 2022 (arXiv:2205.05198, section 4), for this architecture.
 
 The ``reserve`` is what a process takes beyond these parts in main memory: libraries, the tokenizer,
-freed blocks in which the next ones do not fit, and in 16 bits the products that oneDNN compiles. It is
+freed blocks in which the next ones do not fit, and in 16 bits the kernels that oneDNN compiles. It is
 not derived but measured: ``python benchmarks/sizing.py`` compares real processes, and
 ``benchmarks/LOG.md`` has its table. On a GPU nothing of it is counted.
 """
@@ -37,6 +37,7 @@ not derived but measured: ``python benchmarks/sizing.py`` compares real processe
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 from typing import Self
 
@@ -64,22 +65,20 @@ OFF_GPU = ("weight ring", "staging", RESERVE)
 
 # What the reserve is made of.
 LIBRARY_BYTES = {"trainer": 7_000_000, "generator": 2_000_000}
-TOKENIZER_BYTES = 500
+TOKEN_BYTES = 500
 """Of the tokenizer, for each token of the vocabulary."""
 HOLES = 0.15
 """Share of the activations that find no freed place: gradients lay there in the step before."""
 LATER_HOLES = 0.7
 """The same in a later micro-batch of a step: the gradients of the first one still lie there."""
-PRODUCT_BYTES = 450_000
-"""A product that oneDNN has compiled. It compiles one for each new shape, and keeps the last 1,024."""
-PRODUCTS = {"trainer": 75, "generator": 40}
-"""How many it compiles in two steps, or for some answers without tool calls."""
-BLOCK_PRODUCTS = 5
-"""And for each block of queries that is trained on."""
+BLOCK_BYTES = 3_000_000
+"""Kernels that oneDNN compiles in 16 bits for each block of queries that is trained on."""
+SAMPLING_BYTES = 9_000_000
+"""Kernels that it compiles for the first answers."""
 COMPILED_BYTES = 1024 * 650_000
-"""What the products of a long run take at most."""
+"""What compiled kernels take at most: one for each new shape, of which oneDNN keeps the last 1,024."""
 LARGE = 100_000
-"""Weights of a matrix whose products oneDNN computes in float32, too, as in ``policy/model.py``."""
+"""Weights of a matrix from which on a generator uses oneDNN in float32, too, as in ``policy/model.py``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,21 +90,21 @@ class BatchShape:
     seen: int
     """Keys that the blocks attend to, summed over the blocks."""
     copied: int
-    """Those of them that are copied, because they are not in place."""
+    """Those of them that are copied, because they do not lie side by side."""
     responses: int
     response: int
     """Tokens of each response."""
 
     @classmethod
     def of(cls, parts: Sequence[tuple[int, int]], response: int) -> Self:
-        """Return the shape of a tree of ``parts``, each with the depth of its first token and the number of
-        its tokens. A block attends to the ancestors of its first token, and to itself."""
+        """Return the shape of a tree of ``parts``: the depth of the first token, and the number of tokens.
+        A block attends to the ancestors of its first token, and to itself."""
         tokens = 0
         seen = 0
         copied = 0
         for depth, length in parts:
             # The blocks whose first query is in this part.
-            first = -(-tokens // BLOCK) * BLOCK
+            first = ceil(tokens / BLOCK) * BLOCK
             starts = range(first, tokens + length, BLOCK)
             ancestors = sum(starts) - len(starts) * (tokens - depth)
             seen += ancestors
@@ -117,7 +116,7 @@ class BatchShape:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What a run feeds its models. Lengths are in tokens, those of the longest."""
+    """What a run feeds its models. Lengths are in tokens: those of the longest text."""
 
     prompt: int = 100
     response: int = Config.max_tokens
@@ -127,9 +126,9 @@ class Workload:
     token_budget: int = Config.learner.token_budget
     slots: int = Config.slots
     tasks: int = Config.prompts_per_step
-    """Prompts that a generator has before it."""
+    """Prompts that a generator has to answer."""
     evaluated: int = Config.eval_tasks
-    """Prompts of an evaluation, which has a cache of its own; 0 is none."""
+    """Prompts of an evaluation, which has another cache; 0 is no evaluation."""
     dtype: str = "float32"
     transfer: str = "float32"
     """Number type of the weights that travel."""
@@ -157,8 +156,8 @@ class Workload:
         )
 
     def micro_batches(self) -> list[BatchShape]:
-        """Return the micro-batches of a step if all responses are longest, and share only their prompts.
-        They are filled as in ``policy/decoder.py``."""
+        """Return the micro-batches of a step whose responses all have the greatest length and share only
+        their prompts. They are filled as in ``policy/decoder.py``."""
         whole = self.prompt + self.response - 1
         trees: list[list[tuple[int, int]]] = []
         size = self.token_budget
@@ -181,7 +180,7 @@ class Memory:
     untouched: int = 0
     """Bytes of slots without a row: a GPU gives them at once, main memory when they are written."""
     later: int = 0
-    """Bytes that a long run adds at most: products that oneDNN has compiled."""
+    """Bytes that a long run adds at most: kernels that oneDNN compiles for new shapes."""
 
     @property
     def highest(self) -> str:
@@ -203,8 +202,8 @@ class Memory:
         """Bytes of a GPU at the highest, if the model is on one."""
         highest = 0
         for parts in self.phases.values():
-            on_gpu = sum(size for part, size in parts.items() if part not in OFF_GPU)
-            highest = max(highest, on_gpu)
+            off_gpu = sum(parts.get(part, 0) for part in OFF_GPU)
+            highest = max(highest, sum(parts.values()) - off_gpu)
         return highest + self.untouched
 
 
@@ -230,33 +229,46 @@ def trainer_memory(
         processes = tensor * (ranks if stage >= ZERO[part] else 1)
         static[part] = size * n // processes
     static["weight ring"] = RING_SLOTS * BYTES[work.transfer] * n
-    batches = work.micro_batches()
-    blocks = sum(-(-batch.tokens // BLOCK) for batch in batches[:2])
-    products = PRODUCTS["trainer"] + BLOCK_PRODUCTS * blocks if is_low else 0
-    reserve = _reserve("trainer", shape, products)
-    first, *later = batches
-    activations = activation_bytes(shape, first, work.dtype, tensor)
-    largest = {
-        "activations": activations,
-        RESERVE: reserve + int(HOLES * activations),
-    }
-    logits = logit_bytes(shape, first, tensor)
+    first, *later = work.micro_batches()
+    static[RESERVE] = LIBRARY_BYTES["trainer"] + TOKEN_BYTES * shape.vocabulary
+    if is_low:
+        for batch in (first, *later[:1]):
+            static[RESERVE] += BLOCK_BYTES * ceil(batch.tokens / BLOCK)
+    parts = _micro_batch(shape, first, work.dtype, tensor, static, HOLES)
     phases = {
         # No gradient is there before the backward pass, which begins by freeing the logits.
-        "forward": static | largest | {"logits": logits, "gradients": 0},
-        "backward": static | largest,
+        "forward": parts | {"gradients": 0},
+        "backward": parts | {"logits": 0},
     }
     if later:
-        activations = activation_bytes(shape, later[0], work.dtype, tensor)
-        phases["later forward"] = static | {
-            "activations": activations,
-            "logits": logit_bytes(shape, later[0], tensor),
-            RESERVE: reserve + int(LATER_HOLES * activations),
-        }
-    return Memory(phases, later=COMPILED_BYTES * is_low)
+        parts = _micro_batch(shape, later[0], work.dtype, tensor, static, LATER_HOLES)
+        phases["later forward"] = parts
+    return Memory(phases, later=COMPILED_BYTES if is_low else 0)
 
 
-def activation_bytes(shape: ModelShape, batch: BatchShape, dtype: str, tensor: int = 1) -> int:
+def _micro_batch(
+    shape: ModelShape,
+    batch: BatchShape,
+    dtype: str,
+    tensor: int,
+    static: dict[str, int],
+    holes: float,
+) -> dict[str, int]:
+    """Return ``static`` with what ``batch`` adds to it."""
+    activations = activation_bytes(shape, batch, dtype, tensor)
+    return static | {
+        "activations": activations,
+        "logits": logit_bytes(shape, batch, tensor),
+        RESERVE: static[RESERVE] + int(holes * activations),
+    }
+
+
+def activation_bytes(
+    shape: ModelShape,
+    batch: BatchShape,
+    dtype: str,
+    tensor: int = 1,
+) -> int:
     """Return what autograd keeps of ``batch`` for its backward pass, without the logits.
 
     one token   L · (16·h + e·(2h + 4i + 3a + 2k))    two norms in float32, inputs and results of all products
@@ -287,14 +299,13 @@ def logit_bytes(shape: ModelShape, batch: BatchShape, tensor: int = 1) -> int:
 def generator_memory(shape: ModelShape, work: Workload, tensor: int = 1) -> Memory:
     """Return what a generator of ``shape`` needs for ``work``."""
     n = shape.parameters
-    compiles = (
-        BYTES[work.dtype] < 4 or shape.hidden * max(shape.intermediate, shape.vocabulary) >= LARGE
-    )
-    static = {
-        "weights": BYTES[work.dtype] * n // tensor,
-        "staging": BYTES[work.transfer] * n if work.staged else 0,
-        RESERVE: _reserve("generator", shape, PRODUCTS["generator"] if compiles else 0),
-    }
+    is_low = BYTES[work.dtype] < 4
+    largest = shape.hidden * max(shape.intermediate, shape.vocabulary)
+    static = {"weights": BYTES[work.dtype] * n // tensor}
+    static["staging"] = BYTES[work.transfer] * n if work.staged else 0
+    static[RESERVE] = LIBRARY_BYTES["generator"] + TOKEN_BYTES * shape.vocabulary
+    if is_low:
+        static[RESERVE] += SAMPLING_BYTES
     stream = _sampling(shape, work, work.tasks, work.group_size, tensor)
     cache = stream["key-value cache"]
     phases = {"sample": static | stream}
@@ -303,7 +314,7 @@ def generator_memory(shape: ModelShape, work: Workload, tensor: int = 1) -> Memo
         phases["evaluate"] = static | evaluation | {"cache of the stream": cache}
     rows = work.tasks * work.group_size
     untouched = cache * max(0, work.slots - rows) // rows
-    return Memory(phases, untouched, COMPILED_BYTES * compiles)
+    return Memory(phases, untouched, COMPILED_BYTES if is_low or largest >= LARGE else 0)
 
 
 def _sampling(
@@ -317,43 +328,45 @@ def _sampling(
     e = BYTES[work.dtype]
     vocabulary = shape.vocabulary // tensor
     rows = min(work.slots, tasks * samples)
-    length = -(-(work.prompt + work.response) // CACHE_STEP) * CACHE_STEP
+    length = ceil((work.prompt + work.response) / CACHE_STEP) * CACHE_STEP
     # The prompts of the rows that enter, and those of as many waiting requests as there are slots.
-    prompts = min(tasks, -(-2 * work.slots // samples))
+    prompts = min(tasks, ceil(2 * work.slots / samples))
     shared = min(work.shared_prompt, work.prompt - 1)
-    own = work.prompt - shared
-    at_once = min(prompts, max(1, (TOGETHER - shared) // own))
-    tree = BatchShape.of([(0, work.prompt)] + [(shared, own)] * (at_once - 1), 0)
-    # Keys and values of the tree, with the queries beside the keys, then one prompt's copy of its own.
-    kept = cache_bytes(shape, 1, tree.tokens + work.prompt, work.dtype, tensor)
-    kept += shape.layers * e * tree.tokens * shape.attention // tensor
-    layer = e * tree.tokens * (3 * shape.intermediate + shape.attention) // tensor
-    layer += e * tree.tokens * 2 * shape.hidden
-    masks = mask_bytes(shape, tree, work.dtype)
+    rest = work.prompt - shared
+    at_once = min(prompts, max(1, (TOGETHER - shared) // rest))
+    tree = BatchShape.of([(0, work.prompt)] + [(shared, rest)] * (at_once - 1), 0)
+    # Keys and values of the tree, with the queries beside the keys, and the copy of one prompt.
+    prefill = cache_bytes(shape, 1, tree.tokens + work.prompt, work.dtype, tensor)
+    prefill += shape.layers * e * tree.tokens * shape.attention // tensor
+    # One layer at a time.
+    prefill += e * tree.tokens * (3 * shape.intermediate + shape.attention) // tensor
+    prefill += e * tree.tokens * 2 * shape.hidden
+    prefill += mask_bytes(shape, tree, work.dtype)
+    prefill += e * prompts * vocabulary
     cache = cache_bytes(shape, rows, length, work.dtype, tensor)
     return {
         "key-value cache": cache + e * work.slots * length,
         "prompts": cache_bytes(shape, prompts, work.prompt, work.dtype, tensor),
-        "prefill": kept + layer + masks + e * prompts * vocabulary,
+        "prefill": prefill,
         "logits": e * work.slots * vocabulary,
         "choice of tokens": 16 * rows * vocabulary,
     }
 
 
-def cache_bytes(shape: ModelShape, rows: int, length: int, dtype: str, tensor: int = 1) -> int:
+def cache_bytes(
+    shape: ModelShape,
+    rows: int,
+    length: int,
+    dtype: str,
+    tensor: int = 1,
+) -> int:
     """Return the keys and values of ``rows`` rows of ``length`` tokens."""
     heads = min(tensor, shape.kv_heads)
     return BYTES[dtype] * shape.layers * 2 * shape.keys * rows * length // heads
 
 
-def _reserve(role: str, shape: ModelShape, products: int) -> int:
-    """Return the reserve of a process of ``role``, without holes."""
-    tokenizer = TOKENIZER_BYTES * shape.vocabulary
-    return LIBRARY_BYTES[role] + tokenizer + PRODUCT_BYTES * products
-
-
 def shared_length(texts: Sequence[Sequence[int]]) -> int:
-    """Return with how many equal tokens all ``texts`` begin."""
+    """Return the number of tokens with which all ``texts`` begin alike."""
     length = 0
     for tokens in zip(*texts, strict=False):
         if len(set(tokens)) > 1:

@@ -74,10 +74,13 @@ def shape_of(folder: Path) -> ModelShape:
     """Return the shape of the model in ``folder``."""
     config = read_config(folder)
     kind = config["model_type"]
-    is_known = kind in FAMILY  # ``memory.py`` knows their activations and cache.
-    config = (
-        filled(config) if is_known else config.get("text_config") or config
-    )  # Of a model that also sees.
+    unknown = ""
+    if kind in FAMILY:
+        config = filled(config)
+    else:
+        unknown = f"activations and cache are those of a Llama of its sizes, not of a {kind}"
+        # The sizes of a model that also reads images are those of its text model.
+        config = config.get("text_config") or config
     shapes = weight_shapes(folder)
     hidden = _size(config, "hidden_size", "n_embd")
     heads = _size(config, "num_attention_heads", "n_head", otherwise=1)
@@ -91,14 +94,12 @@ def shape_of(folder: Path) -> ModelShape:
         tied=not any(name.endswith(("lm_head.weight", "embed_out.weight")) for name in shapes),
         head_size=_size(config, "head_dim"),
         counted=sum(map(prod, shapes.values())),
-        unknown=""
-        if is_known
-        else f"activations and cache are those of a Llama of its sizes, not of a {kind}",
+        unknown=unknown,
         reads=_size(config, "max_position_embeddings", "n_positions"),
     )
 
 
 def _size(config: dict[str, Any], *names: str, otherwise: int = 0) -> int:
     """Return the first of ``names`` that ``config`` has: the largest size, where layers differ."""
-    found = next((config[name] for name in names if config.get(name)), otherwise)
-    return max(found) if isinstance(found, list) else found
+    size = next((config[name] for name in names if config.get(name)), otherwise)
+    return max(size) if isinstance(size, list) else size

@@ -71,7 +71,7 @@ class Controller:
         """Publish and evaluate the first weights, if due, and start the clock; from ``checkpoint``."""
         if checkpoint:
             await self.progress.restore(checkpoint)
-        self.log.folder.append_journal(journal.sitting_row(self.progress.step, self.config.steps))
+        self.log.folder.append_journal(journal.session_row(self.progress.step, self.config.steps))
         self.log.write("started", self.progress.step, processes=self.roles.processes)
         await self.groups.publish()
         await self.evaluate_if_due()

@@ -86,7 +86,7 @@ class Groups:
             await self._roles.replay_buffer.abandon.route(numbers)
             return []
         if history[-1]:
-            self._log.folder.append_journal(journal.history_row(*history))
+            self._log.folder.append_journal(journal.engine_events_row(*history))
         return groups
 
     async def score_and_store(self, sampled: Awaitable[list[tuple[int, Group]]]) -> None:

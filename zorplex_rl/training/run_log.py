@@ -42,7 +42,7 @@ class RunLog:
 
     @property
     def seconds(self) -> float:
-        """Seconds of training so far, with earlier sittings; stands still until ``start_clock``."""
+        """Seconds of training so far, with earlier sessions; stands still until ``start_clock``."""
         return self._seconds_before + (now() - self._began if self._began is not None else 0.0)
 
     @property
@@ -161,7 +161,7 @@ class RunLog:
         self._seconds_before = state["seconds"]
         earlier = Timeline.load(self.folder.timeline)
         earlier = earlier.between(earlier.start, earlier.start + state["timeline_seconds"])
-        # It ended when this sitting began.
+        # It ended when this session began.
         self.timeline.add(earlier.shifted(self._opened - earlier.end).spans)
 
 

@@ -60,7 +60,7 @@ def timeline_chart(timeline: Timeline, window: Window | None = None) -> str:
     length = max(end - start, 1e-6)
     pixel = length / (WIDTH * 0.75)
     actors = timeline.actors
-    busy = {actor: 1.0 - shares["idle"] for actor, shares in timeline.shares((start, end)).items()}
+    busy = {actor: timeline.busy_share(actor, (start, end)) for actor in actors}
     spans: dict[str, dict[str, list[Window]]] = {}
     for span in timeline.between(start, end).spans:
         interval = (span.start - timeline_start, span.end - timeline_start)
