@@ -3,7 +3,11 @@
 from typing import Any
 
 from zorplex_rl.config import Config
-from zorplex_rl.devices import assign_devices, cores, is_faster_in_bfloat16
+from zorplex_rl.devices import (
+    assign_devices,
+    cores,
+    is_faster_in_bfloat16,
+)
 from zorplex_rl.policy.load import policy_folder, weight_bytes
 
 SMALL_BYTES = 100_000_000

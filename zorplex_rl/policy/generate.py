@@ -3,7 +3,11 @@
 from typing import TYPE_CHECKING
 
 from zorplex_rl.policy.load import Policy, end_ids
-from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
+from zorplex_rl.policy.rollout import (
+    RolloutRequest,
+    Sampling,
+    rollout,
+)
 from zorplex_rl.task.episode import Episode, Task
 from zorplex_rl.task.rewards import score
 from zorplex_rl.task.specs import TaskSpec

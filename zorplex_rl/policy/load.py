@@ -36,7 +36,11 @@ from zorplex_rl.policy.model_folder import (
     weight_files,
     weight_shapes,
 )
-from zorplex_rl.policy.tokenizer import TRIAL, FastTokenizer, end_of_turn
+from zorplex_rl.policy.tokenizer import (
+    TRIAL,
+    FastTokenizer,
+    end_of_turn,
+)
 
 # Torch takes a second to load, and finding a folder does not need it.
 if TYPE_CHECKING:

@@ -27,7 +27,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from zorplex_rl.policy.lora import AdaptedLinear
-from zorplex_rl.policy.model_folder import FAMILY, filled, rope_of
+from zorplex_rl.policy.model_folder import (
+    FAMILY,
+    filled,
+    rope_of,
+)
 
 ROTATIONS = {
     "default": set(),

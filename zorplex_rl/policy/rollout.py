@@ -40,9 +40,17 @@ from zorplex_rl.policy.decoder import (
     prefill,
 )
 from zorplex_rl.policy.load import Policy
-from zorplex_rl.policy.requests import EngineEvent, RolloutRequest, Sampling
+from zorplex_rl.policy.requests import (
+    EngineEvent,
+    RolloutRequest,
+    Sampling,
+)
 from zorplex_rl.policy.tokenizer import check_length, encode_prompt
-from zorplex_rl.policy.tool_loop import Execute, PartialEpisode, ToolLoop
+from zorplex_rl.policy.tool_loop import (
+    Execute,
+    PartialEpisode,
+    ToolLoop,
+)
 from zorplex_rl.task.environment import ZORPLEX, Environment
 from zorplex_rl.task.episode import Episode, Task
 
