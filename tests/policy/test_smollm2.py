@@ -50,8 +50,8 @@ def contents(cache: Path) -> list[str]:
 
 
 def test_the_cache_is_where_the_user_has_it_and_the_kept_program_looks_there(tmp_path, monkeypatch):
-    program = (ROOT / "examples" / "my_rl.py").read_text()
-    looks_up = "\n".join(re.findall(r"^ +((?:cache|folder) = .*)", program, re.MULTILINE))
+    program = (ROOT / "examples" / "my_rl_smollm2.py").read_text()
+    looks_up = "\n".join(re.findall(r"^(?:USER_CACHE|CACHE|FOLDER) = .*", program, re.MULTILINE))
     for of_user, of_package, expected in (
         (None, None, Path.home() / ".cache" / "zorplex-rl"),
         (tmp_path, None, tmp_path / "zorplex-rl"),
@@ -60,9 +60,9 @@ def test_the_cache_is_where_the_user_has_it_and_the_kept_program_looks_there(tmp
         for name, value in (("XDG_CACHE_HOME", of_user), ("ZORPLEX_CACHE", of_package)):
             # An empty one counts as none.
             monkeypatch.setenv(name, str(value or ""))
-        found: dict[str, str] = {}
-        exec(looks_up, {"os": os}, found)
-        assert smollm2.cached() == Path(found["folder"]) == expected / "smollm2"
+        found: dict[str, Path] = {}
+        exec(looks_up, {"os": os, "Path": Path}, found)
+        assert smollm2.cached() == found["FOLDER"] == expected / "smollm2"
 
 
 def test_a_wheel_that_is_not_there_and_a_cache_that_cannot_be_made_are_sentences(

@@ -271,10 +271,9 @@ FAULTS = [
     ("same tasks", changed((NUMBER, COUNT))),
     (
         "same tasks",
-        "class Secret: pass\n"
-        + changed(('and the integer."', 'and the integer.", table={"s": Secret}')),
+        "class Secret: pass\n" + changed(("1, system", '1, system, table={"s": Secret}')),
     ),
-    ("splits", changed(("{split}:", ""), (' + (split == "train")', ""))),
+    ("splits", changed(("{split}:", ""), ('split == "train"', "0"))),
     ("constant", changed(("2 * number, 1", "number % 2, 1"))),
     ("tools", changed(*LAST)),
     ("tools", changed((RESULT, "return len("))),

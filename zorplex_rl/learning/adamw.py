@@ -2,10 +2,10 @@
 
 A bfloat16 weight has eight bits of mantissa: it would lose a small step, and a sum of gradients
 would lose whatever is below a 256th of it. So both are kept in float32, and the weights are rounded
-from the masters after each step. A parameter's gradient goes to its master as soon as it is there, so
-there are never all of both kinds. A float32 model is its own master.
+from the masters after each step. Each gradient moves to its master at once, so bfloat16 and float32
+gradients never all exist together. A float32 model is its own master.
 
-``torch.optim.AdamW`` is a shell around the function called here, and imports torch's compiler.
+``torch.optim.AdamW`` wraps the function that is called here, and imports torch's compiler.
 """
 
 from collections.abc import Callable, Iterable
@@ -17,27 +17,26 @@ from torch.optim.adamw import adamw
 
 
 class AdamW:
-    """Keeps masters and moments of ``parameters``, which are on one kind of device and have no other
+    """Keeps masters and moments of ``parameters``, which share a kind of device and have no other
     optimizer."""
 
     def __init__(self, parameters: Iterable[Tensor], weight_decay: float = 0.0) -> None:
-        self.parameters, self.weight_decay = list(parameters), weight_decay
-        self.masters = [
-            p if p.dtype == torch.float32 else torch.nn.Parameter(p.detach().float().clone())
-            for p in self.parameters
-        ]
-        self.state = {
-            master: {
-                # Where the weights are: the fused kernel refuses another place.
+        self.parameters = list(parameters)
+        self.weight_decay = weight_decay
+        self.masters: list[Tensor] = []
+        self.state: dict[Tensor, dict[str, Tensor]] = {}
+        for parameter in self.parameters:
+            master = parameter
+            if parameter.dtype != torch.float32:
+                master = torch.nn.Parameter(parameter.detach().float().clone())
+                parameter.register_post_accumulate_grad_hook(partial(_hand_over, master))
+            self.masters.append(master)
+            self.state[master] = {
+                # On the weights' device: the fused kernel rejects a step counter elsewhere.
                 "step": torch.zeros((), device=master.device),
                 "exp_avg": torch.zeros_like(master),
                 "exp_avg_sq": torch.zeros_like(master),
             }
-            for master in self.masters
-        }
-        for parameter, master in zip(self.parameters, self.masters, strict=True):
-            if master is not parameter:
-                parameter.register_post_accumulate_grad_hook(partial(_hand_over, master))
 
     def clip_gradients(self, max_norm: float) -> float:
         """Scale the gradients down to ``max_norm``. Returns their norm before."""
@@ -48,38 +47,42 @@ class AdamW:
 
     @torch.no_grad()
     def step(self, learning_rate: float) -> None:
-        """Change the weights by their gradients, of which none may be missing, and let these go."""
-        of_step, means, squares = (
-            [self.state[master][name] for master in self.masters]
-            for name in ("step", "exp_avg", "exp_avg_sq")
-        )
+        """Change the weights by their gradients, of which none may be missing, and free these."""
+        states = self.state.values()
         adamw(
             self.masters,
             [master.grad for master in self.masters if master.grad is not None],
-            means, squares, [], of_step,
+            exp_avgs=[state["exp_avg"] for state in states],
+            exp_avg_sqs=[state["exp_avg_sq"] for state in states],
+            max_exp_avg_sqs=[],
+            state_steps=[state["step"] for state in states],
             fused=True,
-            amsgrad=False, maximize=False, beta1=0.9, beta2=0.95, eps=1e-8,
-            lr=learning_rate, weight_decay=self.weight_decay,
-        )  # fmt: skip
+            amsgrad=False,
+            maximize=False,
+            beta1=0.9,
+            beta2=0.95,
+            eps=1e-8,
+            lr=learning_rate,
+            weight_decay=self.weight_decay,
+        )
         for master in self.masters:
             master.grad = None
         self._round()
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return masters and moments by name: these tensors, not copies."""
-        state = {}
-        for i, master in enumerate(self.masters):
-            state[f"masters.{i}"] = master.detach()
-            state |= {
-                f"optimizer.state.{i}.{name}": value for name, value in self.state[master].items()
-            }
-        return state
+        tensors = {}
+        for i, (master, state) in enumerate(self.state.items()):
+            tensors[f"masters.{i}"] = master.detach()
+            for name, value in state.items():
+                tensors[f"optimizer.state.{i}.{name}"] = value
+        return tensors
 
     @torch.no_grad()
     def restore(self, read: Callable[[str], Tensor]) -> None:
-        """Continue from a ``state_dict``, whose tensor of a name ``read`` returns."""
-        for name, own in self.state_dict().items():
-            own.copy_(read(name))
+        """Continue from a ``state_dict``: ``read`` returns its tensor of a given name."""
+        for name, tensor in self.state_dict().items():
+            tensor.copy_(read(name))
         self._round()
 
     def _round(self) -> None:
@@ -89,7 +92,10 @@ class AdamW:
 
 
 def _hand_over(master: Tensor, parameter: Tensor) -> None:
-    """Add the gradient of ``parameter`` to that of its ``master``, and let it go."""
-    gradient, parameter.grad = parameter.grad, None
-    assert gradient is not None
-    master.grad = gradient.float() if master.grad is None else master.grad.add_(gradient)
+    """Add the gradient of ``parameter`` to that of its ``master``, and free it."""
+    assert parameter.grad is not None
+    if master.grad is None:
+        master.grad = parameter.grad.float()
+    else:
+        master.grad.add_(parameter.grad)
+    parameter.grad = None

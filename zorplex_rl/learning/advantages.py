@@ -1,10 +1,11 @@
 """Compute advantages: how much better than expected each episode was. Pure functions of rewards.
 
-rewards [[1.2, 0.0, 0.2, 1.2], …]   one list for each group; a group is the samples of one prompt
+rewards [[1.2, 0.0, 0.2, 1.2], …]   a list for each group; a group is the samples of one prompt
 
 ``by_prefix`` then says how much better than expected each *token* was (``--credit prefix``).
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from statistics import fmean, pstdev
 from typing import get_args
@@ -13,7 +14,7 @@ from zorplex_rl.config import LossName
 from zorplex_rl.task.episode import Episode
 
 NOISE = 1e-9
-"""Rewards that differ by less are equal: they are sums of floats, off in their last digits."""
+"""Rewards that differ by less count as equal: sums of floats are off in their last digits."""
 Advantage = Callable[[Sequence[Sequence[float]]], list[list[float]]]
 
 
@@ -35,51 +36,55 @@ def group_relative(rewards: Sequence[Sequence[float]], epsilon: float = 1e-4) ->
     >>> group_relative([[1.0, 0.0], [1.0, 1.0]], epsilon=0.0)
     [[1.0, -1.0], [0.0, 0.0]]
     """
-    found = []
+    advantages = []
     for group in rewards:
-        mean, deviation = fmean(group), pstdev(group)
-        found.append(
-            [
-                (reward - mean) / (deviation + epsilon) if deviation > NOISE else 0.0
-                for reward in group
-            ]
-        )
-    return found
+        mean = fmean(group)
+        deviation = pstdev(group)
+        if deviation > NOISE:
+            advantages.append([(reward - mean) / (deviation + epsilon) for reward in group])
+        else:
+            advantages.append([0.0] * len(group))
+    return advantages
 
 
 def group_centred(rewards: Sequence[Sequence[float]]) -> list[list[float]]:
     """Return reward − group mean, undivided (Dr. GRPO, Liu et al. 2025, section 3.2).
 
-    Divided by its deviation, a group with the rewards 0 and 0.2 teaches as much as one with 0 and 1.2:
-    to guess a number, rather than to look it up.
+    Divided by the deviation, a group with the rewards 0 and 0.2 teaches as much as one with 0 and 1.2:
+    guessing a number would count as much as looking it up.
 
     >>> group_centred([[1.0, 0.0], [0.5, 0.0]])
     [[0.5, -0.5], [0.25, -0.25]]
     """
-    found = []
+    advantages = []
     for group in rewards:
         mean = fmean(group)
-        found.append([reward - mean if abs(reward - mean) > NOISE else 0.0 for reward in group])
-    return found
+        differences = [reward - mean for reward in group]
+        advantages.append([each if abs(each) > NOISE else 0.0 for each in differences])
+    return advantages
 
 
 def mean_relative(rewards: Sequence[Sequence[float]]) -> list[list[float]]:
     """Return each reward minus its group's mean, divided by that mean (MaxRL, Tajwar et al. 2026,
     algorithm 1).
 
-    The gradient of a prompt then is that of log p, where p is the share of right answers, not of p:
+    The gradient of a prompt then is that of log p, not of p, where p is the share of right answers:
     one success among eight weighs seven times as much as one failure among eight. The paper's
-    rewards are 0 and 1. Here the lowest of a group counts as 0: a penalty may make one negative.
+    rewards are 0 and 1. Here the lowest of a group counts as 0, since a penalty may make it negative.
 
     >>> mean_relative([[1.0, 0.0, 0.0, 0.0], [1.0, 1.0, 0.0, 0.0], [0.0, 0.0]])
     [[3.0, -1.0, -1.0, -1.0], [1.0, 1.0, -1.0, -1.0], [0.0, 0.0]]
     """
-    found = []
+    advantages = []
     for group in rewards:
-        above = [reward - min(group) for reward in group]
+        lowest = min(group)
+        above = [reward - lowest for reward in group]
         mean = fmean(above)
-        found.append([reward / mean - 1 if mean > NOISE else 0.0 for reward in above])
-    return found
+        if mean > NOISE:
+            advantages.append([reward / mean - 1 for reward in above])
+        else:
+            advantages.append([0.0] * len(group))
+    return advantages
 
 
 ADVANTAGES: dict[str, Advantage] = dict.fromkeys(get_args(LossName), group_relative) | {
@@ -87,34 +92,37 @@ ADVANTAGES: dict[str, Advantage] = dict.fromkeys(get_args(LossName), group_relat
     "dr_grpo": group_centred,
     "maxrl": mean_relative,
 }
-"""The advantage that each loss (``losses.py``) uses: that of GRPO, except for these."""
+"""The advantage that each loss of ``losses.py`` uses: GRPO's, except for these."""
 
 
 def by_prefix(episodes: Sequence[Episode], advantages: Sequence[float]) -> list[list[float]]:
-    """Return an advantage for every token: its episode's, minus the mean of the other samples' of
-    this prompt that are the same up to this token. That is the baseline of RLOO (Kool, van Hoof and
-    Welling 2019) for each prefix; where no other sample is left, the last one stays.
+    """Return an advantage for every token: its episode's, minus the mean of those of the other samples
+    of this prompt that are the same up to this token. This is the baseline of RLOO (Kool, van Hoof
+    and Welling 2019) for each prefix. Where no other sample is left, the last baseline stays.
 
     Samples that begin alike share what that beginning is worth, so a token only earns what came
     after it: of 5 7, 5 8 and 6 7 with advantages 1, 0 and −1 the first earns 1.5 and then 1.
     """
-    groups: dict[tuple[int, ...], list[int]] = {}
+    groups = defaultdict(list)
     for row, episode in enumerate(episodes):
-        groups.setdefault((episode.group, *episode.prompt_ids), []).append(row)
-    found = []
-    for episode, own in zip(episodes, advantages, strict=True):
-        alike, baseline = groups[episode.group, *episode.prompt_ids], own
+        prompt = (episode.group, *episode.prompt_ids)
+        groups[prompt].append(row)
+    credits = []
+    for episode, advantage in zip(episodes, advantages, strict=True):
+        alike = groups[episode.group, *episode.prompt_ids]
+        baseline = advantage
         values = []
         for at, token in enumerate(episode.token_ids):
-            others = [advantages[row] for row in alike]
-            if len(others) > 1:
-                # Exactly its own where all are equal: such a token has no gradient.
-                is_even = max(others) - min(others) <= NOISE
-                baseline = own if is_even else (sum(others) - own) / (len(others) - 1)
-            values.append(own - baseline)
+            shared = [advantages[row] for row in alike]
+            if max(shared) - min(shared) > NOISE:
+                baseline = (sum(shared) - advantage) / (len(shared) - 1)
+            elif len(shared) > 1:
+                # Exactly 0 where all are equal: such a token has no gradient.
+                baseline = advantage
+            values.append(advantage - baseline)
             alike = [row for row in alike if episodes[row].token_ids[at : at + 1] == [token]]
-        found.append(values)
-    return found
+        credits.append(values)
+    return credits
 
 
 def zero_variance_share(rewards: Sequence[Sequence[float]]) -> float:

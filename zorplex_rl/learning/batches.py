@@ -54,37 +54,50 @@ def collate(
     device: torch.device | str = "cpu",
     part: tuple[int, int] = (0, 1),
 ) -> list[MicroBatch]:
-    """Return micro-batches of ``episodes``, each of at most ``token_budget`` distinct tokens if it
-    has more than one text; rows of advantage 0, without gradient, are in the last.
+    """Return micro-batches of ``episodes``. One of several texts has at most ``token_budget`` distinct
+    tokens. Episodes of advantage 0, which have no gradient, are in the last ones.
 
-    ``reference_logprobs`` has a value for every token of each response. ``part`` (k, n) returns the
-    k-th of n parts, as many micro-batches as in the others: so n processes can work through them in
-    step.
+    ``reference_logprobs`` has a value for every token of each response. ``part`` (k, n) asks for the
+    k-th of n parts. All have the same number of micro-batches, so n processes work in step.
     """
     rank, ranks = part
     batches = []
     for teaches in (True, False):
         chosen = [i for i in range(len(episodes)) if _is_any_nonzero(advantages[i]) == teaches]
-        # Along groups, so that few prompts run in two parts.
+        # Group by group, so that few prompts run in two parts.
         chosen.sort(key=lambda i: (episodes[i].prompt_ids, episodes[i].token_ids))
         cuts = [k * len(chosen) // ranks for k in range(ranks + 1)]
-        planned = [_plan(episodes, chosen[a:b], token_budget) for a, b in pairwise(cuts)]
-        for indices in planned[rank]:
-            batches.append(_micro_batch(indices, episodes, advantages, reference_logprobs, device))
-        most = max(len(of_rank) for of_rank in planned)
-        for _ in range(most - len(planned[rank])):
-            batches.append(_idle_batch(teaches, device))
+        plans = []
+        for start, end in pairwise(cuts):
+            plans.append(_plan(episodes, chosen[start:end], token_budget))
+        for indices in plans[rank]:
+            batches.append(
+                _micro_batch(
+                    indices,
+                    episodes,
+                    advantages,
+                    reference_logprobs,
+                    device,
+                )
+            )
+        idle = max(map(len, plans)) - len(plans[rank])
+        batches += [_idle_batch(teaches, device)] * idle
     return batches
 
 
-def _plan(episodes: Sequence[Episode], chosen: Sequence[int], token_budget: int) -> list[list[int]]:
-    """Return for each micro-batch the indices of its episodes, sorted."""
-    trees = split_by_budget([_text(episodes[i]) for i in chosen], token_budget)
+def _plan(
+    episodes: Sequence[Episode],
+    chosen: Sequence[int],
+    token_budget: int,
+) -> list[list[int]]:
+    """Return the sorted indices of each micro-batch's episodes."""
+    texts = [_text(episodes[i]) for i in chosen]
+    trees = split_by_budget(texts, token_budget)
     return [[chosen[i] for i in tree] for tree in trees]
 
 
 def _text(episode: Episode) -> list[int]:
-    """Return the tokens on which the model runs: after the last none is predicted."""
+    """Return the tokens on which the model runs: all but the last, after which none is predicted."""
     return [*episode.prompt_ids, *episode.token_ids[:-1]]
 
 
@@ -115,16 +128,16 @@ def _micro_batch(
     before = []
     for token_index, episode in zip(tree.token_index, chosen, strict=True):
         before.append(token_index[len(episode.prompt_ids) - 1 :])
-    behaviour = _pad([episode.logprobs for episode in chosen], torch.float32)
+    behaviour = _pad([episode.logprobs for episode in chosen])
     reference = torch.zeros_like(behaviour)
     if reference_logprobs is not None:
-        reference = _pad([reference_logprobs[i] for i in indices], torch.float32)
+        reference = _pad([reference_logprobs[i] for i in indices])
     return MicroBatch(
         episodes=tuple(indices),
         tree=tree,
         before=pad_sequence(before, batch_first=True).to(device),
         ids=_pad([episode.token_ids for episode in chosen], torch.long).to(device),
-        mask=_pad([episode.sampled for episode in chosen], torch.float32).to(device),
+        mask=_pad([episode.sampled for episode in chosen]).to(device),
         behaviour_logp=behaviour.to(device),
         reference_logp=reference.to(device),
         advantage=_to_tensor([advantages[i] for i in indices]).to(device),
@@ -138,9 +151,10 @@ def _is_any_nonzero(advantage: float | Sequence[float]) -> bool:
 def _to_tensor(advantages: Sequence[float | Sequence[float]]) -> Tensor:
     """Return ``advantages`` as [B], or padded as [B, T] if they are lists."""
     rows = [values for values in advantages if isinstance(values, Sequence)]
-    return _pad(rows, torch.float32) if rows else torch.tensor(advantages, dtype=torch.float32)
+    return _pad(rows) if rows else torch.tensor(advantages, dtype=torch.float32)
 
 
-def _pad(rows: Sequence[Sequence[float]], dtype: torch.dtype) -> Tensor:
+def _pad(rows: Sequence[Sequence[float]], dtype: torch.dtype = torch.float32) -> Tensor:
     """Return ``rows`` as one tensor, padded on the right with zeros."""
-    return pad_sequence([torch.tensor(row, dtype=dtype) for row in rows], batch_first=True)
+    tensors = [torch.tensor(row, dtype=dtype) for row in rows]
+    return pad_sequence(tensors, batch_first=True)

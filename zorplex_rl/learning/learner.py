@@ -3,9 +3,9 @@
     episodes ──collate──► micro-batches ──forward──► logp ──loss──► gradients, added up ──clip──► AdamW ──► version + 1
 
 ``token_budget`` bounds the memory, however large the batch is: the gradients of micro-batches add
-up to that of the batch, but for rounding. A bfloat16 model has logits and log-probs in float32, and
-the gradients of embeddings and micro-batches are added up in it (``adamw.py``). What its layers
-compute is rounded all the same, and so its gradient is not that of the float32 model.
+up to that of the batch, except for rounding. A bfloat16 model has logits and log-probs in float32, and
+the gradients of embeddings and micro-batches are added up in float32 (``adamw.py``). Its layers still
+compute in bfloat16, so its gradient is not that of the float32 model.
 
 ``sharded_learner.py`` does the same on several processes: both are ``Trainable``.
 """
@@ -47,8 +47,9 @@ from zorplex_rl.policy.lora import adapted_layers, as_it_began
 from zorplex_rl.task.episode import Episode
 
 LOSS_SETTINGS = ("clip_low", "clip_high", "truncation")
-"""The settings that a loss may have."""
+"""Settings that some losses have."""
 MAX_GRAD_NORM = 1.0
+"""Gradients of a larger norm are scaled down to it."""
 
 
 class Trainable(Protocol):
@@ -63,7 +64,7 @@ class Trainable(Protocol):
 
     @property
     def part(self) -> tuple[int, int]:
-        """This process's rank, and the number of ranks among which a batch is divided."""
+        """This process's rank, and the number of ranks that share a batch."""
 
     def run(self, function: Callable[..., Any], *args: Any) -> Any:
         """Return ``function(*args)``, which uses the model."""
@@ -71,12 +72,12 @@ class Trainable(Protocol):
     def of_all_ranks(
         self, totals: Diagnostics, tensors: list[Tensor]
     ) -> tuple[Diagnostics, list[Tensor]]:
-        """Return the sums of all ranks' ``totals``, and all their ``tensors`` in a row."""
+        """Return the sums of all ranks' ``totals``, and their ``tensors``, each joined to one."""
 
 
 class Learner:
     """Trains ``policy``'s model in place, in this process. ``version`` counts the steps. After the
-    warm-up the learning rate falls linearly to a tenth at step ``decay_steps``; 0 is never."""
+    warm-up the learning rate falls linearly to a tenth at step ``decay_steps``; with 0 it stays."""
 
     part = (0, 1)
 
@@ -100,11 +101,11 @@ class Learner:
         advantages: Sequence[float],
         reference_logprobs: Sequence[Sequence[float]] | None = None,
     ) -> Diagnostics:
-        """Train on ``episodes``, each with its advantage; with ``--credit prefix`` whole groups.
-        Returns the step's diagnostics, those of the loss before its first update.
+        """Train on ``episodes``, each with its advantage; ``--credit prefix`` needs whole groups.
+        Returns the step's diagnostics. Those of the loss are from before its first update.
 
-        Raises TrainingDiverged if loss or gradient are not finite: the caller must neither publish nor
-        save the weights.
+        Raises TrainingDiverged if loss or gradient are not finite. Then the weights must be neither
+        published nor saved.
         """
         return take_step(self, episodes, advantages, reference_logprobs)
 
@@ -117,12 +118,12 @@ class Learner:
         return totals, tensors
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return all that the next step depends on, by name: version, masters and moments. The rest
-        is configuration; the learning rate follows from the version."""
+        """Return what the next step depends on, by name: version, masters and moments. The rest is
+        configuration; the learning rate follows from the version."""
         return {"version": torch.tensor(self.version)} | self.optimizer.state_dict()
 
     def restore(self, read: Callable[[str], Tensor]) -> None:
-        """Continue from a ``state_dict``, whose tensor of a name ``read`` returns."""
+        """Continue from a ``state_dict``: ``read`` returns its tensor of a given name."""
         self.version = int(read("version"))
         self.optimizer.restore(read)
 
@@ -135,43 +136,47 @@ def take_step(
 ) -> Diagnostics:
     """Take one step of ``learner``: see ``Learner.step``."""
     config = learner.config
-    credit: Advantages = (
-        by_prefix(episodes, advantages) if config.credit == "prefix" else advantages
-    )
-    device = learner.policy.model.device
+    credit: Advantages = advantages
+    if config.credit == "prefix":
+        credit = by_prefix(episodes, advantages)
     batches = collate(
-        episodes, credit, config.token_budget, reference_logprobs, device, learner.part
+        episodes,
+        credit,
+        config.token_budget,
+        reference_logprobs,
+        learner.policy.model.device,
+        learner.part,
     )
     tokens = float(sum(sum(episode.sampled) for episode in episodes))
     metrics: Diagnostics = {}
     proximal: list[Tensor] | None = None
     for _ in range(config.updates_per_batch):
         gradients = add_gradients(learner, batches, tokens, proximal)
-        totals, compared = learner.of_all_ranks(
-            gradients.totals, compared_tokens(batches, gradients.logps)
-        )
+        of_tokens = divergence_inputs(batches, gradients.logps)
+        totals, of_tokens = learner.of_all_ranks(gradients.totals, of_tokens)
         norm = update(learner, totals["loss"])
         if proximal is None:
             proximal = gradients.logps
-            metrics = totals | {"grad_norm": norm} | divergence(*compared)
+            metrics = totals | {"grad_norm": norm} | divergence(*of_tokens)
     learner.version += 1
     return metrics | describe(episodes, learner.version - 1)
 
 
 def update(learner: Trainable, loss: float) -> float:
-    """Change the weights by the gradients, whose loss is ``loss``. Returns the norm of the gradients.
-    Raises TrainingDiverged before a number that is not finite reaches the weights."""
-    expect_finite("loss", loss, learner.version + 1)
+    """Change the weights by the gradients of ``loss``. Returns the norm of the gradients. Raises
+    TrainingDiverged before a number that is not finite reaches the weights."""
+    step = learner.version + 1
+    expect_finite("loss", loss, step)
     norm = learner.optimizer.clip_gradients(MAX_GRAD_NORM)
-    expect_finite("norm of the gradient", norm, learner.version + 1)
+    expect_finite("norm of the gradient", norm, step)
     share = schedule(learner.version, learner.config.warmup_steps, learner.decay_steps)
     learner.optimizer.step(learner.config.learning_rate * share)
     return norm
 
 
 def loss_of(config: LearnerConfig) -> Loss:
-    """Return the row of ``config.loss``, with the settings that ``config`` gives. Raises ConfigError
-    for one that this loss does not have."""
+    """Return the row of ``config.loss``, changed by the settings of ``config``. Raises ConfigError for
+    a setting that this loss does not have."""
     row = LOSSES[config.loss]
     for name in LOSS_SETTINGS:
         value = getattr(config, name)
@@ -185,7 +190,7 @@ def loss_of(config: LearnerConfig) -> Loss:
 
 @dataclass(frozen=True, slots=True)
 class Gradients:
-    """What adding up the gradients of a batch has found besides them."""
+    """What else is known after the gradients of a batch were added up."""
 
     totals: Diagnostics
     """The sums of the micro-batches' diagnostics."""
@@ -203,24 +208,16 @@ def add_gradients(
     log π in the step's first update; None in that update."""
     loss = loss_of(learner.config)
     kl_coefficient = learner.config.kl_coefficient
-    is_adapted = bool(adapted_layers(learner.policy.model))
     largest_square = None
     if loss.bound == "second moment":
-        _, (squares,) = learner.of_all_ranks({}, [squares_of(learner, batches)])
+        _, (squares,) = learner.of_all_ranks({}, [maskable_squares(learner, batches)])
         largest_square = second_moment_bound(squares, loss.truncation)
     totals: Diagnostics = {"loss": 0.0, "entropy": 0.0}
     logps = []
     for index, batch in enumerate(batches):
         # If all advantages are 0 and no KL penalty is set, only diagnostics are needed.
         with torch.set_grad_enabled(kl_coefficient > 0 or bool(batch.advantage.any())):
-            logp, entropy = learner.run(token_logprobs, learner.policy, batch, learner.temperature)
-        reference = batch.reference_logp
-        if kl_coefficient > 0 and is_adapted:
-            # The starting policy is the same model as it began.
-            with torch.no_grad(), as_it_began(learner.policy.model):
-                reference, _ = learner.run(
-                    token_logprobs, learner.policy, batch, learner.temperature
-                )
+            logp, entropy = run_model(learner, batch)
         given = LossInputs(
             logp=logp,
             behaviour_logp=batch.behaviour_logp,
@@ -232,50 +229,77 @@ def add_gradients(
         )
         value, shares = policy_loss(loss, given)
         if kl_coefficient > 0:
-            penalty = kl_penalty(logp, reference, batch.mask, tokens)
+            penalty = kl_penalty(logp, starting_logp(learner, batch), batch.mask, tokens)
             shares["reference_kl"] = penalty.item()
             value = value + kl_coefficient * penalty
         if value.requires_grad:
             value.backward()
         logps.append(logp.detach())
-        shares |= {"loss": value.item(), "entropy": (entropy * batch.mask).sum().item() / tokens}
+        shares["loss"] = value.item()
+        shares["entropy"] = (entropy * batch.mask).sum().item() / tokens
         for name, share in shares.items():
             totals[name] = totals.get(name, 0.0) + share
     return Gradients(totals, logps)
 
 
+def run_model(learner: Trainable, batch: MicroBatch) -> tuple[Tensor, Tensor]:
+    """Return log π and entropy of ``batch`` [B, T]; see ``token_logprobs``."""
+    return learner.run(token_logprobs, learner.policy, batch, learner.temperature)
+
+
+def starting_logp(learner: Trainable, batch: MicroBatch) -> Tensor:
+    """Return log π of the starting policy [B, T]."""
+    model = learner.policy.model
+    if not adapted_layers(model):
+        return batch.reference_logp
+    # An adapted model is still the starting policy, without what was trained.
+    with torch.no_grad(), as_it_began(model):
+        logp, _ = run_model(learner, batch)
+    return logp
+
+
 @torch.no_grad()
-def squares_of(learner: Trainable, batches: Sequence[MicroBatch]) -> Tensor:
-    """Return (log r)² [n] of what m2po may mask in ``batches``. Runs the model once more."""
+def maskable_squares(learner: Trainable, batches: Sequence[MicroBatch]) -> Tensor:
+    """Return (log r)² [n] of the tokens that m2po may mask. Runs the model once more."""
     squares = [batches[0].mask.new_zeros(0)]
     for batch in batches:
         if batch.advantage.any():
-            logp, _ = learner.run(token_logprobs, learner.policy, batch, learner.temperature)
+            logp, _ = run_model(learner, batch)
             squares.append(wanted_squares(logp - batch.behaviour_logp, batch.advantage, batch.mask))
     return torch.cat(squares)
 
 
-def compared_tokens(batches: Sequence[MicroBatch], logps: Sequence[Tensor]) -> list[Tensor]:
+def divergence_inputs(batches: Sequence[MicroBatch], logps: Sequence[Tensor]) -> list[Tensor]:
     """Return log π, log μ and mask [n] of all tokens, and log π/μ of all episodes."""
+    behaviour_logps = [batch.behaviour_logp for batch in batches]
+    masks = [batch.mask for batch in batches]
     of_episodes = []
     for logp, batch in zip(logps, batches, strict=True):
         ratios = episode_log_ratios(logp, batch.behaviour_logp, batch.mask)
         of_episodes.append(ratios[: len(batch.episodes)])
-    parts = (logps, [b.behaviour_logp for b in batches], [b.mask for b in batches], of_episodes)
+    parts = (logps, behaviour_logps, masks, of_episodes)
     return [torch.cat([tensor.flatten() for tensor in part]) for part in parts]
 
 
 def divergence(
-    logp: Tensor, behaviour_logp: Tensor, mask: Tensor, of_episodes: Tensor
+    logp: Tensor,
+    behaviour_logp: Tensor,
+    mask: Tensor,
+    of_episodes: Tensor,
 ) -> Diagnostics:
-    """Return how far the policy is from the one that sampled, from what ``compared_tokens`` returned."""
+    """Return how far the policy is from the one that sampled. The arguments are ``divergence_inputs``."""
     # Relative to the largest one: far from μ, the ratios of all episodes would be rounded to 0.
     size = effective_sample_size((of_episodes - of_episodes.max()).exp())
     return {"episode_sample_size": size} | mismatch(logp, behaviour_logp, mask)
 
 
-def schedule(version: int, warmup_steps: int, decay_steps: int) -> float:
-    """Return the learning rate's share at ``version``: linear warm-up, linear fall to a tenth.
+def schedule(
+    version: int,
+    warmup_steps: int,
+    decay_steps: int,
+) -> float:
+    """Return which share of the learning rate is used at ``version``: linear warm-up, then a linear
+    fall to a tenth.
 
     >>> [schedule(version, warmup_steps=2, decay_steps=12) for version in (0, 1, 2, 7, 12, 20)]
     [0.5, 1.0, 1.0, 0.55, 0.1, 0.1]
@@ -284,19 +308,26 @@ def schedule(version: int, warmup_steps: int, decay_steps: int) -> float:
         return (version + 1) / warmup_steps
     if not decay_steps:
         return 1.0
-    return max(0.1, 1 - 0.9 * (version - warmup_steps) / max(1, decay_steps - warmup_steps))
+    steps = max(1, decay_steps - warmup_steps)
+    return max(0.1, 1 - 0.9 * (version - warmup_steps) / steps)
 
 
-def expect_finite(what: str, value: float, step: int) -> None:
+def expect_finite(
+    what: str,
+    value: float,
+    step: int,
+) -> None:
     """Raise TrainingDiverged if ``value`` is not finite."""
     if not math.isfinite(value):
         raise TrainingDiverged(f"the {what} of step {step} is {value}")
 
 
 def token_logprobs(
-    policy: Policy, batch: MicroBatch, temperature: float = 1.0
+    policy: Policy,
+    batch: MicroBatch,
+    temperature: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
-    """Return log π and entropy (no gradient) of sampled tokens [B, T]; 0 where ``mask`` is. The
+    """Return log π and entropy (without gradient) of sampled tokens [B, T]; 0 where ``mask`` is 0. The
     logits, the largest tensor of a step, are computed once for each distinct beginning."""
     is_sampled = batch.mask.bool()
     # Several sampled tokens may follow the same one.
@@ -322,7 +353,8 @@ def response_logprobs(
 ) -> list[list[float]]:
     """Return log π of each response's tokens under ``policy``, a reference; 0.0 where injected."""
     logprobs: list[list[float]] = [[] for _ in episodes]
-    for batch in collate(episodes, [0.0] * len(episodes), token_budget, device=policy.model.device):
+    no_advantages = [0.0] * len(episodes)
+    for batch in collate(episodes, no_advantages, token_budget, device=policy.model.device):
         logp, _ = token_logprobs(policy, batch, temperature)
         for row, index in enumerate(batch.episodes):
             length = len(episodes[index].token_ids)
@@ -332,15 +364,13 @@ def response_logprobs(
 
 def describe(episodes: Sequence[Episode], version: int) -> Diagnostics:
     """Return statistics of a batch that is trained on at ``version``: rewards, outcomes, lags."""
-    scores = [episode.score for episode in episodes if episode.score is not None]
-    ages = [version - episode.first_version for episode in episodes]
+    scores = [e.score for e in episodes if e.score is not None]
+    lags = [version - e.first_version for e in episodes]
     described: Diagnostics = {
         "episodes": len(episodes),
-        "lag_mean": fmean(ages),
-        "lag_max": max(ages),
-        "mixed_version_share": fmean(
-            episode.first_version != episode.last_version for episode in episodes
-        ),
+        "lag_mean": fmean(lags),
+        "lag_max": max(lags),
+        "mixed_version_share": fmean(e.first_version != e.last_version for e in episodes),
         "response_tokens": fmean(len(e.token_ids) for e in episodes),
         "tool_calls": fmean(e.tool_calls for e in episodes),
     }

@@ -2,8 +2,8 @@
 
     weight_of ──► ratio_of ──► outside ──► objective_of ──► policy_loss      a function for each column
 
-r is π/μ, and π₀ the policy at the start of the training step. Training makes a token's *objective*
-larger:
+r is π/μ, and π₀ is the policy at the start of the training step. Training makes a token's
+*objective* larger:
 
     weighted    log π           A log π
                 w log π         A w log π       w = min(π/μ, truncation): a constant, without gradient
@@ -44,7 +44,7 @@ class Loss:
     weighted: Literal["log π", "w log π", "r", "w r"]
     """What the advantage is multiplied by."""
     bound: Literal["weight", "clip", "mask", "probability", "second moment"] | None = None
-    """What bounds it, and what happens outside of the bounds."""
+    """What is bounded, and what happens outside the bounds."""
     level: Literal["token", "episode product", "episode mean"] = "token"
     """What r is a ratio of."""
     clip_low: float = math.inf
@@ -78,9 +78,9 @@ class LossInputs:
     mask: Tensor
     """1.0 where the token was sampled, 0.0 where it was injected or is padding [B, T]."""
     tokens: float | None = None
-    """How many tokens the whole batch has sampled; None: those of this part."""
+    """Number of sampled tokens in the whole batch; None: in this part."""
     proximal_logp: Tensor | None = None
-    """log π₀ [B, T]; None: π itself, which it is in the first update of a step."""
+    """log π₀ [B, T]; None in the first update of a step, where π₀ is π."""
     largest_square: float | None = None
     """m2po's bound on (log r)² in the whole batch, from ``second_moment_bound``; None: in this part."""
 
@@ -133,7 +133,7 @@ LOSSES = {
 
 
 def policy_loss(row: Loss, given: LossInputs) -> tuple[Tensor, Diagnostics]:
-    """Return the loss of ``row``, and the shares of the tokens that it has clipped, masked or truncated."""
+    """Return the loss of ``row``, and the shares of the tokens that it clips, masks or truncates."""
     ratio = ratio_of(row, given)
     below, above = outside(row, given, ratio)
     weight, is_truncated = weight_of(row, given)
@@ -149,17 +149,17 @@ def policy_loss(row: Loss, given: LossInputs) -> tuple[Tensor, Diagnostics]:
     if row.weighted in ("w log π", "w r"):
         shares["truncated_fraction"] = is_truncated
     loss = token_mean(-objective, given.mask, given.tokens)
-    diagnostics = {
-        name: token_mean(where.float(), given.mask, given.tokens).item()
-        for name, where in shares.items()
-    }
+    diagnostics = {}
+    for name, where in shares.items():
+        share = token_mean(where.float(), given.mask, given.tokens)
+        diagnostics[name] = share.item()
     return loss, diagnostics
 
 
 def ratio_of(row: Loss, given: LossInputs) -> Tensor:
-    """Return r [B, T], with its gradient: π/π₀ where it is weighted by π₀/μ, else π/μ."""
-    compared_with = given.recent_logp if row.weighted == "w r" else given.behaviour_logp
-    log_ratio = given.logp - compared_with
+    """Return r [B, T], with its gradient: π/π₀ if it is weighted by π₀/μ, else π/μ."""
+    base = given.recent_logp if row.weighted == "w r" else given.behaviour_logp
+    log_ratio = given.logp - base
     if row.level == "token":
         return log_ratio.exp()
     of_episode = (log_ratio * given.mask).sum(1, keepdim=True)
@@ -168,45 +168,51 @@ def ratio_of(row: Loss, given: LossInputs) -> Tensor:
     return of_episode.exp().expand_as(given.mask)
 
 
-def outside(row: Loss, given: LossInputs, ratio: Tensor) -> tuple[Tensor, Tensor]:
-    """Return where a token has fallen below the bound of ``row``, and where it has risen above [B, T]."""
+def outside(
+    row: Loss,
+    given: LossInputs,
+    ratio: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Return which tokens are below the bound of ``row``, and which are above it [B, T]."""
+    below = ratio < row.low
+    above = ratio > row.high
+    if row.bound == "mask":
+        # Whatever the advantage is.
+        return below, above
+    if row.bound == "probability":
+        moved = given.recent_logp.exp() - given.behaviour_logp.exp()
+        below = moved < -row.clip_low
+        above = moved > row.clip_high
+    elif row.bound == "second moment":
+        log_ratio = given.logp.detach() - given.behaviour_logp
+        largest = given.largest_square
+        if largest is None:
+            squares = wanted_squares(log_ratio, given.advantage, given.mask)
+            largest = second_moment_bound(squares, row.truncation)
+        is_far = log_ratio.square() > largest
+        below = is_far & (log_ratio < 0)
+        above = is_far & (log_ratio > 0)
+    # Only a token that has moved the way its advantage wants is stopped: the others may come back.
     advantage = given.token_advantage
-    match row.bound:
-        case "mask":
-            # Whatever the advantage is.
-            return ratio < row.low, ratio > row.high
-        case "clip":
-            below, above = ratio < row.low, ratio > row.high
-        case "probability":
-            moved = given.recent_logp.exp() - given.behaviour_logp.exp()
-            below, above = moved < -row.clip_low, moved > row.clip_high
-        case "second moment":
-            log_ratio = given.logp.detach() - given.behaviour_logp
-            largest = given.largest_square
-            if largest is None:
-                squares = wanted_squares(log_ratio, given.advantage, given.mask)
-                largest = second_moment_bound(squares, row.truncation)
-            is_far = log_ratio.square() > largest
-            below, above = is_far & (log_ratio < 0), is_far & (log_ratio > 0)
-        case _:
-            below = above = torch.zeros_like(given.mask, dtype=torch.bool)
-    # Only a token that has moved the way its advantage wants is stopped: another one may come back.
     return below & (advantage < 0), above & (advantage > 0)
 
 
 def weight_of(row: Loss, given: LossInputs) -> tuple[Tensor, Tensor]:
-    """Return w = π₀/μ [B, T] within its bound, a constant, and where the bound has changed it."""
+    """Return the constant w = π₀/μ [B, T] within its bound, and where the bound has changed it."""
     weight = (given.recent_logp - given.behaviour_logp).exp()
-    bounded = (
-        weight.clamp(row.low, row.high)
-        if row.bound == "weight"
-        else weight.clamp(max=row.truncation)
-    )
+    bounded = weight.clamp(max=row.truncation)
+    if row.bound == "weight":
+        bounded = weight.clamp(row.low, row.high)
     return bounded, bounded != weight
 
 
-def objective_of(row: Loss, given: LossInputs, ratio: Tensor, weight: Tensor) -> Tensor:
-    """Return what training makes larger, for each token [B, T]."""
+def objective_of(
+    row: Loss,
+    given: LossInputs,
+    ratio: Tensor,
+    weight: Tensor,
+) -> Tensor:
+    """Return each token's objective [B, T], which training makes larger."""
     advantage = given.token_advantage
     if row.weighted in ("w log π", "w r"):
         advantage = weight * advantage
@@ -218,7 +224,11 @@ def objective_of(row: Loss, given: LossInputs, ratio: Tensor, weight: Tensor) ->
     return objective
 
 
-def wanted_squares(log_ratio: Tensor, advantage: Tensor, mask: Tensor) -> Tensor:
+def wanted_squares(
+    log_ratio: Tensor,
+    advantage: Tensor,
+    mask: Tensor,
+) -> Tensor:
     """Return (log r)² [n] of the sampled tokens that have moved the way their advantage wants."""
     log_ratio = log_ratio.detach()
     is_wanted = (log_ratio * to_tokens(advantage) > 0) & mask.bool()
@@ -226,26 +236,31 @@ def wanted_squares(log_ratio: Tensor, advantage: Tensor, mask: Tensor) -> Tensor
 
 
 def second_moment_bound(squares: Tensor, second_moment: float) -> float:
-    """Return the bound up to which ``squares`` [n] have a mean of at most ``second_moment``: with
-    as many of the smallest as possible, halfway between the last that stays and the first that goes.
-    Equal ones stay or go together.
+    """Return the bound up to which ``squares`` [n] have a mean of at most ``second_moment``. As many of
+    the smallest as possible stay; the bound is halfway between the last that stays and the first that
+    goes. Equal ones stay or go together.
 
     >>> second_moment_bound(torch.tensor([0.25, 4.0, 0.75]), second_moment=0.5)
     2.375
     """
     ordered = squares.double().sort().values
-    means = ordered.cumsum(0) / torch.arange(1, len(ordered) + 1, device=ordered.device)
+    counts = torch.arange(1, len(ordered) + 1, device=ordered.device)
+    means = ordered.cumsum(0) / counts
     kept = int((means <= second_moment).sum())
     if kept == len(ordered):
         return math.inf
     first_that_goes = ordered[kept]
-    stays = ordered[ordered < first_that_goes]
+    staying = ordered[ordered < first_that_goes]
+    last_that_stays = staying[-1] if len(staying) else 0.0
     # Halfway: rounding moves no token across.
-    return ((stays[-1] if len(stays) else 0.0) + first_that_goes).item() / 2
+    return (last_that_stays + first_that_goes).item() / 2
 
 
 def kl_penalty(
-    logp: Tensor, reference_logp: Tensor, mask: Tensor, tokens: float | None = None
+    logp: Tensor,
+    reference_logp: Tensor,
+    mask: Tensor,
+    tokens: float | None = None,
 ) -> Tensor:
     """Return the k3 estimate of KL(π ‖ reference): e^{−δ} − 1 + δ, δ = log π − log reference
     (Schulman 2020, "Approximating KL divergence"). On fresh data its gradient is that of this KL.
@@ -255,4 +270,5 @@ def kl_penalty(
     """
     delta = logp - reference_logp
     drawn = (logp - logp.detach()).exp()
-    return token_mean(drawn * ((-delta).exp() - 1 + delta), mask, tokens)
+    estimate = (-delta).exp() - 1 + delta
+    return token_mean(drawn * estimate, mask, tokens)

@@ -14,23 +14,34 @@ Diagnostics = dict[str, float]
 
 
 def to_tokens(advantage: Tensor) -> Tensor:
-    """Return an episode's ``advantage`` [B] as that of all its tokens [B, 1]; one for each token
-    [B, T] stays as it is."""
+    """Return ``advantage`` of episodes [B] as [B, 1], so that it applies to all their tokens; that of
+    tokens [B, T] stays as it is."""
     return advantage[:, None] if advantage.dim() == 1 else advantage
 
 
-def token_mean(per_token: Tensor, mask: Tensor, tokens: float | None) -> Tensor:
+def token_mean(
+    per_token: Tensor,
+    mask: Tensor,
+    tokens: float | None,
+) -> Tensor:
     """Return the sum of ``per_token`` [B, T] over sampled tokens, divided by ``tokens`` (None: by
-    how many there are). Parts of a batch that are divided by the same ``tokens`` add up."""
-    return (per_token * mask).sum() / (mask.sum() if tokens is None else tokens)
+    their number). Parts of a batch that are divided by the same ``tokens`` add up."""
+    total = (per_token * mask).sum()
+    return total / (mask.sum() if tokens is None else tokens)
 
 
-def episode_log_ratios(logp: Tensor, behaviour_logp: Tensor, mask: Tensor) -> Tensor:
+def episode_log_ratios(
+    logp: Tensor,
+    behaviour_logp: Tensor,
+    mask: Tensor,
+) -> Tensor:
     """Return log π/μ of whole episodes [B], in float64: the sum over each row's sampled tokens.
     ``mask`` [B, T] is 1.0 where a token was sampled.
 
-    >>> logp, mask = torch.tensor([[0.5, 2.0, 9.0], [0.5, 0.5, 0.5]]).log(), torch.tensor([[1.0, 1.0, 0.0], [1.0, 1.0, 1.0]])
-    >>> [round(ratio, 3) for ratio in episode_log_ratios(logp, torch.zeros(2, 3), mask).exp().tolist()]
+    >>> logp = torch.tensor([[0.5, 2.0, 9.0], [0.5, 0.5, 0.5]]).log()
+    >>> mask = torch.tensor([[1.0, 1.0, 0.0], [1.0, 1.0, 1.0]])
+    >>> ratios = episode_log_ratios(logp, torch.zeros(2, 3), mask).exp()
+    >>> [round(ratio, 3) for ratio in ratios.tolist()]
     [1.0, 0.125]
     """
     return ((logp - behaviour_logp).double() * mask).sum(1)
@@ -44,14 +55,21 @@ def effective_sample_size(ratios: Tensor) -> float:
     or an episode, whose ratio is the product of its tokens' ratios and varies more. A common factor
     of all ratios changes nothing.
 
-    >>> effective_sample_size(torch.tensor([1.0, 1.0, 1.0, 1.0])), effective_sample_size(torch.tensor([3.0, 0.0, 0.0, 0.0]))
-    (1.0, 0.25)
+    >>> effective_sample_size(torch.tensor([1.0, 1.0, 1.0, 1.0]))
+    1.0
+    >>> effective_sample_size(torch.tensor([3.0, 0.0, 0.0, 0.0]))
+    0.25
     """
-    return (ratios.sum().square() / (len(ratios) * ratios.square().sum())).item()
+    share = ratios.sum().square() / (len(ratios) * ratios.square().sum())
+    return share.item()
 
 
 @torch.no_grad()
-def mismatch(logp: Tensor, behaviour_logp: Tensor, mask: Tensor) -> Diagnostics:
+def mismatch(
+    logp: Tensor,
+    behaviour_logp: Tensor,
+    mask: Tensor,
+) -> Diagnostics:
     """Measure over all tokens how far the policy being trained is from the one that sampled.
 
     ``mismatch_kl`` is the k3 estimate of KL(μ ‖ π), ``second_moment`` the mean of (log r)².

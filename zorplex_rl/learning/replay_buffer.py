@@ -1,9 +1,9 @@
-"""The replay buffer: which groups of episodes may start, and which are trained on next, by a bound on age.
+"""The replay buffer bounds the age of what is trained on: it says which groups may start and which come next.
 
-It holds the *numbers* of groups and the versions of the weights that sampled them. The episodes
-stay with whoever asks (``training/groups.py``).
+It holds the *numbers* of groups, and the versions of the weights that sampled them. The episodes
+themselves are in ``training/groups.py``.
 
-The two sides of an asynchronous run ask it one question each:
+Each side of an asynchronous run asks it one question:
 
     generator, at weights w:   may I start a group?       ``admit``
     trainer, at version v:     what do I train on next?   ``take``
@@ -16,9 +16,9 @@ flight* while it is being generated or waits to be trained on.
     admit   a new group only if all groups in flight, with the new one, stay feasible: none is too old from the start
     take    P groups, as soon as the others in flight stay feasible without them: none becomes too old
 
-There is no deadlock. If fewer than P groups are in flight, a generator at the newest weights may
-start one: its deadline is v + max_lag. If P or more are, ``take`` waits only for groups that are
-being generated, and each of these arrives or is abandoned. With ``max_lag`` 0 generation and
+There is no deadlock. If fewer than P groups are in flight, a generator with the newest weights may
+start one: its deadline is v + max_lag. If P or more are in flight, ``take`` waits only for groups that
+are being generated, and each of these arrives or is abandoned. With ``max_lag`` 0 generation and
 training alternate: that is synchronous training.
 
 >>> buffer = ReplayBuffer(groups_per_step=2, max_lag=0, total_groups=4)
@@ -42,10 +42,10 @@ from typing import Any
 
 @dataclass(slots=True)
 class Counters:
-    """Counts of groups. ``started`` = ``trained`` + ``abandoned`` + ``stale`` + those in flight."""
+    """Counts of groups: ``started`` = ``trained`` + ``abandoned`` + ``stale`` + those in flight."""
 
     started: int = 0
-    """Admitted to a generator, again or for the first time."""
+    """Admitted to a generator, for the first time or again."""
     trained: int = 0
     """Taken for a training step."""
     abandoned: int = 0
@@ -53,14 +53,19 @@ class Counters:
     stale: int = 0
     """Too old to be trained on, and queued to be generated again. 0 in a normal run."""
     refused: int = 0
-    """Not expected when they arrived: a second copy, or a group that had been abandoned."""
+    """Not expected on arrival: a second copy, or a group that had been abandoned."""
 
 
 class ReplayBuffer:
-    """The groups between generators and trainer. It has no clock, no threads and never waits; an
-    actor adds those."""
+    """The groups between generators and trainer. It has no clock and no threads, and never waits: an
+    actor does that."""
 
-    def __init__(self, groups_per_step: int, max_lag: int, total_groups: int) -> None:
+    def __init__(
+        self,
+        groups_per_step: int,
+        max_lag: int,
+        total_groups: int,
+    ) -> None:
         self.groups_per_step = groups_per_step
         self.max_lag = max_lag
         self.total_groups = total_groups
@@ -69,13 +74,13 @@ class ReplayBuffer:
         self.counters = Counters()
         self._next_group = 0
         self._again: deque[int] = deque()
-        self._generating: dict[
-            int, int
-        ] = {}  # group → version of the weights that it was started with
-        self._ready: dict[int, int] = {}  # group → version of its oldest token
-        self._taken: deque[tuple[int, list[int]]] = (
-            deque()
-        )  # (version, groups) of steps that may not be done yet
+        """Groups to be generated again."""
+        self._generating: dict[int, int] = {}
+        """The version of the weights with which each group was started."""
+        self._ready: dict[int, int] = {}
+        """The version of each group's oldest token."""
+        self._taken: deque[tuple[int, list[int]]] = deque()
+        """Version and groups of each step that may not be done yet."""
 
     @property
     def finished(self) -> bool:
@@ -84,12 +89,12 @@ class ReplayBuffer:
 
     @property
     def left_of_step(self) -> int:
-        """How many of the next groups belong to one training step: those to be generated again,
-        else the rest of the step. A generator that asks for more keeps that step waiting."""
+        """How many of the next groups belong to one training step: those to be generated again, or
+        else the rest of the step. A generator that asks for more delays this step."""
         return len(self._again) or self.groups_per_step - self._next_group % self.groups_per_step
 
     def admit(self, version: int, count: int) -> list[int]:
-        """Return up to ``count`` group numbers that a generator with weights ``version`` may start
+        """Return up to ``count`` numbers of groups that a generator with weights ``version`` may start
         now. Groups to be generated again come first."""
         admitted: list[int] = []
         in_flight = [*self._generating.values(), *self._ready.values()]
@@ -110,8 +115,8 @@ class ReplayBuffer:
         return self._next_group - 1
 
     def add(self, number: int, version: int) -> bool:
-        """Accept group ``number``, whose oldest token was sampled at ``version``. Returns False if
-        that number is not expected."""
+        """Accept group ``number``, whose oldest token was sampled at ``version``. Returns False if it
+        is not expected."""
         if self._generating.pop(number, None) is None:
             self.counters.refused += 1
             return False
@@ -126,8 +131,8 @@ class ReplayBuffer:
                 self.counters.abandoned += 1
 
     def take(self) -> list[int] | None:
-        """Return the sorted groups of the next training step, and advance ``version``; or return None
-        if the step must wait."""
+        """Return the sorted groups of the next training step, and advance ``version``. Returns None if
+        the step must wait."""
         self._drop_stale()
         by_age = sorted(self._ready, key=lambda number: (self._ready[number], number))
         chosen = by_age[: self.groups_per_step]
@@ -150,16 +155,21 @@ class ReplayBuffer:
             self._taken.popleft()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state for a checkpoint. Groups in flight, and those taken for a step that is
-        not done yet, are numbers in it: they are generated again."""
-        taken = [number for _, numbers in self._taken for number in numbers]
+        """Return the state for a checkpoint. Groups in flight, and those of steps that are not done
+        yet, will be generated again."""
+        version = self.version
+        lost = [*self._generating, *self._ready]
         counters = asdict(self.counters)
-        counters["trained"] -= len(taken)
-        counters["abandoned"] += len(self._generating) + len(self._ready) + len(taken)
+        if self._taken:
+            version, _ = self._taken[0]
+        for _, groups in self._taken:
+            lost += groups
+            counters["trained"] -= len(groups)
+        counters["abandoned"] += len(lost)
         return {
-            "version": self._taken[0][0] if self._taken else self.version,
+            "version": version,
             "next_group": self._next_group,
-            "again": sorted((*self._again, *self._generating, *self._ready, *taken)),
+            "again": sorted([*self._again, *lost]),
             "counters": counters,
         }
 
@@ -173,10 +183,11 @@ class ReplayBuffer:
     def _feasible(self, started: list[int], version: int) -> bool:
         """Return whether steps of ``groups_per_step`` groups at ``version``, ``version`` + 1, … can
         train on groups of the versions ``started``, the oldest first, within ``max_lag``."""
-        oldest_of_steps = sorted(started)[:: self.groups_per_step]
-        return all(
-            oldest + self.max_lag >= version + step for step, oldest in enumerate(oldest_of_steps)
-        )
+        for oldest in sorted(started)[:: self.groups_per_step]:
+            if oldest + self.max_lag < version:
+                return False
+            version += 1
+        return True
 
     def _drop_stale(self) -> None:
         for number, version in list(self._ready.items()):

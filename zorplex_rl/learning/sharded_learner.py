@@ -8,8 +8,8 @@
 
 A process keeps its part of weights, gradients, masters and moments; one layer at a time is whole.
 Every loss is a sum over tokens divided by the tokens of the *whole* batch, so the gradients of the
-ranks add up to that of one process, in another order: the only difference that sharding makes.
-Every rank calls the same methods with the same arguments, and returns the same diagnostics.
+ranks add up to that of one process. Only the order of the sum differs. Every rank calls the same
+methods with the same arguments, and returns the same diagnostics.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,8 +33,8 @@ Result = TypeVar("Result")
 
 
 class ShardedLearner:
-    """Trains ``policy``'s model on all ranks of ``mesh``: whole before, then sharded in place.
-    Each method is that of ``Learner``."""
+    """Trains ``policy``'s model on all ranks of ``mesh``, and shards it in place. The methods are those
+    of ``Learner``."""
 
     def __init__(
         self,
@@ -73,36 +73,33 @@ class ShardedLearner:
         self, totals: Diagnostics, tensors: list[Tensor]
     ) -> tuple[Diagnostics, list[Tensor]]:
         gathered: list[Any] = [None] * self.mesh.size()
-        # A batch has some thousand tokens.
-        dist.all_gather_object(
-            gathered, (totals, [tensor.cpu() for tensor in tensors]), self.mesh.get_group()
-        )
-        sums = {name: sum(part[name] for part, _ in gathered) for name in totals}
-        joined = [
-            torch.cat(of_ranks) for of_ranks in zip(*(parts for _, parts in gathered), strict=True)
-        ]
-        return sums, joined
+        # As objects: a batch has only some thousand tokens.
+        sent = (totals, [tensor.cpu() for tensor in tensors])
+        dist.all_gather_object(gathered, sent, self.mesh.get_group())
+        all_totals, all_tensors = zip(*gathered, strict=True)
+        sums = {name: sum(part[name] for part in all_totals) for name in totals}
+        return sums, [torch.cat(parts) for parts in zip(*all_tensors, strict=True)]
 
     def state_dict(self) -> dict[str, Tensor] | None:
-        """Return the unsharded state on rank 0, in main memory, else None. Gathers by tensor."""
+        """Return the whole state on rank 0, in main memory; None elsewhere. Gathers tensor by tensor."""
         return self._gather({"version": torch.tensor(self.version)} | self.optimizer.state_dict())
 
     def whole_weights(self) -> dict[str, Tensor] | None:
-        """Return the unsharded weights by name on rank 0, in main memory; None elsewhere."""
+        """Return the whole weights by name on rank 0, in main memory; None elsewhere."""
         return self._gather(self.policy.model.state_dict())
 
     def _gather(self, state: dict[str, Any]) -> dict[str, Tensor] | None:
         is_first = self.mesh.get_rank() == 0
         gathered = {}
         for name, value in state.items():
-            # All ranks take part in gathering a tensor.
+            # Gathering a tensor needs all ranks.
             whole = value.full_tensor() if isinstance(value, DTensor) else value
             if is_first:
                 gathered[name] = whole.detach().cpu()
         return gathered if is_first else None
 
     def restore(self, read: Callable[[str], Tensor]) -> None:
-        """Continue from a ``state_dict``, whose tensor of a name ``read`` returns unsharded."""
+        """Continue from a ``state_dict``: ``read`` returns its whole tensor of a given name."""
         state = self.optimizer.state_dict()
 
         def own_part(name: str) -> Tensor:
@@ -118,7 +115,7 @@ class ShardedLearner:
 
 
 class _Gathering(nn.Module):
-    """Call functions of a model while the weights that are in none of its layers are gathered."""
+    """Calls functions of a model while the weights outside its layers are gathered."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -129,15 +126,20 @@ class _Gathering(nn.Module):
 
 
 def shard(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
-    """Shard ``model`` over ``mesh`` by layer. Returns the module through which to call it.
-    Gradients are added up over the ranks in float32, not averaged."""
+    """Shard ``model`` over ``mesh`` by layer. Returns the module through which it is called. Gradients
+    are added up over the ranks in float32, not averaged."""
     gathering = _Gathering(model)
     kinds = set(getattr(model, "_no_split_modules", None) or ())
     layers = [module for module in model.modules() if type(module).__name__ in kinds]
+    precision = MixedPrecisionPolicy(reduce_dtype=torch.float32)
     for part in (*layers, gathering):
-        # The root, too: after an evaluation, gathered weights would be old after the next step.
-        precision = MixedPrecisionPolicy(reduce_dtype=torch.float32)
-        fully_shard(part, mesh=mesh, reshard_after_forward=True, mp_policy=precision)
+        # The root, too: weights that stay gathered after an evaluation are stale after the next step.
+        fully_shard(
+            part,
+            mesh=mesh,
+            reshard_after_forward=True,
+            mp_policy=precision,
+        )
     for module in gathering.modules():
         if isinstance(module, FSDPModule):
             module.set_gradient_divide_factor(1.0)

@@ -10,10 +10,11 @@ STEPS_WITHOUT_SIGNAL = 5
 REASONS = {
     "success": "answers are right; take harder tasks",
     "truncated": "episodes were cut off; raise --max-tokens or --max-turns",
-    "wrong_format": "episodes ended without an answer in the task's format; show it in the system prompt",
+    "wrong_format": "episodes ended without an answer in the task's format; "
+    "show it in the system prompt",
     "wrong_answer": "answers are wrong; take easier tasks or a better policy",
 }
-"""What an outcome of nearly all episodes says of the task."""
+"""What it says of the task if nearly all episodes have this outcome."""
 
 
 class LearningSignal:
@@ -23,27 +24,29 @@ class LearningSignal:
         self._steps = 0
 
     def note(self, episodes: Sequence[Episode], advantages: Sequence[float]) -> str | None:
-        """Note a step. Returns what is wrong after ``STEPS_WITHOUT_SIGNAL`` such steps, once."""
-        self._steps = (
-            0 if any(abs(advantage) > NOISE for advantage in advantages) else self._steps + 1
-        )
+        """Note a step. Returns what is wrong, once, after ``STEPS_WITHOUT_SIGNAL`` such steps."""
+        self._steps += 1
+        if any(abs(advantage) > NOISE for advantage in advantages):
+            self._steps = 0
         if self._steps != STEPS_WITHOUT_SIGNAL:
             return None
-        reasons = why_no_reward_varies(episodes)
-        return f"no reward has varied within a group for {self._steps} steps, so nothing is learned: {reasons}"
+        return (
+            f"no reward has varied within a group for {self._steps} steps, "
+            f"so nothing is learned: {why_no_reward_varies(episodes)}"
+        )
 
 
 def why_no_reward_varies(episodes: Sequence[Episode]) -> str:
     """Return the likeliest reasons why the rewards of scored ``episodes`` are all alike."""
-    count = len(episodes)
-    outcome, most = Counter(episode.scored.outcome for episode in episodes).most_common(1)[0]
-    reasons = (
-        [f"{most / count:.0%} of the {REASONS[outcome]}"]
-        if most >= 0.9 * count and outcome in REASONS
-        else []
-    )
+    outcomes = Counter(episode.scored.outcome for episode in episodes)
+    ((outcome, count),) = outcomes.most_common(1)
+    share = count / len(episodes)
+    reasons = []
+    if share >= 0.9 and outcome in REASONS:
+        reasons.append(f"{share:.0%} of the {REASONS[outcome]}")
     if not any(e.tool_calls for e in episodes) and any(e.task.min_tool_calls for e in episodes):
         reasons.append(
-            f"none of {count} episodes called a tool; perhaps the policy cannot write the names of this task's tools"
+            f"none of {len(episodes)} episodes called a tool; "
+            "perhaps the policy cannot write the names of this task's tools"
         )
-    return "; ".join(reasons) or f"the commonest outcome was {outcome}, of {most / count:.0%}"
+    return "; ".join(reasons) or f"the commonest outcome was {outcome}, of {share:.0%}"

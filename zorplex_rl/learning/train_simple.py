@@ -6,9 +6,9 @@
 
     python -m zorplex_rl.learning.train_simple          trains the embedded policy, and prints a line for each step
 
-Deliberately left out: parts that run in parallel, one run of the model for a shared prompt, splitting a
-batch that does not fit into memory, a correction for stale data, surviving a crash. ``learner.py``
-and ``training/`` have them, and learn the same (``test_train_simple.py``).
+Deliberately left out: parts that run in parallel, running a shared prompt once, splitting a batch that
+does not fit into memory, correcting for stale data, surviving a crash. ``learner.py`` and ``training/``
+do all this, and learn the same (``test_train_simple.py``).
 """
 
 import time
@@ -93,7 +93,13 @@ def play(
 ) -> list[Episode]:
     """Sample an episode for each of ``tasks`` with weights ``version``. Returns them, scored."""
     requests = [RolloutRequest(task, seed + index) for index, task in enumerate(tasks)]
-    episodes = rollout(policy, requests, environment.execute, sampling, version)
+    episodes = rollout(
+        policy,
+        requests,
+        environment.execute,
+        sampling,
+        version,
+    )
     for episode in episodes:
         episode.score = score(episode)
     return episodes
@@ -139,7 +145,13 @@ def main() -> None:
     held_out = environment.tasks(kinds, 200, "held_out")
 
     def evaluate() -> None:
-        episodes = play(policy, environment, held_out, seed=0, sampling=GREEDY)
+        episodes = play(
+            policy,
+            environment,
+            held_out,
+            seed=0,
+            sampling=GREEDY,
+        )
         print(f"held out, greedy: {accuracy(episodes):.1%}")
 
     evaluate()

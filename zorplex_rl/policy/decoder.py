@@ -1,7 +1,7 @@
-"""What a token attends to: its ancestors in a tree of texts that are there, or its row's slot of a
-cache, for texts that are being written.
+"""What a token attends to: its ancestors in a tree (existing texts), or its row's cache slot (texts
+being generated).
 
-**A tree**, for prompts and for training. Texts that begin alike share these tokens:
+**A tree**, for prompts and for training. Texts that begin alike share their first tokens:
 
     LOOKUP[ ─┬─ blip ] ─┬─ ␣-> 17 ⏎ [ANSWER] 17        ids          packed into one row, in this order
              │          └─ ␣-> 17 ⏎ So 17              positions    depth: how many tokens come before
@@ -9,19 +9,20 @@ cache, for texts that are being written.
 
 Each distinct beginning runs once, and its gradients add up. Tokens attend in blocks of neighbours.
 
-**Slots**, for sampling. The cache has one for each row that is written, alone or by samples together:
+**Slots**, for sampling. The cache has a slot for each row, which several samples may share:
 
     kv   [layers, 2, slots, kv_heads, length, head_dim]      keys and values of every layer
 
-Active rows use the first slots, so a step works on *views*, as wide as the longest row: nothing is
-copied between steps. What a slot holds behind its row's end is never seen. A step feeds one token to
-most rows, and a tool's whole result to the few that have just got one:
+Active rows use the first slots, so a step works on *views* as wide as the longest row: nothing is
+copied between steps. A mask hides what a slot holds behind the end of its row. A step feeds one token
+to most rows, and a tool's whole result to the few that have just received one:
 
-    slot 0   17                     The first tokens of all rows attend together, in place. Other
-    slot 1   ]   ␣-> ␣ 4 2 ⏎        tokens attend to a copy of their rows, results of equal length
+    slot 0   17                     The first tokens of all rows attend together, in place. The other
+    slot 1   ]   ␣-> ␣ 4 2 ⏎        tokens attend to a copy of their rows: results of equal length
     slot 2   ]   ␣-> ␣ 1 7 ⏎        together.
 
-Models of other families run through their own ``forward``, more slowly, a prompt or a token at once.
+Models of other families run through their own, slower ``forward``: one prompt, or one token of each
+row, at a time.
 """
 
 from __future__ import annotations
@@ -36,9 +37,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from zorplex_rl.policy.model import Model, TreeAttention, ancestors, attention, linear
+from zorplex_rl.policy.model import (
+    Model,
+    TreeAttention,
+    ancestors,
+    attention,
+    linear,
+)
 
-# Transformers takes seconds to load: it is imported where one of its models is already there.
+# Transformers takes seconds to load: it is imported only where one of its models is already loaded.
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
     from transformers.cache_utils import Cache, CacheLayerMixin
@@ -46,12 +53,12 @@ if TYPE_CHECKING:
 TOGETHER = 8192
 """Most distinct tokens of prompts that run at once."""
 Snapshot = Tensor
-"""One row's part of the cache, [layers, 2, kv_heads, length, head_dim], outside of it."""
+"""A copy of one row's part of the cache, [layers, 2, kv_heads, length, head_dim]."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenTree:
-    """Texts as N tokens, each distinct beginning once."""
+    """Texts as N tokens: each distinct beginning once."""
 
     ids: Tensor
     """The tokens [N], in depth-first order."""
@@ -60,11 +67,11 @@ class TokenTree:
     subtree_end: Tensor
     """The last token that attends to each one [N] (``model.TreeAttention``)."""
     token_index: list[Tensor]
-    """For each text, where its tokens are in ``ids`` [T]."""
+    """For each text, the places [T] of its tokens in ``ids``."""
 
 
 def build_tree(texts: Sequence[Sequence[int]], device: torch.device | str = "cpu") -> TokenTree:
-    """Return the tree of ``texts``, which are sorted.
+    """Return the tree of sorted ``texts``.
 
     >>> tree = build_tree([[7, 1, 4], [7, 1, 5], [7, 2]])
     >>> tree.ids.tolist(), tree.subtree_end.tolist(), [index.tolist() for index in tree.token_index]
@@ -78,8 +85,8 @@ def build_tree(texts: Sequence[Sequence[int]], device: torch.device | str = "cpu
     previous: Sequence[int] = ()
     for text in texts:
         shared = common_length(previous, text)
-        first, last = len(ids), len(ids) + len(text) - shared - 1
-        path = [*path[:shared], *range(first, last + 1)]
+        end = len(ids) + len(text) - shared
+        path = [*path[:shared], *range(len(ids), end)]
         ids += text[shared:]
         positions += range(shared, len(text))
         subtree_end += path[shared:]
@@ -93,13 +100,15 @@ def build_tree(texts: Sequence[Sequence[int]], device: torch.device | str = "cpu
 
 def common_length(one: Sequence[int], other: Sequence[int]) -> int:
     """Return how many leading tokens two texts share."""
-    differing = (i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)
-    return next(differing, min(len(one), len(other)))
+    for i, (a, b) in enumerate(zip(one, other, strict=False)):
+        if a != b:
+            return i
+    return min(len(one), len(other))
 
 
 def split_by_budget(texts: Sequence[list[int]], most: int) -> list[list[int]]:
-    """Split ``texts`` into trees. Returns the indices of each one's texts, sorted; it has at most
-    ``most`` distinct tokens if it has more than one text.
+    """Split ``texts`` into trees. Returns the indices of each tree's texts, in sorted order. A tree of
+    several texts has at most ``most`` distinct tokens.
 
     >>> split_by_budget([[7, 1, 4], [7, 2], [7, 1, 5], [8, 1]], most=5)
     [[0, 2, 1], [3]]
@@ -135,8 +144,8 @@ def states_of(model: PreTrainedModel | Model, tree: TokenTree) -> Tensor:
 def project(model: PreTrainedModel | Model, states: Tensor) -> Tensor:
     """Return the logits [..., V] of hidden states [..., hidden_size], in float32, as ``forward``
     computes them."""
-    layer, config = model.get_output_embeddings(), model.config
-    logits = linear(states, layer).float()
+    config = model.config
+    logits = linear(states, model.get_output_embeddings()).float()
     if getattr(config, "logits_scaling", None):
         logits = logits / config.logits_scaling
     if getattr(config, "logit_scale", None):
@@ -147,32 +156,36 @@ def project(model: PreTrainedModel | Model, states: Tensor) -> Tensor:
 
 
 def borders(model: PreTrainedModel | Model) -> tuple[int, int]:
-    """Return after how many tokens ``model`` attends to a window only, and after how many it turns all
-    keys otherwise, those of the cache not (Phi-3's long rope). 0: it does not."""
+    """Return after how many tokens ``model`` attends only to a window, and after how many it rotates
+    keys in another way, but not those in a cache (Phi-3's long rope). 0 is never."""
     rope = getattr(model.config, "rope_parameters", None) or {}
-    is_long = rope.get("rope_type") == "longrope"
-    turn = rope["original_max_position_embeddings"] if is_long else 0
-    return getattr(model.config, "sliding_window", None) or 0, turn
+    window = getattr(model.config, "sliding_window", None) or 0
+    if rope.get("rope_type") == "longrope":
+        return window, rope["original_max_position_embeddings"]
+    return window, 0
 
 
 def prefill(
     model: PreTrainedModel | Model, prompts: Sequence[list[int]]
 ) -> list[tuple[Snapshot, Tensor]]:
-    """Run ``prompts``. Returns for each its snapshot and the next token's logits [V]."""
+    """Run ``prompts``. Returns each one's snapshot, and its next token's logits [V]."""
     if not isinstance(model, Model):
         return [_prefill_by_forward(model, prompt) for prompt in prompts]
     results: dict[int, tuple[Snapshot, Tensor]] = {}
     for chosen in split_by_budget(prompts, TOGETHER):
-        tree = build_tree([prompts[i] for i in chosen], model.device)
+        texts = [prompts[i] for i in chosen]
+        tree = build_tree(texts, model.device)
+        ids = tree.ids[None]
+        positions = tree.positions[None]
         attend = TreeAttention(tree.subtree_end[None], keep=True)
-        (states,) = model.base_model(tree.ids[None], tree.positions[None], attend).last_hidden_state
+        (states,) = model.base_model(ids, positions, attend).last_hidden_state
         for prompt, tokens in zip(chosen, tree.token_index, strict=True):
-            layers = [
-                torch.stack((keys[0, tokens], values[0, tokens]))
-                for keys, values in attend.kept or ()
-            ]
+            layers = []
+            for keys, values in attend.kept or ():
+                layers.append(torch.stack((keys[0, tokens], values[0, tokens])))
             snapshot = torch.stack(layers).transpose(2, 3)
-            results[prompt] = snapshot, project(model, states[tokens[-1]])
+            logits = project(model, states[tokens[-1]])
+            results[prompt] = (snapshot, logits)
     return [results[prompt] for prompt in range(len(prompts))]
 
 
@@ -188,8 +201,8 @@ class Fed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DecodeStep:
-    """One decode step for B rows, which feeds N tokens: first the first one of each row, then the
-    results of tools, those of equal length together."""
+    """One decode step for B rows. It feeds N tokens: first each row's first one, then the results of
+    tools, those of equal length together."""
 
     ids: Tensor
     """The tokens [N]."""
@@ -198,37 +211,43 @@ class DecodeStep:
     cells: Tensor
     """Where their keys go in one layer of the cache [N · kv_heads]: slot after slot, head after head."""
     last: Tensor
-    """Which of the tokens is the last of each row [B]."""
+    """The index of each row's last token [B]."""
     mask: Tensor
     """The additive mask of the rows' first tokens [B, 1, 1, width]."""
     results: list[tuple[slice, Tensor, Tensor]]
-    """For each length Q: which tokens these are, row after row; their rows [n]; and their mask
+    """For each length Q of results: their tokens, row after row; their rows [n]; and their mask
     [n, 1, Q · heads / kv_heads, width]."""
 
 
 class SlotCache:
     """The cache of up to ``slots`` rows of up to ``length`` tokens for ``model``."""
 
-    def __init__(self, model: PreTrainedModel | Model, slots: int, length: int = 0) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel | Model,
+        slots: int,
+        length: int = 0,
+    ) -> None:
         config = model.config
-        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-        head_dim = (
-            getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        )
-        self._queries_per_key = config.num_attention_heads // heads
-        shape = (config.num_hidden_layers, 2, slots, heads, 0, head_dim)
+        heads = config.num_attention_heads
+        kv_heads = getattr(config, "num_key_value_heads", None) or heads
+        head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
+        self._queries_per_key = heads // kv_heads
+        shape = (config.num_hidden_layers, 2, slots, kv_heads, 0, head_dim)
         self.kv = torch.empty(shape, dtype=model.dtype, device=model.device)
-        self.rows = self.positions = torch.arange(slots, device=model.device)
-        self.width = 0
+        self.rows: Tensor
+        """The slots of this step's rows [B]."""
+        self.positions: Tensor
+        """The positions of their first new tokens [B]."""
+        self.width: int
+        """The length of the longest row, with what this step adds."""
         self.reserve(length)
 
     def reserve(self, length: int) -> None:
-        """Make room for ``length`` tokens in each row. All rows are copied if there was less."""
-        if length > self.kv.shape[-2]:
-            old = self.kv
-            shape = (*old.shape[:-2], length, old.shape[-1])
-            self.kv = torch.zeros(shape, dtype=old.dtype, device=old.device)
-            self.kv[..., : old.shape[-2], :] = old
+        """Make room for ``length`` tokens in each row. Copies all rows if there is less."""
+        missing = length - self.kv.shape[-2]
+        if missing > 0:
+            self.kv = F.pad(self.kv, (0, 0, 0, missing))
 
     def put(self, slot: int, snapshot: Snapshot) -> None:
         """Copy ``snapshot`` into ``slot``."""
@@ -238,12 +257,17 @@ class SlotCache:
         """Return a copy of the first ``length`` tokens of ``slot``."""
         return self.kv[:, :, slot, :, :length].clone()
 
-    def move(self, source: int, target: int, length: int) -> None:
-        """Copy the row in slot ``source`` over the one in slot ``target``."""
+    def move(
+        self,
+        source: int,
+        target: int,
+        length: int,
+    ) -> None:
+        """Copy the first ``length`` tokens of slot ``source`` to slot ``target``."""
         self.kv[:, :, target, :, :length] = self.kv[:, :, source, :, :length]
 
     def begin_step(self, lengths: Sequence[int], tokens: Sequence[Sequence[int]]) -> DecodeStep:
-        """Prepare to feed ``tokens``, at least one each, to the first rows, of ``lengths``."""
+        """Prepare to feed ``tokens`` to the first rows, at least one to each. The rows have ``lengths``."""
         batch = len(lengths)
         fed = [Fed(slot, row[0], lengths[slot]) for slot, row in enumerate(tokens)]
         last = list(range(batch))
@@ -251,17 +275,16 @@ class SlotCache:
         for length in sorted({len(row) for row in tokens} - {1}):
             start = len(fed)
             for slot, row in enumerate(tokens):
-                if len(row) == length:
-                    fed += [
-                        Fed(slot, token, lengths[slot] + i)
-                        for i, token in enumerate(row[1:], start=1)
-                    ]
-                    last[slot] = len(fed) - 1
+                if len(row) != length:
+                    continue
+                for position, token in enumerate(row[1:], lengths[slot] + 1):
+                    fed.append(Fed(slot, token, position))
+                last[slot] = len(fed) - 1
             results.append((slice(start, len(fed)), length - 1))
         rows, ids, positions = torch.tensor(fed, device=self.kv.device).T.contiguous()
         self.rows = rows[:batch]
         self.positions = positions[:batch]
-        self.width = max(position for _, _, position in fed) + 1
+        self.width = max(each.position for each in fed) + 1
         mask = self._mask(positions)
         return DecodeStep(
             ids=ids,
@@ -281,29 +304,30 @@ class SlotCache:
     def _cells(self, rows: Tensor, positions: Tensor) -> Tensor:
         """Return the cells [N · kv_heads] of one layer's keys for tokens of ``rows`` at ``positions`` [N]."""
         heads, length = self.kv.shape[3:5]
-        head_of_row = rows[:, None] * heads + torch.arange(
-            heads, device=rows.device
-        )  # [N, kv_heads]
+        head = torch.arange(heads, device=rows.device)
+        head_of_row = rows[:, None] * heads + head  # [N, kv_heads]
         return (head_of_row * length + positions[:, None]).flatten()
 
     def _result(
-        self, part: slice, length: int, rows: Tensor, mask: Tensor
+        self,
+        part: slice,
+        length: int,
+        rows: Tensor,
+        mask: Tensor,
     ) -> tuple[slice, Tensor, Tensor]:
         """Return ``part``, results of ``length`` tokens, with its rows and mask; see ``DecodeStep``."""
+        queries = length * self._queries_per_key
         of_heads = mask[part, None].expand(-1, self._queries_per_key, -1)
-        return (
-            part,
-            rows[part][::length],
-            of_heads.reshape(-1, 1, length * self._queries_per_key, self.width),
-        )
+        return part, rows[part][::length], of_heads.reshape(-1, 1, queries, self.width)
 
 
 class Decoder:
-    """Runs ``model`` on a step's tokens. ``at_once`` is how many it takes of a row; None is all."""
+    """Runs ``model`` on a step's tokens."""
 
     def __init__(self, model: PreTrainedModel | Model) -> None:
         self._model = model
         self.at_once = None if isinstance(model, Model) else 1
+        """How many tokens of a row it takes in a step; None: all."""
         self._slots: SlotCache | None = None
 
     def __call__(self, step: DecodeStep, cache: SlotCache) -> Tensor:
@@ -311,7 +335,12 @@ class Decoder:
         if not isinstance(self._model, Model):
             return self._by_forward(self._model, step, cache)
 
-        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        def attend(
+            layer: int,
+            q: Tensor,
+            k: Tensor,
+            v: Tensor,
+        ) -> Tensor:
             kv = cache.kv[layer]
             keys, values = kv.flatten(1, 3)
             keys.index_copy_(0, step.cells, k.flatten(0, 1))
@@ -319,9 +348,16 @@ class Decoder:
             return attend_to_slots(q, kv, step)
 
         states = self._model.base_model(step.ids, step.positions, attend).last_hidden_state
-        return project(self._model, states[step.last] if step.results else states)
+        if step.results:
+            states = states[step.last]
+        return project(self._model, states)
 
-    def _by_forward(self, model: PreTrainedModel, step: DecodeStep, cache: SlotCache) -> Tensor:
+    def _by_forward(
+        self,
+        model: PreTrainedModel,
+        step: DecodeStep,
+        cache: SlotCache,
+    ) -> Tensor:
         if self._slots is not cache:
             from transformers.cache_utils import Cache
 
@@ -337,18 +373,21 @@ class Decoder:
         return logits[:, -1]
 
 
-def attend_to_slots(q: Tensor, kv: Tensor, step: DecodeStep) -> Tensor:
+def attend_to_slots(
+    q: Tensor,
+    kv: Tensor,
+    step: DecodeStep,
+) -> Tensor:
     """Return attention [N, heads, dim] of q, of the same shape, over kv [2, slots, kv_heads, length, dim]."""
     batch, _, _, width = step.mask.shape
     keys, values = kv[:, :batch, :, :width]
     # The first token of each row. As in ``attention``, the heads that share keys are queries.
-    first = q[:batch].view(batch, keys.shape[1], -1, q.shape[-1])
-    of_first = F.scaled_dot_product_attention(first, keys, values, attn_mask=step.mask).view(
-        q[:batch].shape
-    )
+    first = q[:batch]
+    queries = first.view(batch, keys.shape[1], -1, q.shape[-1])
+    gathered = F.scaled_dot_product_attention(queries, keys, values, attn_mask=step.mask)
+    mixed = [gathered.view(first.shape)]
     if not step.results:
-        return of_first
-    mixed = [of_first]
+        return mixed[0]
     for part, rows, mask in step.results:
         results = q[part].unflatten(0, (len(rows), -1))  # [n, Q, heads, dim]
         mixed.append(attention(results, keys[rows], values[rows], mask).flatten(0, 1))
@@ -356,8 +395,9 @@ def attend_to_slots(q: Tensor, kv: Tensor, step: DecodeStep) -> Tensor:
 
 
 def _cache_arguments(model: PreTrainedModel, cache: Cache) -> dict[str, Any]:
-    """Return the arguments that make ``model`` use ``cache``; transformers 5.24 has renamed one."""
-    name = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
+    """Return the arguments that make ``model`` use ``cache``. transformers 5.24 has renamed one."""
+    parameters = inspect.signature(model.forward).parameters
+    name = "cache" if "cache" in parameters else "past_key_values"
     return {name: cache, "use_cache": True}
 
 
@@ -367,17 +407,15 @@ def _prefill_by_forward(model: PreTrainedModel, prompt: Sequence[int]) -> tuple[
     cache = DynamicCache(config=model.config)
     ids = torch.tensor([[*prompt]], device=model.device)
     logits = model(input_ids=ids, **_cache_arguments(model, cache)).logits
-    snapshot = torch.stack(
-        [torch.stack((layer.keys[0], layer.values[0])) for layer in cache.layers]
-    )
-    return snapshot, logits[0, -1].float()
+    layers = [torch.stack((layer.keys[0], layer.values[0])) for layer in cache.layers]
+    return torch.stack(layers), logits[0, -1].float()
 
 
 @cache
 def _slot_layer() -> type[CacheLayerMixin]:
-    """Return the class of a layer of transformers' view of the slots: each row's new key and value go
-    to its own position. It is made once: a class object is part of a reference cycle, and would keep
-    ``slots`` alive until the next garbage collection."""
+    """Return the class of a layer of transformers' cache that is a view of the slots: each row's new key
+    and value go to its position. It is made once: a class object is part of a reference cycle, and
+    would keep ``slots`` alive until the next garbage collection."""
     from transformers.cache_utils import CacheLayerMixin
 
     class SlotLayer(CacheLayerMixin):
@@ -392,8 +430,9 @@ def _slot_layer() -> type[CacheLayerMixin]:
             keys, values = slots.kv[self._layer]
             keys[slots.rows, :, slots.positions] = key_states[:, :, 0]
             values[slots.rows, :, slots.positions] = value_states[:, :, 0]
-            batch = len(slots.positions)
-            return keys[:batch, :, : slots.width], values[:batch, :, : slots.width]
+            active = slice(len(slots.rows))
+            columns = slice(slots.width)
+            return keys[active, :, columns], values[active, :, columns]
 
         def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
             """Do nothing: all memory was allocated at once."""

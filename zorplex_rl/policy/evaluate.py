@@ -4,7 +4,7 @@
     clusters   ╰── 2 / 2 ───╯   ╰── 0 / 2 ───╯             counted as 2 independent trials
 
 A policy that is wrong about a word is wrong about it every time. So tasks with the same words form
-a *cluster*, and the width of the interval follows from the number of clusters, not of trials.
+a *cluster*, and the width of the interval depends on the number of clusters, not of trials.
 """
 
 from collections import Counter
@@ -25,7 +25,7 @@ from zorplex_rl.task.rewards import outcome_shares
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The result for one kind of task. Times are seconds of an episode, sampled in a batch."""
+    """The result for one kind of task: means over its episodes."""
 
     name: str
     episodes: int
@@ -34,10 +34,12 @@ class Report:
     """Of the accuracy, with 95 % confidence; see ``clustered_interval``."""
     reward: float
     outcomes: dict[str, float]
+    """The share of each outcome."""
     turns: float
     tool_calls: float
     tokens: float
     seconds_median: float
+    """Of an episode that is sampled in a batch."""
     seconds_p95: float
 
 
@@ -52,7 +54,13 @@ def evaluate(
 ) -> tuple[Report, list[Episode]]:
     """Sample and score an episode for each of ``tasks``. Returns the report and the episodes."""
     requests = [RolloutRequest(task, seed * 1_000_003 + index) for index, task in enumerate(tasks)]
-    episodes = rollout(policy, requests, execute, sampling, environment=environment)
+    episodes = rollout(
+        policy,
+        requests,
+        execute,
+        sampling,
+        environment=environment,
+    )
     for episode in episodes:
         episode.score = environment.score(*episode.attempt)
     return summarise(name, episodes), episodes
@@ -62,14 +70,16 @@ def summarise(name: str, episodes: list[Episode]) -> Report:
     """Return the report on scored ``episodes``, called ``name``."""
     outcomes = outcome_shares(episodes)
     seconds = [episode.seconds for episode in episodes]
+    successes = [episode.scored.outcome == "success" for episode in episodes]
+    clusters: list[Hashable] = []
+    for episode in episodes:
+        words = tuple(sorted(episode.task.words))
+        clusters.append(words or episode.task.question)
     return Report(
         name=name,
         episodes=len(episodes),
         accuracy=outcomes["success"],
-        interval=clustered_interval(
-            [episode.scored.outcome == "success" for episode in episodes],
-            [tuple(sorted(episode.task.words)) or episode.task.question for episode in episodes],
-        ),
+        interval=clustered_interval(successes, clusters),
         reward=fmean(episode.scored.reward for episode in episodes),
         outcomes=outcomes,
         turns=fmean(len(episode.turns) for episode in episodes),
@@ -81,38 +91,44 @@ def summarise(name: str, episodes: list[Episode]) -> Report:
 
 
 def clustered_interval(
-    outcomes: Sequence[bool], clusters: Sequence[Hashable], confidence: float = 0.95
+    outcomes: Sequence[bool],
+    clusters: Sequence[Hashable],
+    confidence: float = 0.95,
 ) -> tuple[float, float]:
-    """Return the interval of the share of successes: ``clusters[i]`` has ``outcomes[i]``.
+    """Return the interval of the share of successes: ``outcomes[i]`` belongs to ``clusters[i]``.
 
-    It is the exact interval with the effective number of trials (Korn and Graubard 1998, Survey
-    Methodology 24, section 3) where trials are all alike within their cluster. For clusters of n_g
-    trials that is (Σ_g n_g)² / Σ_g n_g² (Kish 1965, section 8.2). How alike they are is not
-    estimated: few clusters, or a share near 0 or 1, do not show it.
+    It is the exact interval for the effective number of trials (Korn and Graubard 1998, Survey
+    Methodology 24, section 3), if all trials of a cluster have the same outcome. For clusters of n_g
+    trials this number is (Σ_g n_g)² / Σ_g n_g² (Kish 1965, section 8.2). How similar they really are is
+    not estimated: few clusters, or a share near 0 or 1, do not show it.
 
-    >>> [round(bound, 2) for bound in clustered_interval([True] * 50 + [False] * 50, [i // 10 for i in range(100)])]
+    >>> outcomes = [True] * 50 + [False] * 50
+    >>> [round(bound, 2) for bound in clustered_interval(outcomes, [i // 10 for i in range(100)])]
     [0.19, 0.81]
     """
     trials = len(outcomes)
-    effective = trials**2 / sum(size**2 for size in Counter(clusters).values())
+    sizes = Counter(clusters).values()
+    effective = trials**2 / sum(size**2 for size in sizes)
     return exact_interval(effective * (sum(outcomes) / trials), effective, confidence)
 
 
 def exact_interval(
-    successes: float, trials: float, confidence: float = 0.95
+    successes: float,
+    trials: float,
+    confidence: float = 0.95,
 ) -> tuple[float, float]:
-    """Return the interval for *independent* trials, maybe not whole (Clopper, Pearson 1934).
+    """Return the interval for *independent* trials (Clopper, Pearson 1934); the numbers may be fractions.
 
-    It covers any true share at least as often as ``confidence`` says, within [0, 1].
+    It covers any true share at least as often as ``confidence`` says, and stays within [0, 1].
 
     >>> [round(bound, 3) for bound in exact_interval(0, 100)]
     [0.0, 0.036]
     """
-    from scipy.special import (
-        betaincinv,
-    )  # It takes a while to load, and most notebooks begin without an interval.
+    # It takes a while to load, and most notebooks begin without an interval.
+    from scipy.special import betaincinv
 
-    failures, tail = trials - successes, (1 - confidence) / 2
+    failures = trials - successes
+    tail = (1 - confidence) / 2
     low = float(betaincinv(successes, failures + 1, tail)) if successes > 0 else 0.0
     high = float(betaincinv(successes + 1, failures, 1 - tail)) if failures > 0 else 1.0
     return low, high

@@ -3,7 +3,11 @@
 from typing import TYPE_CHECKING
 
 from zorplex_rl.policy.load import Policy, end_ids
-from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
+from zorplex_rl.policy.rollout import (
+    RolloutRequest,
+    Sampling,
+    rollout,
+)
 from zorplex_rl.task.episode import Episode, Task
 from zorplex_rl.task.rewards import score
 from zorplex_rl.task.specs import TaskSpec
@@ -23,14 +27,10 @@ def generate_with_tools(
     max_tokens: int = 128,
     seed: int = 0,
 ) -> Episode:
-    """Let ``model`` answer ``task`` with tools, greedily at ``temperature`` 0. Returns it scored."""
+    """Let ``model`` answer ``task`` with tools, greedily at ``temperature`` 0. Returns the scored episode."""
     model.to(device).eval()
-    policy = Policy(
-        model,
-        tokenizer,
-        getattr(model.config, "name_or_path", "") or "model",
-        end_ids(model, tokenizer),
-    )
+    name = getattr(model.config, "name_or_path", "") or "model"
+    policy = Policy(model, tokenizer, name, end_ids(model, tokenizer))
     sampling = Sampling(temperature, max_tokens, max_turns, slots=1)
     (episode,) = rollout(policy, [RolloutRequest(task, seed)], spec.execute, sampling)
     episode.score = score(episode)
@@ -44,8 +44,7 @@ def print_result(episode: Episode) -> None:
         print(f"  turn {number}  {turn.text.rstrip()}")
         if turn.result is not None:
             print(f"    tool {turn.result.strip()}")
-    found = episode.score or score(episode)
-    parts = "  ".join(f"{name} {value:+.1f}" for name, value in found.parts.items())
-    print(
-        f"Outcome   {found.outcome}, answer {found.answer}    reward {found.reward:.2f}  ({parts})"
-    )
+    result = episode.score or score(episode)
+    parts = "  ".join(f"{name} {value:+.1f}" for name, value in result.parts.items())
+    print(f"Outcome   {result.outcome}, answer {result.answer}    ", end="")
+    print(f"reward {result.reward:.2f}  ({parts})")

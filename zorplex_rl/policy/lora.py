@@ -4,8 +4,8 @@ linear layer is trained.
     x ──► W [out, in], frozen ──────────────────► + ──► y
     └───► A [rank, in] ──► B [out, rank] ──► · 32 / rank ──► ┘        rank · (in + out) numbers instead of in · out
 
-B begins as zeros, so the adapted model begins as the one that it adapts. Sampler and trainer compute the
-same sum, so a token's log-prob is the same in both. Names of files and tensors are those of the library
+B begins as zeros, so at first the adapted model computes the same as before. Sampler and trainer compute
+the same sum, so a token's log-prob is the same in both. Files and tensors have the names of the library
 PEFT, which reads what ``save_adapter`` writes.
 """
 
@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from zorplex_rl.policy.model_folder import ADAPTER_CONFIG
 
 ALPHA = 32.0
-"""What the narrow path is multiplied by, times the rank."""
+"""The factor of the narrow path, times the rank."""
 WEIGHTS = "adapter_model.safetensors"
 PREFIX = "base_model.model."
 """What PEFT puts before the name of a layer."""
@@ -34,42 +34,48 @@ PREFIX = "base_model.model."
 class AdaptedLinear(nn.Linear):
     """A frozen linear layer with a narrow path beside it."""
 
-    def __init__(self, layer: nn.Linear, rank: int, draws: torch.Generator) -> None:
-        # Not nn.Linear's own: weight and bias are those of ``layer``.
+    def __init__(
+        self,
+        layer: nn.Linear,
+        rank: int,
+        draws: torch.Generator,
+    ) -> None:
+        # Skip nn.Linear's initialisation: weight and bias are those of ``layer``.
         nn.Module.__init__(self)
         self.in_features = layer.in_features
         self.out_features = layer.out_features
         self.weight = layer.weight
         self.bias = layer.bias
         self.scale = ALPHA / rank
+        device = layer.weight.device
         bound = 1 / math.sqrt(self.in_features)
         a = torch.empty(rank, self.in_features).uniform_(-bound, bound, generator=draws)
-        self.lora_a = nn.Parameter(a.to(layer.weight.device))
-        self.lora_b = nn.Parameter(torch.zeros(self.out_features, rank, device=layer.weight.device))
+        self.lora_a = nn.Parameter(a.to(device))
+        self.lora_b = nn.Parameter(torch.zeros(self.out_features, rank, device=device))
         self.start: tuple[Tensor, Tensor] | None = None
-        """A and B of an adapter from which training goes on; None: B began as zeros."""
+        """A and B of the adapter from which training goes on; None: B began as zeros."""
 
     def forward(self, x: Tensor) -> Tensor:
         return F.linear(x, self.weight, self.bias) + self.narrow_path(x)
 
     def narrow_path(self, x: Tensor) -> Tensor:
-        """Return what the path adds to the layer's product [..., out]. It is computed in float32."""
+        """Return what the path adds to the layer's output [..., out]. It is computed in float32."""
         narrow = F.linear(x.to(self.lora_a.dtype), self.lora_a) * self.scale
         return F.linear(narrow, self.lora_b).to(x.dtype)
 
     @torch.no_grad()
     def merged(self) -> Tensor:
-        """Return the weight of the one layer that computes the same [out, in]."""
+        """Return the weight [out, in] of a plain layer that computes the same."""
         change = self.scale * (self.lora_b @ self.lora_a)
         return (self.weight.float() + change).to(self.weight.dtype)
 
 
 def adapt(model: nn.Module, rank: int) -> None:
     """Freeze ``model``, and put a path of ``rank`` beside each linear layer but the output layer. Raises
-    ValueError if there is none."""
+    ValueError if there is no such layer."""
     model.requires_grad_(False)
     output: Any = model.get_output_embeddings()  # type: ignore[operator]
-    # The same in every process.
+    # Every process draws the same.
     draws = torch.Generator().manual_seed(0)
     for parent in list(model.modules()):
         for name, layer in list(parent.named_children()):
@@ -81,67 +87,65 @@ def adapt(model: nn.Module, rank: int) -> None:
 
 def adapted_layers(model: nn.Module) -> dict[str, AdaptedLinear]:
     """Return the adapted layers of ``model`` by name; none if it is not adapted."""
-    return {
-        name: layer for name, layer in model.named_modules() if isinstance(layer, AdaptedLinear)
-    }
+    modules = model.named_modules()
+    return {name: layer for name, layer in modules if isinstance(layer, AdaptedLinear)}
 
 
 def merged_weights(model: nn.Module) -> dict[str, Tensor]:
-    """Return the weights by name of the plain model that computes what ``model`` does."""
-    layers = adapted_layers(model)
-    weights = {}
-    for name, value in model.named_parameters():
-        layer, _, kind = name.rpartition(".")
-        if kind in ("lora_a", "lora_b"):
-            continue
-        weights[name] = (
-            layers[layer].merged() if kind == "weight" and layer in layers else value.detach()
-        )
+    """Return the weights, by name, of a plain model that computes what ``model`` does."""
+    weights = {name: value.detach() for name, value in model.named_parameters()}
+    for name, layer in adapted_layers(model).items():
+        del weights[f"{name}.lora_a"], weights[f"{name}.lora_b"]
+        weights[f"{name}.weight"] = layer.merged()
     return weights
 
 
 def merge(model: nn.Module) -> None:
-    """Replace the adapted layers of ``model`` by plain ones that compute the same. All weights can be
-    trained then."""
+    """Replace the adapted layers of ``model`` by plain ones that compute the same. Then all weights can be
+    trained."""
     for name, layer in adapted_layers(model).items():
-        plain = nn.Linear(
-            layer.in_features, layer.out_features, layer.bias is not None, device="meta"
-        )
+        plain = nn.Linear(layer.in_features, layer.out_features, device="meta")
         plain.weight = nn.Parameter(layer.merged())
         plain.bias = layer.bias
-        parent, _, own = name.rpartition(".")
-        setattr(model.get_submodule(parent), own, plain)
+        model.set_submodule(name, plain)
     model.requires_grad_(True)
 
 
 @contextmanager
 def as_it_began(model: nn.Module) -> Iterator[None]:
-    """Let ``model`` compute what it did before training: without its adapters, or with those from which
+    """Have ``model`` compute what it did before training: without its adapters, or with those from which
     training goes on."""
-    layers = list(adapted_layers(model).values())
-    kept = [(layer.lora_a.data, layer.lora_b.data) for layer in layers]
-    for layer, (a, b) in zip(layers, kept, strict=True):
-        layer.lora_a.data, layer.lora_b.data = layer.start or (a, torch.zeros_like(b))
+    trained = []
+    for layer in adapted_layers(model).values():
+        pair = (layer.lora_a.data, layer.lora_b.data)
+        trained.append((layer, pair))
+        layer.lora_a.data, layer.lora_b.data = layer.start or (pair[0], torch.zeros_like(pair[1]))
     try:
         yield
     finally:
-        for layer, (a, b) in zip(layers, kept, strict=True):
-            layer.lora_a.data, layer.lora_b.data = a, b
+        for layer, pair in trained:
+            layer.lora_a.data, layer.lora_b.data = pair
 
 
-def save_adapter(model: nn.Module, base: str, digest: str, folder: Path) -> None:
-    """Write the adapter of ``model`` as a folder in PEFT's format. ``base`` is the name of the model that it
-    belongs to, ``digest`` that of its weights."""
+def save_adapter(
+    model: nn.Module,
+    base: str,
+    digest: str,
+    folder: Path,
+) -> None:
+    """Write the adapter of ``model`` as a folder in PEFT's format. ``base`` is the name of the model that
+    it belongs to, ``digest`` the digest of that model's weights."""
     from safetensors.torch import save_file
 
     layers = adapted_layers(model)
-    first = next(iter(layers.values()))
+    first, *_ = layers.values()
+    rank = first.lora_a.shape[0]
     settings = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
         "base_model_name_or_path": base,
-        "r": first.lora_a.shape[0],
-        "lora_alpha": first.scale * first.lora_a.shape[0],
+        "r": rank,
+        "lora_alpha": first.scale * rank,
         "lora_dropout": 0.0,
         "bias": "none",
         "inference_mode": True,
@@ -157,33 +161,34 @@ def save_adapter(model: nn.Module, base: str, digest: str, folder: Path) -> None
 
 
 @torch.no_grad()
-def load_adapter(model: nn.Module, folder: Path, settings: dict[str, Any], digest: str) -> None:
+def load_adapter(
+    model: nn.Module,
+    folder: Path,
+    settings: dict[str, Any],
+    digest: str,
+) -> None:
     """Put the adapter in ``folder`` beside the layers of ``model``, whose weights have this ``digest``. A
-    layer that it leaves out begins as it is. Raises ValueError if it belongs to another model, or is of
-    another kind or of other sizes."""
+    layer that the adapter leaves out stays as it is. Raises ValueError for an adapter of another model,
+    another kind or other sizes."""
     from safetensors import safe_open
 
     if settings.get("use_dora") or settings.get("use_rslora"):
         raise ValueError("its adapter is no plain LoRA")
     adapt(model, settings["r"])
     with safe_open(folder / WEIGHTS, framework="pt") as file:
-        # One that another program wrote names no digest.
+        # An adapter that another program wrote names no digest.
         if (file.metadata() or {}).get("base", digest) != digest:
-            raise ValueError(
-                f"its adapter belongs to another model than {settings['base_model_name_or_path']!r} is now"
-            )
+            base = settings["base_model_name_or_path"]
+            raise ValueError(f"its adapter belongs to another model than {base!r} is now")
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     for name, layer in adapted_layers(model).items():
         layer.scale = settings["lora_alpha"] / settings["r"]
-        for own, written in ((layer.lora_a, "lora_A"), (layer.lora_b, "lora_B")):
-            tensor = tensors.pop(f"{PREFIX}{name}.{written}.weight", own)
-            if tensor.shape != own.shape:
-                raise ValueError(
-                    f"its adapter has {written} of {name!r} of shape {tuple(tensor.shape)}"
-                )
-            own.copy_(tensor)
-        layer.start = layer.lora_a.clone(), layer.lora_b.clone()
-    if tensors:
-        raise ValueError(
-            f"its adapter has {next(iter(tensors))!r}, and this model has no such layer"
-        )
+        for part, parameter in (("lora_A", layer.lora_a), ("lora_B", layer.lora_b)):
+            tensor = tensors.pop(f"{PREFIX}{name}.{part}.weight", parameter)
+            if tensor.shape != parameter.shape:
+                shape = tuple(tensor.shape)
+                raise ValueError(f"its adapter has {part} of {name!r} of shape {shape}")
+            parameter.copy_(tensor)
+        layer.start = (layer.lora_a.clone(), layer.lora_b.clone())
+    for name in tensors:
+        raise ValueError(f"its adapter has {name!r}, and this model has no such layer")

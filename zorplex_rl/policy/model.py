@@ -5,12 +5,12 @@
     a layer:   x += out(attend(rotate(query(n)), rotate(key(n)), value(n)))    with n = norm(x)
                x += down(silu(gate(n)) · up(n))                                with n = norm(x)
 
-Sampler and trainer run these layers. What differs is how a token finds what it attends to, which is
-the argument ``attend``: its ancestors in a tree of texts (``TreeAttention``; a plain text is one without
+Sampler and trainer run these layers. They differ in what a token attends to, which the argument
+``attend`` says: its ancestors in a tree of texts (``TreeAttention``; a plain text is a tree without
 branches), or its row's slot of a cache (``decoder.py``).
 
-Names of parameters and files are transformers', and so are the logits (``tests/policy/test_model.py``).
-Importing that library takes each process some seconds; models of other families are its own.
+Parameters and files have the names of transformers, and logits are equal (``tests/policy/test_model.py``).
+Importing that library takes each process some seconds. Models of other families are transformers' own.
 """
 
 from __future__ import annotations
@@ -27,48 +27,62 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from zorplex_rl.policy.lora import AdaptedLinear
-from zorplex_rl.policy.model_folder import FAMILY, filled, rope_of
+from zorplex_rl.policy.model_folder import (
+    FAMILY,
+    filled,
+    rope_of,
+)
 
 ROTATIONS = {
     "default": set(),
     "linear": {"factor"},
     "llama3": {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"},
 }
-"""What ``frequencies`` reads besides ``rope_theta``."""
+"""What ``frequencies`` reads besides ``rope_theta``, for each kind of rotation."""
 LARGE = 100_000
-"""Weights of a layer for which it matters who computes a product."""
+"""Weights of a layer from which on it matters which library computes a product."""
 ONEDNN = torch.backends.mkldnn.is_available()
-"""Whether torch has oneDNN. It takes half to three quarters as long as MKL, which ``F.linear`` calls, for few rows."""
+"""Whether torch has oneDNN. For few rows it takes half to three quarters of the time of MKL, which
+``F.linear`` calls."""
 BLOCK = 128
-"""Queries that attend together, to what one of them sees: a tree's other branches cost little."""
+"""Queries that attend together, to the columns that any of them sees: a tree's other branches cost
+little."""
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
-"""How tokens find what they attend to: of layer, queries [B, T, heads, head_dim], keys and values with
-fewer heads, it returns what each query finds, [B, T, heads, head_dim]."""
+"""Attention in one layer: takes the layer's index, queries [B, T, heads, head_dim], and keys and values
+with fewer heads. Returns what each query gathers, [B, T, heads, head_dim]."""
 
 
 class TreeAttention:
-    """Each token attends to its ancestors in a tree whose tokens stand in depth-first order: token k is
-    an ancestor of those from k to ``subtree_end[k]``, [B, T]."""
+    """Each token attends to its ancestors in a tree whose tokens are in depth-first order: token k is an
+    ancestor of the tokens from k to ``subtree_end[k]``, [B, T]."""
 
     def __init__(self, subtree_end: Tensor, keep: bool = False) -> None:
         self.subtree_end = subtree_end
         self.kept: list[tuple[Tensor, Tensor]] | None = [] if keep else None
-        """Keys and values [B, T, kv_heads, head_dim] of each layer, if they are to be kept."""
+        """Keys and values [B, T, kv_heads, head_dim] of each layer, for a cache."""
         self.blocks: list[tuple[Tensor | slice, Tensor]] = []
         """For each block of queries: the columns it attends to, and its mask. Built in the first layer
         and reused by the others."""
 
-    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def __call__(
+        self,
+        layer: int,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+    ) -> Tensor:
         if self.kept is not None:
             self.kept.append((k, v))
         if not self.blocks:
             self._build_blocks(q, k)
-        # Copies: they lie in what the queries lie in, too, and would keep all of it for the backward pass.
+        # Copies: views would keep the queries' memory, too, for the backward pass.
         k = k.transpose(1, 2).contiguous()  # [B, kv_heads, T, head_dim]
         v = v.transpose(1, 2).contiguous()
         mixed = []
         for queries, (columns, mask) in zip(q.split(BLOCK, 1), self.blocks, strict=True):
-            mixed.append(attention(queries, k[:, :, columns], v[:, :, columns], mask))
+            keys = k[:, :, columns]
+            values = v[:, :, columns]
+            mixed.append(attention(queries, keys, values, mask))
         return torch.cat(mixed, 1)
 
     def _build_blocks(self, q: Tensor, k: Tensor) -> None:
@@ -77,7 +91,8 @@ class TreeAttention:
             visible = ancestors(self.subtree_end, slice(start, start + BLOCK))  # [B, 1, n, T]
             columns = visible_columns(visible)
             mask = q.new_zeros(1).where(visible[..., columns], float("-inf"))  # [B, 1, n, S]
-            self.blocks.append((columns, mask.repeat_interleave(queries_per_key, 2)))
+            mask = mask.repeat_interleave(queries_per_key, 2)
+            self.blocks.append((columns, mask))
 
 
 def ancestors(subtree_end: Tensor, queries: slice = slice(None)) -> Tensor:
@@ -89,17 +104,24 @@ def ancestors(subtree_end: Tensor, queries: slice = slice(None)) -> Tensor:
 
 
 def visible_columns(visible: Tensor) -> Tensor | slice:
-    """Return the columns of ``visible`` [B, 1, n, T] in which anything is True: a slice where they are the
-    first ones, as in a plain text, since it costs no copy."""
-    columns = visible.any(2).any(0)[0].nonzero()[:, 0]
+    """Return the columns of ``visible`` [B, 1, n, T] in which anything is True. If they are the first
+    ones, as in a plain text, this is a slice, which costs no copy."""
+    is_needed = visible.any(2).any(0)[0]
+    columns = is_needed.nonzero()[:, 0]
     is_beginning = columns[-1] < len(columns)
     return slice(len(columns)) if is_beginning else columns
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-    """Return attention [B, T, heads, head_dim] of q, of the same shape, over k and v [B, kv_heads, S, head_dim].
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor,
+) -> Tensor:
+    """Return attention [B, T, heads, head_dim] of q, of the same shape, over k and v
+    [B, kv_heads, S, head_dim].
 
-    The heads that share keys become queries, so that no key is copied for them. ``mask`` is additive
+    Heads that share keys become further queries, so that no key is copied for them. ``mask`` is additive
     and repeats each row heads / kv_heads times: [B, 1, T · heads / kv_heads, S].
     """
     grouped = q.unflatten(2, (k.shape[1], -1))  # [B, T, kv_heads, heads / kv_heads, head_dim]
@@ -121,22 +143,23 @@ class Logits(NamedTuple):
 
 
 def linear(x: Tensor, layer: Any) -> Tensor:
-    """Return ``layer(x)``, without what calling a module costs."""
+    """Return ``layer(x)``, without the cost of calling a module."""
     product = product_of(x, layer.weight, layer.bias)
-    return product + layer.narrow_path(x) if isinstance(layer, AdaptedLinear) else product
+    if isinstance(layer, AdaptedLinear):
+        return product + layer.narrow_path(x)
+    return product
 
 
-def product_of(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Return x · weightᵀ + bias, by whichever library is faster."""
-    if (
-        weight.numel() < LARGE
-        or not ONEDNN
-        or torch.is_grad_enabled()
-        or not x.is_cpu
-        or x.dtype != torch.float32
-    ):
-        return F.linear(x, weight, bias)
-    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+def product_of(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+) -> Tensor:
+    """Return x · weightᵀ + bias, by the library that is faster."""
+    is_large = weight.numel() >= LARGE and x.is_cpu and x.dtype == torch.float32
+    if is_large and ONEDNN and not torch.is_grad_enabled():
+        return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    return F.linear(x, weight, bias)
 
 
 class Attention(nn.Module):
@@ -148,19 +171,25 @@ class Attention(nn.Module):
         self.head_dim = config.head_dim
         heads = config.num_attention_heads
         kv_heads = config.num_key_value_heads
-        biased = config.model_type == "qwen2" or config.attention_bias
+        is_qwen2 = config.model_type == "qwen2"
+        biased = is_qwen2 or config.attention_bias
         self.q_proj = nn.Linear(size, heads * self.head_dim, biased)
         self.k_proj = nn.Linear(size, kv_heads * self.head_dim, biased)
         self.v_proj = nn.Linear(size, kv_heads * self.head_dim, biased)
-        self.o_proj = nn.Linear(
-            heads * self.head_dim, size, biased and config.model_type != "qwen2"
-        )
+        self.o_proj = nn.Linear(heads * self.head_dim, size, biased and not is_qwen2)
         self.normed = config.model_type == "qwen3"
         if self.normed:
             self.q_norm = nn.RMSNorm(self.head_dim, config.rms_norm_eps)
             self.k_norm = nn.RMSNorm(self.head_dim, config.rms_norm_eps)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, attend: Attend, layer: int) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        attend: Attend,
+        layer: int,
+    ) -> Tensor:
         heads = (*x.shape[:-1], -1, self.head_dim)
         q = linear(x, self.q_proj).view(heads)  # [B, T, heads, head_dim]
         k = linear(x, self.k_proj).view(heads)  # [B, T, kv_heads, head_dim]
@@ -175,7 +204,11 @@ class Attention(nn.Module):
         return linear(mixed.flatten(-2), self.o_proj)
 
 
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def rotate(
+    x: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+) -> Tensor:
     """Return x [B, T, heads, head_dim] with its halves (x₁, x₂) turned: (x₁ cos − x₂ sin, x₂ cos + x₁ sin).
     The first half of ``sin`` is negated, so that rolling x by a half does both."""
     swapped = x.roll(x.shape[-1] // 2, -1)
@@ -208,8 +241,15 @@ class Layer(nn.Module):
         self.input_layernorm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.post_attention_layernorm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, attend: Attend, layer: int) -> Tensor:
-        # The parts are not called as modules: a small model notices what that costs.
+    def forward(
+        self,
+        x: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        attend: Attend,
+        layer: int,
+    ) -> Tensor:
+        # The parts are not called as modules: that would cost a small model much of its time.
         normed = self.input_layernorm.forward(x)
         x = x + self.self_attn.forward(normed, cos, sin, attend, layer)
         normed = self.post_attention_layernorm.forward(x)
@@ -219,15 +259,20 @@ class Layer(nn.Module):
 def frequencies(config: SimpleNamespace) -> Tensor:
     """Return the angle [head_dim / 2] by which each pair turns from one position to the next (RoPE,
     Su et al. 2021; "llama3": long waves are stretched, Llama 3.1's ``config.json``)."""
-    rope, pairs = (
-        config.rope_parameters,
-        torch.arange(0, config.head_dim, 2, dtype=torch.float, device="cpu"),
+    rope = config.rope_parameters
+    pairs = torch.arange(
+        0,
+        config.head_dim,
+        2,
+        dtype=torch.float,
+        device="cpu",
     )
     angles = 1.0 / rope["rope_theta"] ** (pairs / config.head_dim)
     if rope["rope_type"] == "linear":
         return angles / rope["factor"]
     if rope["rope_type"] == "llama3":
-        low, high = rope["low_freq_factor"], rope["high_freq_factor"]
+        low = rope["low_freq_factor"]
+        high = rope["high_freq_factor"]
         turns = rope["original_max_position_embeddings"] * angles / (2 * math.pi)
         share = ((turns - low) / (high - low)).clamp(0, 1)
         return angles * (share + (1 - share) / rope["factor"])
@@ -239,7 +284,7 @@ class Backbone(nn.Module):
 
     def __init__(self, config: SimpleNamespace) -> None:
         super().__init__()
-        # nn.Embedding's own initialisation is overwritten by the file, and costs half a second of imports.
+        # Skip nn.Embedding's initialisation: the file overwrites it, and it costs half a second of imports.
         table = torch.empty(config.vocab_size, config.hidden_size)
         self.embed_tokens = nn.Embedding.from_pretrained(table, freeze=False)
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
@@ -249,11 +294,14 @@ class Backbone(nn.Module):
         self.tied = config.tie_word_embeddings
 
     def forward(
-        self, input_ids: Tensor, positions: Tensor | None = None, attend: Attend | None = None
+        self,
+        input_ids: Tensor,
+        positions: Tensor | None = None,
+        attend: Attend | None = None,
     ) -> States:
-        """Run ``input_ids`` [B, T] at ``positions`` [B, T]: by default rows of text from their
-        beginning, whose padding is on the right, where no token sees it. Both may be [N], one token
-        for each row, if ``attend`` takes them so."""
+        """Run ``input_ids`` [B, T] at ``positions`` [B, T]. By default these are whole texts, padded on
+        the right, where no token sees the padding. With a fitting ``attend`` both may be [N], a token of
+        each row."""
         if positions is None:
             positions = torch.arange(input_ids.shape[1], device=input_ids.device)[None]
         cos, sin = self._rotation(positions)
@@ -265,27 +313,31 @@ class Backbone(nn.Module):
 
     def _rotation(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Return cosines and sines [B, T, 1, head_dim], half of the sines negated, from a table."""
-        weight, needed = self.embed_tokens.weight, int(positions.max()) + 1
-        if (
-            len(self._cos) < needed
-            or self._cos.dtype != weight.dtype
-            or self._cos.device != weight.device
-        ):
-            # Sampling makes tensors that training cannot use.
-            with torch.inference_mode(False), torch.no_grad():
-                rounded = -(-needed // 256) * 256
-                places = torch.arange(rounded, device=weight.device, dtype=torch.float)
-                angles = places[:, None, None] * self.inv_freq.to(
-                    weight.device
-                )  # [positions, 1, head_dim / 2]
-                self._cos = torch.cat((angles, angles), -1).cos().to(weight.dtype)
-                self._sin = torch.cat((-angles, angles), -1).sin().to(weight.dtype)
+        needed = int(positions.max()) + 1
+        weight = self.embed_tokens.weight
+        is_alike = (self._cos.dtype, self._cos.device) == (weight.dtype, weight.device)
+        if len(self._cos) < needed or not is_alike:
+            self._make_table(math.ceil(needed / 256) * 256, weight)
         return self._cos[positions], self._sin[positions]
 
+    # Tensors of inference mode, in which sampling runs, are of no use in training.
+    @torch.inference_mode(False)
+    @torch.no_grad()
+    def _make_table(self, length: int, weight: Tensor) -> None:
+        """Compute cosines and sines of ``length`` positions, of the type and device of ``weight``."""
+        places = torch.arange(length, device=weight.device, dtype=torch.float)
+        angles = places[:, None, None] * self.inv_freq.to(weight.device)
+        self._cos = torch.cat((angles, angles), -1).cos().to(weight.dtype)
+        self._sin = torch.cat((-angles, angles), -1).sin().to(weight.dtype)
 
-def embed(table: Tensor, ids: Tensor, tied: bool = False) -> Tensor:
-    """Return the rows [B, T, H] of ``table`` for ``ids``. Where a token occurs several times its
-    gradients add up in float32. If ``tied``, they are sparse: the output layer's takes them."""
+
+def embed(
+    table: Tensor,
+    ids: Tensor,
+    tied: bool = False,
+) -> Tensor:
+    """Return the rows [B, T, H] of ``table`` for ``ids``. The gradients of a token that occurs several
+    times add up in float32. They are sparse if ``tied``: the output layer's gradient takes them up."""
     if table.dtype == torch.float32 or not table.requires_grad or not torch.is_grad_enabled():
         return F.embedding(ids, table, sparse=tied)
     distinct, which = ids.unique(return_inverse=True)
@@ -311,12 +363,14 @@ class Model(nn.Module):
             self.lm_head.weight = self.model.embed_tokens.weight
 
     def forward(
-        self, input_ids: Tensor, positions: Tensor | None = None, attend: Attend | None = None
+        self,
+        input_ids: Tensor,
+        positions: Tensor | None = None,
+        attend: Attend | None = None,
     ) -> Logits:
-        """Return the logits after each token; arguments as those of ``Backbone``."""
-        return Logits(
-            linear(self.model(input_ids, positions, attend).last_hidden_state, self.lm_head)
-        )
+        """Return the logits after each token. The arguments are those of ``Backbone``."""
+        states = self.model(input_ids, positions, attend).last_hidden_state
+        return Logits(linear(states, self.lm_head))
 
     @property
     def base_model(self) -> Backbone:
@@ -338,33 +392,33 @@ class Model(nn.Module):
         return self.lm_head
 
     def num_parameters(self) -> int:
-        """Return the number of weights; a shared one counts once."""
+        """Return the number of weights. A shared one counts once."""
         return sum(parameter.numel() for parameter in self.parameters())
 
     def save_pretrained(self, folder: Path, state_dict: dict[str, Tensor]) -> None:
-        """Write the files of a model folder with the weights ``state_dict``, which transformers reads, too."""
+        """Write a model folder with the weights ``state_dict``. transformers reads it, too."""
         from safetensors.torch import save_file
 
         folder.mkdir(parents=True, exist_ok=True)
-        for name, settings in (
-            ("config", self.config),
-            ("generation_config", self.generation_config),
-        ):
-            text = json.dumps(vars(settings), indent=2, sort_keys=True)
+        for name in ("config", "generation_config"):
+            settings = vars(getattr(self, name))
+            text = json.dumps(settings, indent=2, sort_keys=True)
             (folder / f"{name}.json").write_text(text + "\n", encoding="utf-8")
         weights = {name: value.contiguous() for name, value in state_dict.items()}
         save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
 
 def is_of_the_family(config: dict[str, Any]) -> bool:
-    """Whether ``Model`` computes what ``config`` says: layers of full attention in one of the known
-    shapes, with rotations that it knows."""
-    others = ("use_sliding_window", "quantization_config", "per_layer_config")
+    """Return whether ``Model`` computes what ``config`` says: layers of full attention, with shapes and
+    rotations that it knows."""
+    unknown = ("use_sliding_window", "quantization_config", "per_layer_config")
+    kinds_of_layers = {*(config.get("layer_types") or ())}
     rope = rope_of(config)
+    of_rotation = rope.keys() - {"rope_type", "rope_theta"}
     return (
         config.get("model_type") in FAMILY
         and config.get("hidden_act", "silu") == "silu"
-        and {*(config.get("layer_types") or ())} <= {"full_attention"}
-        and not any(map(config.get, others))
-        and rope.keys() - {"rope_type", "rope_theta"} == ROTATIONS.get(rope["rope_type"])
+        and kinds_of_layers <= {"full_attention"}
+        and not any(map(config.get, unknown))
+        and of_rotation == ROTATIONS.get(rope["rope_type"])
     )

@@ -12,11 +12,11 @@ EngineEvent = tuple[int | None, str, Any]
 """An event in the life of an engine: (steps since the event before; what; value).
 
     submit    group numbers, all samples of each
-    version   of the weights that the model has from now on
+    version   the version of the weights from now on
     answers   tickets of the rows whose slow tool has answered
 
-Steps None: not before the engine is idle. With the same events another engine does the same, bit for
-bit: the last bit of a log-probability depends on which rows were in the batch.
+Steps None: once the engine is idle. With the same events another engine does the same, bit for bit:
+the last bit of a log-probability depends on which rows were in the batch.
 """
 
 
@@ -33,13 +33,13 @@ class Sampling:
     slots: int = Config.slots
     """How many episodes are decoded together."""
     in_rounds: bool = False
-    """Rows that wait for slow tools go on together, once no other row can and all their results are
-    there. So the speed of tools does not change which rows are decoded together."""
+    """Whether rows that wait for slow tools go on together, when no other row can go on and all results
+    are there. Then the speed of tools does not change which rows are decoded together."""
 
     @classmethod
     def of(cls, config: Config, temperature: float | None = None) -> Self:
-        """Return how a run of ``config`` samples: at its temperature, or at another one. At lag 0 a
-        run repeats bit for bit, however fast its tools are."""
+        """Return how a run of ``config`` samples, at its temperature or at another one. At lag 0 a run
+        repeats bit for bit, however fast its tools are."""
         return cls(
             temperature=config.temperature if temperature is None else temperature,
             max_tokens=config.max_tokens,
@@ -57,19 +57,22 @@ class RolloutRequest:
     seed: int = 0
     """Of its random draws."""
     group: int = 0
-    """The number of the group that it belongs to."""
+    """The number of its group."""
 
 
 def group_requests(
-    tasks: Iterable[tuple[int, Task]], group_size: int, run_seed: int
+    tasks: Iterable[tuple[int, Task]],
+    group_size: int,
+    run_seed: int,
 ) -> list[RolloutRequest]:
-    """Return the requests for ``group_size`` episodes of each (group number, task). An episode's
-    draws are the same whenever its group is generated again."""
-    return [
-        RolloutRequest(task, (run_seed * 1_000_003 + number) * 1_009 + sample, number)
-        for number, task in tasks
-        for sample in range(group_size)
-    ]
+    """Return the requests for ``group_size`` episodes of each (group number, task). A group that is
+    generated again has the same random draws."""
+    requests = []
+    for number, task in tasks:
+        first_seed = (run_seed * 1_000_003 + number) * 1_009
+        for sample in range(group_size):
+            requests.append(RolloutRequest(task, first_seed + sample, number))
+    return requests
 
 
 def held_out_requests(tasks: Sequence[Task]) -> list[RolloutRequest]:

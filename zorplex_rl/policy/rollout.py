@@ -7,9 +7,9 @@
                                           parked (only if the tool is slow)
 
 Active rows are in branches, each with a slot of the cache: samples of a prompt are one branch until
-they draw different tokens. A ``step`` fills free slots, first with rows whose result has come; writes
-the token that was drawn for each row, which ``tool_loop.py`` reads; runs the model on what is new in
-each branch, a token and perhaps a result; and draws each row's next token.
+they draw different tokens. A ``step`` has four parts. It fills free slots, first with rows whose result
+has come. It writes the token that was drawn for each row, and ``tool_loop.py`` reads it. It runs the
+model on what is new in each branch: a token, and perhaps a result. It draws each row's next token.
 
 Each row has its own random numbers, so other rows change an episode only by the rounding of a
 matrix product. Sampling is plain: softmax at the temperature, no top-k, no top-p.
@@ -32,34 +32,48 @@ from typing import Any
 import torch
 
 from zorplex_rl.errors import TrainingDiverged
-from zorplex_rl.policy.decoder import Decoder, SlotCache, Snapshot, borders, prefill
+from zorplex_rl.policy.decoder import (
+    Decoder,
+    SlotCache,
+    Snapshot,
+    borders,
+    prefill,
+)
 from zorplex_rl.policy.load import Policy
-from zorplex_rl.policy.requests import EngineEvent, RolloutRequest, Sampling
+from zorplex_rl.policy.requests import (
+    EngineEvent,
+    RolloutRequest,
+    Sampling,
+)
 from zorplex_rl.policy.tokenizer import check_length, encode_prompt
-from zorplex_rl.policy.tool_loop import Execute, PartialEpisode, ToolLoop
+from zorplex_rl.policy.tool_loop import (
+    Execute,
+    PartialEpisode,
+    ToolLoop,
+)
 from zorplex_rl.task.environment import ZORPLEX, Environment
 from zorplex_rl.task.episode import Episode, Task
 
 STEPS_AT_ONCE = 16
-"""Steps for which the lock is held: tens of milliseconds, a hundred times what taking it costs."""
+"""Steps for which the lock is held: tens of milliseconds, a hundred times the cost of taking it."""
 
 
 @dataclass(slots=True, eq=False)
 class Prompt:
-    """A prompt of requests submitted together. With newer weights it runs again."""
+    """The prompt of requests that were submitted together. It runs again with newer weights."""
 
     task: Task
     version: int | None = None
-    """Of the weights that made snapshot and logits; None: it has not run yet."""
+    """The version of the weights that made snapshot and logits; None before it has run."""
     ids: list[int] = field(init=False)
     snapshot: Snapshot = field(init=False)
     logits: torch.Tensor = field(init=False)
-    """Of the next token [V]."""
+    """The next token's [V]."""
 
 
 class RolloutEngine:
-    """Samples requests together. Call ``submit``, then ``step`` until it is ``idle``; or ``run``.
-    Between two steps the model's weights may change: set ``version`` then."""
+    """Samples requests together. Call ``submit``, then ``step`` until it is ``idle``; or call ``run``.
+    The model's weights may change between two steps: then set ``version``."""
 
     def __init__(
         self,
@@ -74,16 +88,17 @@ class RolloutEngine:
         """Tokens sampled so far."""
         self._version = 0
         self._history: deque[EngineEvent] = deque()
-        self._steps = 0  # since the last event
-        self._taken = 0  # events taken out of the history so far
+        self._steps = 0
+        """Steps since the last event."""
+        self._taken = 0
+        """Events that were taken out of the history so far."""
         self._tool_loop = ToolLoop(policy, execute, sampling, environment)
         self._decode = Decoder(policy.model)
         self._cache = SlotCache(policy.model, sampling.slots)
         self._tickets = count()
         self._waiting: deque[tuple[int, RolloutRequest, Prompt]] = deque()
-        self._branches: list[
-            list[PartialEpisode]
-        ] = []  # active rows; those at index i are in slot i of the cache
+        self._branches: list[list[PartialEpisode]] = []
+        """The active rows: those at index i are in slot i of the cache."""
         self._parked: list[PartialEpisode] = []
 
     @property
@@ -108,7 +123,7 @@ class RolloutEngine:
 
     @property
     def stalled_on(self) -> list[Future[str]]:
-        """Pending tool calls if no row can go on before one of them ends, else an empty list."""
+        """The pending tool calls if no row can go on before one of them ends, else none."""
         calls = self._calls_if_all_wait()
         pending = [call for call in calls if not call.done()]
         if self.sampling.in_rounds:
@@ -116,30 +131,30 @@ class RolloutEngine:
         return pending if len(pending) == len(calls) else []
 
     def _calls_if_all_wait(self) -> list[Future[str]]:
-        """Return every row's tool call if all rows wait for one, else an empty list."""
-        calls = [row.pending for row in (*self._active, *self._parked)]
-        return [] if self._waiting or None in calls else [call for call in calls if call]
+        """Return every row's tool call if all rows wait for one, else none."""
+        rows = [*self._active, *self._parked]
+        calls = [row.pending for row in rows if row.pending]
+        return calls if len(calls) == len(rows) and not self._waiting else []
 
     def submit(self, requests: Iterable[RolloutRequest]) -> list[int]:
         """Queue ``requests``. Returns a ticket for each; ``step`` returns it with the episode."""
         tickets: list[int] = []
-        groups: list[int] = []
+        groups: dict[int, None] = {}
         prompts: dict[Task, Prompt] = {}
         for request in requests:
             ticket = next(self._tickets)
             prompt = prompts.setdefault(request.task, Prompt(request.task))
             self._waiting.append((ticket, request, prompt))
             tickets.append(ticket)
-            if request.group not in groups:
-                groups.append(request.group)
+            groups[request.group] = None
         if tickets:
-            self._note("submit", groups)
+            self._note("submit", [*groups])
         return tickets
 
     @torch.inference_mode()
     def step(self) -> list[tuple[int, Episode]]:
-        """Sample one token for every active row. Returns (ticket, episode) of those that ended.
-        Blocks only if all rows wait for tools. Raises TrainingDiverged if logits are not finite."""
+        """Sample a token for every active row. Returns (ticket, episode) of those that ended. Blocks only
+        if all rows wait for tools. Raises TrainingDiverged if logits are not finite."""
         while stalled := self.stalled_on:
             wait(stalled, return_when=FIRST_COMPLETED)
         self._fill_slots()
@@ -154,8 +169,8 @@ class RolloutEngine:
         requests: Iterable[RolloutRequest],
         on_episode: Callable[[Episode], None] = lambda episode: None,
     ) -> list[Episode]:
-        """Submit ``requests``, step until all are done. Returns their episodes in this order. Calls
-        ``on_episode`` as each one ends."""
+        """Submit ``requests``, and step until all are done. Calls ``on_episode`` when an episode ends.
+        Returns the episodes in the order of the requests."""
         tickets = self.submit(requests)
         episodes: dict[int, Episode] = {}
         while not self.idle:
@@ -165,8 +180,8 @@ class RolloutEngine:
         return [episodes[ticket] for ticket in tickets]
 
     def take_history(self) -> tuple[int, list[EngineEvent]]:
-        """Take out the events so far, also while the engine runs in another thread. Returns how many
-        were taken out before, and these."""
+        """Take out the events so far, even while the engine runs in another thread. Returns how many
+        were taken out before, and these events."""
         before = self._taken
         events = []
         while self._history:
@@ -175,7 +190,7 @@ class RolloutEngine:
         return before, events
 
     def _note(self, what: str, value: Any) -> None:
-        """Note an event ``_steps`` steps after the one before."""
+        """Add an event to the history."""
         self._history.append((self._steps, what, value))
         self._steps = 0
 
@@ -187,31 +202,32 @@ class RolloutEngine:
         self._start_waiting()
 
     def _collect_answers(self) -> None:
-        """Give rows the results of their tools that have come. In rounds none counts before every row
-        waits and all results are there."""
-        if self.sampling.in_rounds and not self._calls_if_all_wait():
+        """Give rows the tool results that have come; in rounds, once every row waits and all results are
+        there."""
+        in_rounds = self.sampling.in_rounds
+        if in_rounds and not self._calls_if_all_wait():
             return
-        rows = [row for row in (*self._active, *self._parked) if row.pending and row.pending.done()]
-        for row in rows:
-            self._tool_loop.answer(row)
-        if rows and not self.sampling.in_rounds:
-            self._note("answers", [row.ticket for row in rows])
+        tickets = []
+        for row in (*self._active, *self._parked):
+            if row.pending and row.pending.done():
+                self._tool_loop.answer(row)
+                tickets.append(row.ticket)
+        if tickets and not in_rounds:
+            self._note("answers", tickets)
 
     def _park_waiting(self) -> None:
         """Take rows that still wait for their tool out of their slots."""
-        # From the last slot on: one that becomes empty is filled by the last one.
         for slot in reversed(range(len(self._branches))):
-            waiting = [row for row in self._branches[slot] if row.pending]
-            if not waiting:
-                continue
-            for row in waiting:
-                row.snapshot = self._cache.take(slot, row.cached)
-            self._parked += waiting
-            self._keep(slot, [row for row in self._branches[slot] if not row.pending])
+            for row in self._branches[slot]:
+                if row.pending:
+                    row.snapshot = self._cache.take(slot, row.cached)
+                    self._parked.append(row)
+        self._keep(lambda row: not row.pending)
 
     def _resume_parked(self) -> None:
         """Put parked rows that have their result into free slots."""
-        for row in [row for row in self._parked if not row.pending][: self._free]:
+        ready = [row for row in self._parked if not row.pending]
+        for row in ready[: self._free]:
             assert row.snapshot is not None
             self._parked.remove(row)
             self._enter([row], row.snapshot)
@@ -228,12 +244,13 @@ class RolloutEngine:
         return self.sampling.slots - len(self._active)
 
     def _start(self, free: int) -> None:
-        """Begin waiting requests, as many as there are ``free`` slots."""
+        """Begin as many waiting requests as there are ``free`` slots."""
         entering = [self._waiting.popleft() for _ in range(min(free, len(self._waiting)))]
         self._prefill([prompt for _, _, prompt in entering])
         # Room in the slots for whatever may follow these prompts.
-        longest = max(len(prompt.ids) for _, _, prompt in entering) + self.sampling.max_tokens
-        self._cache.reserve(-(-longest // 32) * 32)
+        longest = max(len(prompt.ids) for _, _, prompt in entering)
+        length = longest + self.sampling.max_tokens
+        self._cache.reserve(math.ceil(length / 32) * 32)
         now = time.monotonic()
         started: dict[Prompt, list[PartialEpisode]] = {}
         for ticket, request, prompt in entering:
@@ -249,60 +266,70 @@ class RolloutEngine:
                 group=request.group,
                 first_version=self.version,
             )
-            row = PartialEpisode(ticket, episode, random.Random(request.seed), now, self.version)
+            row = PartialEpisode(
+                ticket,
+                episode,
+                random.Random(request.seed),
+                now,
+                self.version,
+            )
             started.setdefault(prompt, []).append(row)
         for prompt, rows in started.items():
             self._enter(rows, prompt.snapshot)
-        self._draw(list(started.values()), torch.stack([prompt.logits for prompt in started]))
+        logits = torch.stack([prompt.logits for prompt in started])
+        self._draw([*started.values()], logits)
 
     def _check_length(self, prompts: Sequence[Prompt]) -> None:
-        """Raise ConfigError if the longest of ``prompts`` and its answer are more than the model reads."""
+        """Raise ConfigError if the longest of ``prompts``, with its answer, is more than the model reads."""
         model = self.policy.model
         limits = [getattr(model.config, "max_position_embeddings", None), *borders(model)]
         most = min((limit for limit in limits if limit), default=0)
         longest = max(prompts, key=lambda prompt: len(prompt.ids))
         shots = len(longest.task.examples)
-        check_length(self.policy.name, most, len(longest.ids), self.sampling.max_tokens, shots)
+        check_length(
+            self.policy.name,
+            most,
+            len(longest.ids),
+            self.sampling.max_tokens,
+            shots,
+        )
 
     def _prefill(self, prompts: Sequence[Prompt]) -> None:
-        """Run ``prompts`` and some needed next: a batch costs little more than one prompt."""
+        """Run ``prompts``, and some that are needed next: a batch costs little more than one prompt."""
         if all(prompt.version == self.version for prompt in prompts):
             return
-        ahead = (prompt for _, _, prompt in islice(self._waiting, self.sampling.slots))
-        new = [
-            prompt for prompt in dict.fromkeys((*prompts, *ahead)) if prompt.version != self.version
-        ]
+        ahead = [prompt for _, _, prompt in islice(self._waiting, self.sampling.slots)]
+        needed = dict.fromkeys((*prompts, *ahead))
+        new = [prompt for prompt in needed if prompt.version != self.version]
         for prompt in new:
             prompt.ids = encode_prompt(self.policy.tokenizer, prompt.task)
         self._check_length(new)
         results = prefill(self.policy.model, [prompt.ids for prompt in new])
-        for prompt, (snapshot, logits) in zip(new, results, strict=True):
-            prompt.snapshot, prompt.logits = snapshot, logits
+        for prompt, result in zip(new, results, strict=True):
+            prompt.snapshot, prompt.logits = result
             prompt.version = self.version
 
     def _write(self) -> list[tuple[int, Episode]]:
         """Write the token drawn for each active row. Removes and returns ended episodes."""
+        finished = []
         for row in self._active:
             if row.drawn:
                 self.tokens += 1
                 self._tool_loop.extend(row, *row.drawn)
                 row.drawn = None
-        ended = [row for row in self._active if self._tool_loop.has_ended(row)]
-        finished = [(row.ticket, self._tool_loop.end(row)) for row in ended]
-        if ended:
-            for slot in reversed(range(len(self._branches))):
-                self._keep(
-                    slot,
-                    [row for row in self._branches[slot] if not self._tool_loop.has_ended(row)],
-                )
+            if self._tool_loop.has_ended(row):
+                finished.append((row.ticket, self._tool_loop.end(row)))
+        if finished:
+            self._keep(lambda row: not self._tool_loop.has_ended(row))
         return finished
 
     def _fork(self) -> None:
-        """Give rows that no longer write the same a slot of their own."""
+        """Give a slot of its own to each row that no longer writes the same as its branch."""
         for slot, branch in enumerate([*self._branches]):
             alike: dict[tuple[int, ...], list[PartialEpisode]] = {}
             for row in branch:
-                alike.setdefault(tuple(row.episode.token_ids[-row.unfed :]), []).append(row)
+                new = tuple(row.episode.token_ids[-row.unfed :])
+                alike.setdefault(new, []).append(row)
             self._branches[slot], *others = alike.values()
             for rows in others:
                 self._cache.move(slot, len(self._branches), rows[0].cached)
@@ -313,19 +340,19 @@ class RolloutEngine:
         self._fork()
         # Rows of a branch have written the same.
         first = [branch[0] for branch in self._branches]
+        lengths = [row.cached for row in first]
         tokens = [row.episode.token_ids[-row.unfed :][: self._decode.at_once] for row in first]
-        step = self._cache.begin_step([row.cached for row in first], tokens)
+        step = self._cache.begin_step(lengths, tokens)
         logits = self._decode(step, self._cache)
         for branch, fed in zip(self._branches, tokens, strict=True):
             for row in branch:
                 row.unfed -= len(fed)
                 row.version = self.version
-        self._draw([self._drawing(branch) for branch in self._branches], logits)
-
-    def _drawing(self, branch: Sequence[PartialEpisode]) -> list[PartialEpisode]:
-        """Return the rows of ``branch`` that draw a token now: not before a whole result was fed, nor
-        while they wait for one."""
-        return [row for row in branch if not row.unfed and not row.pending]
+        drawing = []
+        for branch in self._branches:
+            # A row draws no token before a whole result was fed, nor while it waits for one.
+            drawing.append([row for row in branch if not row.unfed and not row.pending])
+        self._draw(drawing, logits)
 
     def _draw(self, branches: Sequence[Sequence[PartialEpisode]], logits: torch.Tensor) -> None:
         """Draw each row's next token from the ``logits`` [B, V] of its branch."""
@@ -346,10 +373,12 @@ class RolloutEngine:
         self._cache.put(len(self._branches), snapshot)
         self._branches.append(rows)
 
-    def _keep(self, slot: int, rows: list[PartialEpisode]) -> None:
-        """Keep only ``rows`` of the branch in ``slot``. If there are none the last branch moves there."""
-        self._branches[slot] = rows
-        if not rows:
+    def _keep(self, stays: Callable[[PartialEpisode], bool]) -> None:
+        """Keep the active rows that ``stays`` says. The last branch moves to a slot that becomes free."""
+        for slot in reversed(range(len(self._branches))):
+            self._branches[slot] = [row for row in self._branches[slot] if stays(row)]
+            if self._branches[slot]:
+                continue
             last = self._branches.pop()
             if slot < len(self._branches):
                 self._cache.move(len(self._branches), slot, last[0].cached)
@@ -357,11 +386,13 @@ class RolloutEngine:
 
 
 def draw(
-    logits: torch.Tensor, temperature: float, uniform: Sequence[Sequence[float]]
+    logits: torch.Tensor,
+    temperature: float,
+    uniform: Sequence[Sequence[float]],
 ) -> list[list[tuple[int, float]]]:
-    """Draw a token from each row of ``logits`` [B, V] for each number in [0, 1) of its ``uniform``. Returns
-    each row's, with their log-probabilities, which are not finite where the logits are not."""
-    most = max(len(draws) for draws in uniform)
+    """Draw tokens from each row of ``logits`` [B, V], one for each of its numbers ``uniform`` in [0, 1).
+    Returns each row's tokens with their log-probs, which are not finite if the logits are not."""
+    most = max(map(len, uniform))
     if temperature == 0:
         logprobs = torch.log_softmax(logits, -1)
         tokens = logprobs.argmax(-1, keepdim=True).expand(-1, most)
@@ -369,17 +400,16 @@ def draw(
         logprobs = torch.log_softmax(logits / temperature, -1)
         # Inverse transform sampling: the first token whose cumulative probability exceeds the draw.
         cumulated = logprobs.exp().cumsum(-1)
-        padded = [[*draws, *[0.0] * (most - len(draws))] for draws in uniform]
-        # A draw that float32 would round up to 1 is kept below it: no token would be left.
+        padded = [[*numbers, *[0.0] * (most - len(numbers))] for numbers in uniform]
+        # A number that float32 would round up to 1 is kept below it: no token would be left.
         below_one = torch.tensor(padded, device=logits.device).clamp_(max=1 - 2**-23)
         tokens = torch.searchsorted(cumulated, below_one * cumulated[:, -1:], right=True)
         # With NaN there is no such token, only an index beyond the vocabulary.
         tokens.clamp_(max=logprobs.shape[1] - 1)
+    chosen = logprobs.gather(1, tokens)
     drawn = []
-    for ids, values, draws in zip(
-        tokens.tolist(), logprobs.gather(1, tokens).tolist(), uniform, strict=True
-    ):
-        drawn.append(list(zip(ids, values, strict=True))[: len(draws)])
+    for numbers, ids, values in zip(uniform, tokens.tolist(), chosen.tolist(), strict=True):
+        drawn.append([*zip(ids, values, strict=True)][: len(numbers)])
     return drawn
 
 
@@ -391,8 +421,8 @@ def rollout(
     version: int = 0,
     environment: Environment = ZORPLEX,
 ) -> list[Episode]:
-    """Sample an episode for each of ``requests``. Returns them in the order of the requests.
-    ``environment`` names the tools and finds the answer."""
+    """Sample an episode for each of ``requests``. Returns them in this order. ``environment`` names the
+    tools and finds the answer."""
     engine = RolloutEngine(policy, execute, sampling, environment)
     engine.version = version
     return engine.run(requests)
@@ -403,11 +433,11 @@ class RolloutStream:
 
         sample(requests) ──► inbox ──► engine ──► one future for each episode
                                          ▲
-        model_lock ──────────────────────┘   held for a few steps; between them others change the model
+        model_lock ──────────────────────┘   held for a few steps; in between the model may change
 
     A slow tool or a long answer does not delay the next batch: both use the same slots. Episodes
-    under way continue with new weights; each log-prob is that of the weights that sampled the
-    token. ``busy()`` returns a context that is open while the model computes; a dictionary in it
+    under way continue with new weights; each log-prob is that of the weights that sampled the token.
+    ``busy()`` returns a context that is open while the model computes. If it gives a dictionary, this
     gets the number of ``tokens``."""
 
     def __init__(
@@ -426,7 +456,7 @@ class RolloutStream:
         self._running: asyncio.Task[None] | None = None
 
     def use_version(self, version: int) -> None:
-        """Set the version of the weights. Call this after changing them, still with the lock."""
+        """Set the version of the weights. Call this after changing them, while you hold the lock."""
         self._engine.version = version
 
     def take_history(self) -> tuple[int, list[EngineEvent]]:
@@ -434,8 +464,8 @@ class RolloutStream:
         return self._engine.take_history()
 
     async def sample(self, requests: Sequence[RolloutRequest]) -> list[Episode]:
-        """Sample ``requests``. Returns their episodes in the same order. Raises the error of a
-        tool; then the episodes of all other callers fail with it too."""
+        """Sample ``requests``. Returns their episodes in this order. Raises the error of a tool, which
+        fails the episodes of all other callers, too."""
         promises = [asyncio.get_running_loop().create_future() for _ in requests]
         self._inbox += zip(requests, promises, strict=True)
         self._wake.set()
@@ -455,19 +485,16 @@ class RolloutStream:
                     if not promise.done():
                         promise.set_result(episode)
                 while (stalled := self._engine.stalled_on) and not self._inbox:
-                    # Wait until a tool has answered or a request has arrived.
+                    # Wait for a tool's result or for a request.
                     self._wake.clear()
                     for call in stalled:
                         call.add_done_callback(lambda _: loop.call_soon_threadsafe(self._wake.set))
                     await self._wake.wait()
+        except Exception as error:
+            self._fail_all(error)
         except BaseException as error:
-            # Whatever it is, all callers must hear of it. A cancellation is only this task's.
-            cause = (
-                error
-                if isinstance(error, Exception)
-                else RuntimeError(f"sampling was ended by {error!r}")
-            )
-            self._fail_all(cause)
+            # All callers must learn of it, but a cancellation is only this task's.
+            self._fail_all(RuntimeError(f"sampling was ended by {error!r}"))
 
     def _submit_arrived(self) -> None:
         tickets = self._engine.submit(request for request, _ in self._inbox)
@@ -476,11 +503,11 @@ class RolloutStream:
         self._inbox = []
 
     def _fail_all(self, cause: Exception) -> None:
-        """Give ``cause`` to all callers, and go on with a new engine."""
+        """Raise ``cause`` in all callers, and go on with a new engine."""
         version = self._engine.version
         self._engine = self._make_engine()
         self._engine.version = version
-        promises = [*self._promised.values(), *(promise for _, promise in self._inbox)]
+        promises = [*self._promised.values(), *[promise for _, promise in self._inbox]]
         self._promised = {}
         self._inbox = []
         for promise in promises:

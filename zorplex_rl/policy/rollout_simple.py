@@ -35,14 +35,14 @@ def rollout_simple(
     sampling: Sampling,
     seed: int = 0,
 ) -> Episode:
-    """Sample one episode of ``task``. ``execute(task, call)`` runs a tool; returns text."""
+    """Sample one episode of ``task``. ``execute(task, call)`` runs a tool and returns its result."""
     rng = random.Random(seed)
     prompt = encode_prompt(policy.tokenizer, task)
-    # No token ids yet, no marks of which were sampled, no log-probs and no turns. The limit on tokens
-    # ends the episode, unless something else does.
+    # The lists are token ids, which of them were sampled, log-probs and turns. The limit on tokens ends
+    # the episode, unless something else does.
     episode = Episode(task, prompt, [], [], [], [], "tokens", seed)
     ids = episode.token_ids
-    start = 0  # of the present turn
+    start = 0  # of this turn
     while len(ids) < sampling.max_tokens:
         context = torch.tensor([prompt + ids])
         logits = policy.model(context).logits[0, -1].float()

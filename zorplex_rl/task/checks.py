@@ -18,8 +18,10 @@ from zorplex_rl.task.own_task import MODULE, EnvironmentSource
 from zorplex_rl.task.parser import ToolCall
 from zorplex_rl.task.specs import Split
 
-SAMPLE, FEW = 200, 25
-"""Tasks of each split, and those of which calls and scores are tried."""
+SAMPLE = 200
+"""Tasks drawn from each split."""
+FEW = 25
+"""Held-out tasks whose tools and scores are tried."""
 CONSTANT_LIMIT = 0.25
 """Largest share of held-out tasks for which one constant answer may be right."""
 ODD_ARGUMENTS = ("", "no such thing", "-1", "1e999", "9" * 5000, "1/0", "'", "⁷", "a,b")
@@ -30,39 +32,40 @@ class Sample:
     """The first tasks of both splits. Raises TaskError if they cannot be drawn."""
 
     def __init__(self, source: EnvironmentSource) -> None:
-        self.source, self.environment = source, source.make()
-        self.tasks: dict[Split, list[Task]] = {
-            split: [self.environment.task(index, split) for index in range(SAMPLE)]
-            for split in get_args(Split)
-        }
+        self.source = source
+        self.environment = source.make()
+        self.tasks: dict[Split, list[Task]] = {}
+        for split in get_args(Split):
+            self.tasks[split] = [self.environment.task(index, split) for index in range(SAMPLE)]
         self.few = self.tasks["held_out"][:FEW]
 
 
 def draw_again(sample: Sample) -> str:
-    """Draw the tasks from a new environment, in the reverse order."""
+    """Draw the tasks again, from a new environment and in the reverse order."""
     fresh = sample.source.make()
     for split, index in product(sample.tasks, reversed(range(SAMPLE))):
-        task, again, name = (
-            sample.tasks[split][index],
-            fresh.task(index, split),
-            f"task({index}, {split!r})",
-        )
+        name = f"task({index}, {split!r})"
+        task = sample.tasks[split][index]
+        again = fresh.task(index, split)
         if task != again:
-            said = f"{name} is {task.question!r:.40}, and {again.question!r:.40} when others come first"
-            raise TaskError(f"{said}; draw it from seed, split and index alone")
+            raise TaskError(
+                f"{name} is {task.question!r:.40}, and {again.question!r:.40} when others come first; "
+                "draw it from seed, split and index alone"
+            )
         if MODULE.encode() in pickle.dumps(task):
             raise TaskError(
-                f"{name} holds an object of a class in the file; use numbers, texts, lists and dicts"
+                f"{name} holds an object of a class in the file; "
+                "use numbers, texts, lists and dicts"
             )
     return "the same from a new environment, in the reverse order"
 
 
 def compare_splits(sample: Sample) -> str:
-    """Look for held-out tasks that are in training, too."""
-    training, held_out = (
-        [repr(asdict(replace(t, split=""))) for t in tasks] for tasks in sample.tasks.values()
-    )
-    if both := {*training} & {*held_out}:
+    """Look for held-out tasks that are also training tasks."""
+    texts = {}
+    for split, tasks in sample.tasks.items():
+        texts[split] = {repr(asdict(replace(task, split=""))) for task in tasks}
+    if both := texts["train"] & texts["held_out"]:
         raise TaskError(
             f"{len(both)} of {SAMPLE} held-out tasks are in training, such as {both.pop():.200}"
         )
@@ -71,49 +74,64 @@ def compare_splits(sample: Sample) -> str:
 
 def answer_constantly(sample: Sample) -> str:
     """Count how often the most frequent answer is right."""
-    ((answer, count),) = Counter(task.answer for task in sample.tasks["held_out"]).most_common(1)
-    said = f"the best constant answer, {answer!r:.40}, is right in {count / SAMPLE:.1%}"
+    answers = Counter(task.answer for task in sample.tasks["held_out"])
+    ((answer, count),) = answers.most_common(1)
+    result = f"the best constant answer, {answer!r:.40}, is right in {count / SAMPLE:.1%}"
     if count > CONSTANT_LIMIT * SAMPLE:
-        raise TaskError(f"{said} of the held-out tasks; at most {CONSTANT_LIMIT:.0%} are allowed")
-    return said
+        raise TaskError(f"{result} of the held-out tasks; at most {CONSTANT_LIMIT:.0%} are allowed")
+    return result
 
 
 def call_tools(sample: Sample) -> str:
-    """Call the tools with odd arguments and the question's words, also where no task was drawn."""
-    fresh, answers = sample.source.make(), []
+    """Call the tools with odd arguments and the question's words; also in an environment that has
+    drawn no task."""
+    fresh = sample.source.make()
+    results = []
     for task, name in product(sample.few, sample.environment.tools):
         for argument in (*ODD_ARGUMENTS, *task.question.split()):
             call = ToolCall(name, argument, 0)
-            said, elsewhere = sample.environment.execute(task, call), fresh.execute(task, call)
-            shown = f"{name}[{argument!r:.30}] answers {said!r:.60}"
-            if not isinstance(said, str) or said.startswith("ERROR: timed out"):
+            result = sample.environment.execute(task, call)
+            elsewhere = fresh.execute(task, call)
+            shown = f"{name}[{argument!r:.30}] answers {result!r:.60}"
+            if not isinstance(result, str) or result.startswith("ERROR: timed out"):
                 raise TaskError(f"{shown}; expected text, at once")
-            if said != elsewhere:
+            if result != elsewhere:
                 raise TaskError(
                     f"{shown}, and {elsewhere!r:.60} where no task was drawn; put all into the task"
                 )
-            answers.append(said)
-    raised = [said for said in answers if re.match(r"ERROR: \w+: ", said)]
-    if answers and len(raised) == len(answers):
-        raise TaskError(f"every call raises an exception, such as {raised[0]!r:.100}")
-    return f"text for each of {len(answers)} calls; {len(raised)} raise an exception"
+            results.append(result)
+    errors = [result for result in results if re.match(r"ERROR: \w+: ", result)]
+    if results and len(errors) == len(results):
+        raise TaskError(f"every call raises an exception, such as {errors[0]!r:.100}")
+    return f"text for each of {len(results)} calls; {len(errors)} raise an exception"
 
 
 def score_answers(sample: Sample) -> str:
-    """Score right answers, and what is wrong or has no answer."""
+    """Score right answers, wrong ones, and texts without any."""
     for task in sample.few:
-        right, answer = sample.environment.reference(task), str(task.answer)
-        many = " ".join([answer, *map(str, range(30))])
-        wrong = ["", "\n", task.question, "9" * 5000, many, right.replace(answer, many)]
-        if isinstance(task.answer, int):
-            wrong += [right.replace(answer, f"{answer}{more}") for more in ("1", ".5", " or 7")]
-        for text in (right, *wrong):
-            is_right, turns = text == right, [""] * task.min_tool_calls + [text]
-            found = sample.environment.score(task, turns, task.min_tool_calls, "eos")
-            if (found.outcome == "success", found.correct >= 1) != (is_right, is_right):
-                said = f"{text!r:.60} is {'right' if is_right else 'no answer'} for {task.question!r:.40}"
-                raise TaskError(f"{said}, but scores {found.outcome}, {found.correct:g}")
+        right = sample.environment.reference(task)
+        for text in (right, *wrong_texts(task, right)):
+            is_right = text == right
+            turns = [""] * task.min_tool_calls + [text]
+            score = sample.environment.score(task, turns, task.min_tool_calls, "eos")
+            if (score.outcome == "success") != is_right or (score.correct >= 1) != is_right:
+                kind = "right" if is_right else "no answer"
+                raise TaskError(
+                    f"{text!r:.60} is {kind} for {task.question!r:.40}, "
+                    f"but scores {score.outcome}, {score.correct:g}"
+                )
     return f"{right!r:.40} is right, and wrong and meaningless texts are not"
+
+
+def wrong_texts(task: Task, right: str) -> list[str]:
+    """Return texts that are wrong where ``right`` is right."""
+    answer = str(task.answer)
+    many = " ".join([answer, *map(str, range(30))])
+    texts = ["", "\n", task.question, "9" * 5000, many, right.replace(answer, many)]
+    if isinstance(task.answer, int):
+        for more in ("1", ".5", " or 7"):
+            texts.append(right.replace(answer, answer + more))
+    return texts
 
 
 CHECKS: dict[str, Callable[[Sample], str]] = {
@@ -123,4 +141,4 @@ CHECKS: dict[str, Callable[[Sample], str]] = {
     "tools": call_tools,
     "answers": score_answers,
 }
-"""Each returns what it has found. Raises TaskError."""
+"""Each returns its result in a sentence. Raises TaskError if it fails."""

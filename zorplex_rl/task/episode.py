@@ -9,7 +9,7 @@
     ~~~~~~~~~~~~         ~~~~~~~~~~~~~~~~~     sampled: trained on
                 ^^^^^^^^                       injected: context only, masked from the loss
 
-The trainer learns from exactly these ids. They are never decoded and tokenised again.
+The trainer learns from exactly these ids: they are never decoded and tokenised again.
 """
 
 from dataclasses import dataclass, field
@@ -19,50 +19,54 @@ from zorplex_rl.task.parser import Answer
 
 Finish = Literal["eos", "answer", "turns", "tokens"]
 Outcome = Literal["success", "wrong_answer", "wrong_format", "tool_spam", "truncated"]
-OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
+OUTCOMES = get_args(Outcome)
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One question with its one right answer; a perfect solver makes ``min_tool_calls``.
-
-    Only the tools know ``table``, ``keys`` and ``redirects``: the value of each word, its key, and
-    the word that it points to. A task of your own needs the first five fields, and ``table`` for
-    its tools. Tasks with the same ``words`` count as one trial in a confidence interval.
-    """
+    """One question with its one right answer. A task of your own needs the first five fields, and
+    ``table`` if it has tools."""
 
     kind: str
     question: str
     answer: Answer
     min_tool_calls: int
-    system: str  # prompt
+    """The number of calls that a perfect solver makes."""
+    system: str
+    """The system prompt."""
     words: tuple[str, ...] = ()
+    """Tasks with the same words count as one trial in a confidence interval."""
     difficulty: str = "easy"
     split: str = "train"
     table: dict[str, Any] = field(default_factory=dict, hash=False, repr=False)
+    """The value of each word; like the next two, only the tools know it."""
     keys: dict[str, str] = field(default_factory=dict, hash=False, repr=False)
+    """The key of each word."""
     redirects: dict[str, str] = field(default_factory=dict, hash=False, repr=False)
+    """The word that a word points to."""
     examples: tuple[tuple[str, str], ...] = field(default=(), hash=False, repr=False)
-    """Worked examples, question and answer, shown as turns before the question."""
+    """Worked examples, each a question and an answer, shown as turns before the question."""
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One stretch of sampled text, up to a tool call or the end of the episode. ``start`` and ``end``
-    index ``Episode.token_ids``; ``version`` is the policy's at the last token. ``result`` is None
-    if the turn limit came before the tool ran."""
+    """One stretch of sampled text, up to a tool call or the end of the episode."""
 
     text: str
     start: int
+    """The index of its first token in ``Episode.token_ids``."""
     end: int
+    """The index behind its last token."""
     call: str | None = None
     result: str | None = None
+    """The tool's; None if there was no call, or the turn limit came before the tool ran."""
     version: int = 0
+    """The policy's at the last token."""
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """An episode's outcome, and ``correct`` + ``format`` + ``extra_calls`` = ``reward``."""
+    """An episode's outcome, and the parts of its reward."""
 
     outcome: Outcome
     answer: Answer | None
@@ -73,18 +77,21 @@ class Score:
     @property
     def reward(self) -> float:
         """The sum of the parts."""
-        return self.correct + self.format + self.extra_calls
+        return sum(self.parts.values())
 
     @property
     def parts(self) -> dict[str, float]:
         """The parts of the reward, by name."""
-        return {"correct": self.correct, "format": self.format, "extra_calls": self.extra_calls}
+        return {
+            "correct": self.correct,
+            "format": self.format,
+            "extra_calls": self.extra_calls,
+        }
 
 
 @dataclass(slots=True)
 class Episode:
-    """One finished attempt; ``finish``: by end-of-text token, complete answer line or limit. Versions
-    are the policy's at the first sampled token (staleness counts from it) and the last; times, seconds."""
+    """One finished attempt."""
 
     task: Task
     prompt_ids: list[int]
@@ -93,13 +100,19 @@ class Episode:
     logprobs: list[float]
     turns: list[Turn]
     finish: Finish
+    """What ended it: the end-of-text token, a complete answer line, or the limit on turns or tokens."""
     seed: int = 0
     group: int = 0
     first_version: int = 0
+    """The policy's version at the first sampled token: staleness counts from it."""
     last_version: int = 0
+    """The policy's version at the last sampled token."""
     seconds: float = 0.0
+    """From its first token to its last."""
     tool_seconds: float = 0.0
-    generator: str = ""  # the name of the actor that sampled it, if one did
+    """How many of these seconds it waited for tools."""
+    generator: str = ""
+    """The name of the actor that sampled it, if one did."""
     score: Score | None = None
 
     @property
@@ -121,10 +134,10 @@ class Episode:
 
     @property
     def attempt(self) -> tuple[Task, list[str], int, Finish]:
-        """What a score is made from."""
+        """The arguments from which a score is made."""
         return self.task, self.sampled_text, self.tool_calls, self.finish
 
     @property
     def text(self) -> str:
-        """The whole transcript for people to read, with the tools' results."""
+        """The whole transcript with the tools' results, for people to read."""
         return "".join(turn.text + (turn.result or "") for turn in self.turns)

@@ -4,10 +4,10 @@
 
 The hosts of a run do not have the file: the controller reads it, and sends its text to the actors.
 
-    a tool raises, or is late       it has answered ``ERROR: …``: the policy reads that, the episode goes on
-    anything else raises            TaskError, which ends the run: the call, the exception, the line
+    a tool raises, or is late       its result is ``ERROR: …``: the policy reads that, and the episode goes on
+    anything else raises            the run ends with a TaskError: the call, the exception, the line
 
-Whatever it raises: ``exit()`` in a user's code ends no process.
+This holds for every exception: ``exit()`` in a user's code ends no process.
 """
 
 import math
@@ -35,15 +35,19 @@ MODULE = "own_task_file"
 
 @dataclass(frozen=True)
 class EnvironmentSource:
-    """What makes a run's environment, in any process. ``kinds`` are those of Zorplex, or the user's
-    FILE:CLASS, with its text as ``code`` and that of ``--task-data`` as ``data``."""
+    """What any process needs to make a run's environment."""
 
     kinds: tuple[str, ...]
+    """Those of Zorplex, or the user's FILE:CLASS alone."""
     seed: int = 0
     shots: int = 0
+    """Worked examples shown before each question."""
     code: str | None = None
+    """The text of the user's file; None: a Zorplex task."""
     data: str = ""
+    """The text of the file that ``--task-data`` names."""
     tool_timeout: float = Config.tool_timeout
+    """Seconds that a user's tool may take."""
 
     @classmethod
     def of(cls, config: Config) -> Self:
@@ -56,56 +60,60 @@ class EnvironmentSource:
 
     def make(self) -> Environment:
         """Make the environment. Raises TaskError."""
-        return (
-            OwnTask(self) if self.code is not None else Zorplex(self.seed, self.kinds, self.shots)
-        )
+        if self.code is None:
+            return Zorplex(self.seed, self.kinds, self.shots)
+        return OwnTask(self)
 
 
 class OwnTask(Environment):
-    """The user's environment. One thread at a time runs its code, late tools aside."""
+    """The user's environment. One thread at a time runs its code, except for tools that are late."""
 
     def __init__(self, source: EnvironmentSource) -> None:
         super().__init__(source.seed, source.data)
         (task,) = source.kinds
-        found, self._file = class_of(task, source.code or ""), split_name(task)[0]
-        self._tool_timeout, self._in_turn = source.tool_timeout, threading.Lock()
-        with _told(f"{found.__name__}({source.seed}, data)", self._file):
-            self._own = found(source.seed, source.data)
-            self.tools, self.answer_tag = tuple(self._own.tools), self._own.answer_tag
-        with _told(f"examples({source.shots})", self._file):
-            self._examples = tuple(self._own.examples(source.shots))[: source.shots]
-        if (count := len(self._examples)) < source.shots:
+        self._file, _ = split_name(task)
+        self._tool_timeout = source.tool_timeout
+        self._lock = threading.Lock()
+        chosen = class_of(task, source.code or "")
+        with _as_task_error(f"{chosen.__name__}({source.seed}, data)", self._file):
+            self._environment = chosen(source.seed, source.data)
+            self.tools = tuple(self._environment.tools)
+            self.answer_tag = self._environment.answer_tag
+        asked = source.shots
+        with _as_task_error(f"examples({asked})", self._file):
+            self._examples = tuple(self._environment.examples(asked))[:asked]
+        if len(self._examples) < asked:
             raise TaskError(
-                f"--shots is {source.shots}, but examples({source.shots}) of {self._file!r} returns {count}; "
+                f"--shots is {asked}, but examples({asked}) of {self._file!r} returns {len(self._examples)}; "
                 "give the class more of them (docs/OWN_TASK.md), or lower --shots"
             )
 
     def task(self, index: int, split: Split) -> Task:
-        found = self._call("task", index, split)
-        if not (isinstance(found, Task) and isinstance(found.answer, int | str)):
+        task = self._call("task", index, split)
+        if not (isinstance(task, Task) and isinstance(task.answer, int | str)):
             raise TaskError(
-                f"task({index}, {split!r}) of {self._file!r} returned {found!r:.100}; "
+                f"task({index}, {split!r}) of {self._file!r} returned {task!r:.100}; "
                 "expected a Task whose answer is an int or a str"
             )
-        return replace(found, examples=self._examples)
+        return replace(task, examples=self._examples)
 
     def execute(self, task: Task, call: ToolCall) -> str:
-        """Return what the tool answers in time, else ``ERROR: …``. A late one cannot be stopped."""
-        answers: list[str] = []
+        """Return the tool's result, or ``ERROR: …`` if it raises or is late. A late tool cannot be
+        stopped."""
+        results: list[str] = []
 
-        def answer() -> None:
+        def execute() -> None:
             try:
-                answers.append(self._own.execute(task, call))
+                results.append(self._environment.execute(task, call))
             except BaseException as error:
-                answers.append(
-                    f"ERROR: {type(error).__name__}: {' '.join(str(error).split()):.200}"
-                )
+                message = " ".join(str(error).split())
+                results.append(f"ERROR: {type(error).__name__}: {message:.200}")
 
-        thread = threading.Thread(target=answer, daemon=True)
-        with self._in_turn:
+        thread = threading.Thread(target=execute, daemon=True)
+        with self._lock:
             thread.start()
             thread.join(self._tool_timeout)
-        return answers[0] if answers else f"ERROR: timed out after {self._tool_timeout:g} s"
+        return results[0] if results else f"ERROR: timed out after {self._tool_timeout:g} s"
 
     def find_answer(self, text: str) -> Answer | None:
         return self._call("find_answer", text)
@@ -113,28 +121,32 @@ class OwnTask(Environment):
     def reference(self, task: Task) -> str:
         return self._call("reference", task)
 
-    def score(self, task: Task, turns: list[str], tool_calls: int, finish: Finish) -> Score:
-        """Return the score, with parts that are plain numbers: a user's may be NumPy's, or tensors."""
-        found = self._call("score", task, turns, tool_calls, finish)
+    def score(
+        self,
+        task: Task,
+        turns: list[str],
+        tool_calls: int,
+        finish: Finish,
+    ) -> Score:
+        """Return the score, its parts as plain numbers: the user's may be NumPy's, or tensors."""
+        score = self._call("score", task, turns, tool_calls, finish)
         with suppress(Exception):
-            parts = {name: float(part) for name, part in found.parts.items()}
+            parts = {name: float(part) for name, part in score.parts.items()}
             if math.isfinite(sum(parts.values())):
-                return replace(found, **parts)
+                return replace(score, **parts)
         raise TaskError(
-            f"score of {self._file!r} returned {found!r:.120} for {task.question!r:.40}; "
+            f"score of {self._file!r} returned {score!r:.120} for {task.question!r:.40}; "
             "expected a Score of finite numbers"
         )
 
     def _call(self, method: str, *arguments: Any) -> Any:
-        shown = ", ".join(
-            f"{getattr(argument, 'question', argument)!r:.40}" for argument in arguments
-        )
-        with self._in_turn, _told(f"{method}({shown})", self._file):
-            return getattr(self._own, method)(*arguments)
+        shown = [f"{getattr(each, 'question', each)!r:.40}" for each in arguments]
+        with self._lock, _as_task_error(f"{method}({', '.join(shown)})", self._file):
+            return getattr(self._environment, method)(*arguments)
 
 
 def split_name(task: str) -> tuple[str, str]:
-    """Return FILE.py and CLASS, which may be "", of ``--task task``. Raises TaskError."""
+    """Return FILE.py and CLASS, or "" without one, of ``--task task``. Raises TaskError."""
     file, _, name = task.partition(":")
     if not file.endswith(".py"):
         kinds = ", ".join(get_args(TaskName))
@@ -144,47 +156,41 @@ def split_name(task: str) -> tuple[str, str]:
 
 @cache
 def class_of(task: str, code: str) -> type[Environment]:
-    """Run the file with the text ``code``. Returns its class that ``task`` names. Raises TaskError."""
+    """Run the file whose text is ``code``. Returns the class that ``task`` names. Raises TaskError."""
     file, name = split_name(task)
     module = ModuleType(MODULE)
     # Dataclasses look their module up.
     sys.modules[MODULE] = module
-    with _told(f"{file!r} cannot be run", file):
+    with _as_task_error(f"{file!r} cannot be run", file):
         exec(compile(code, file, "exec"), module.__dict__)
-    classes = [
-        found
-        for found in vars(module).values()
-        if isinstance(found, type) and issubclass(found, Environment)
-    ]
-    own = [
-        found
-        for found in classes
-        if found.__module__ == MODULE and found.task is not Environment.task
-    ]
-    chosen = [found for found in own if name in ("", found.__name__)]
+    classes: dict[str, type[Environment]] = {}
+    for value in vars(module).values():
+        if not (isinstance(value, type) and issubclass(value, Environment)):
+            continue
+        if value.__module__ == MODULE and value.task is not Environment.task:
+            classes[value.__name__] = value
+    chosen = [classes[each] for each in classes if name in ("", each)]
     if len(chosen) != 1:
         raise TaskError(
-            f"the task is {task!r}; expected one class that inherits from Environment and has a method task; {file} has "
-            f"{', '.join(found.__name__ for found in own) or 'none'} (choose with FILE.py:CLASS)"
+            f"the task is {task!r}; expected one class that inherits from Environment and has a method "
+            f"task; {file} has {', '.join(classes) or 'none'} (choose with FILE.py:CLASS)"
         )
     return chosen[0]
 
 
 @contextmanager
-def _told(what: str, file: str) -> Iterator[None]:
+def _as_task_error(what: str, file: str) -> Iterator[None]:
     """Turn what the user's code raises into a TaskError: ``what``, the exception, the line."""
     try:
         yield
     except KeyboardInterrupt:
-        # Somebody has pressed Ctrl-C.
+        # Ctrl-C is the user's, not an error of the task.
         raise
     except BaseException as error:
-        lines = [
-            frame.lineno
-            for frame in traceback.extract_tb(error.__traceback__)
-            if frame.filename == file
-        ]
-        where = f", in line {lines[-1]} of {file}" if lines else ""
+        where = ""
+        for frame in traceback.extract_tb(error.__traceback__):
+            if frame.filename == file:
+                where = f", in line {frame.lineno} of {file}"
         raise TaskError(f"{what}: {type(error).__name__}: {error}{where}") from error
 
 

@@ -6,60 +6,77 @@
     multi_step      GETKEY, FETCH   GETKEY[blip] -> K38, FETCH[K38] -> 71       [ANSWER] 71
     recursive       LOOKUP          LOOKUP[blip] -> SEE: zork, LOOKUP[zork] -> 25   [ANSWER] 25
 
-A task is a pure function of (seed, kind, difficulty, split, index), so a lost one can be drawn
-again. It carries its own secret table: a tool needs only task and call. Held-out tasks have the
-other half of the words. Each block of 40 indices asks for every value once, so a constant answer is
-right in 1 of 40 tasks of the kinds that ask for one word, and in fewer of the sums.
+A task is a pure function of (seed, kind, difficulty, split, index), so a lost task can be drawn again.
+It carries its secret table: a tool needs only task and call. Training and held-out tasks each have
+one half of the words. Each block of 40 indices asks for every value once, so a constant answer is
+right in 1 of 40 tasks where one word is asked for, and in fewer sums.
 """
 
+import math
 import random
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from itertools import cycle, islice, pairwise
 from typing import Literal
 
 from zorplex_rl.task.episode import Task
 from zorplex_rl.task.parser import ToolCall, find_call
 
-ZORPLEX_WORDS: tuple[str, ...] = tuple(
+ZORPLEX_WORDS = tuple(
     "blip bonk clup drim faz flim frub glop gorn grix hax jint klem lurp mip nask "
     "norf plek prub quon rilk skob snib trun ulf vom wub yim zam zil zork zorp".split()
 )
-TRAINING_WORDS, HELD_OUT_WORDS = ZORPLEX_WORDS[::2], ZORPLEX_WORDS[1::2]
-EXAMPLE_WORDS = tuple("wug dax fep toma blick modi gazz tulver".split())  # in worked examples alone
-VALUES = range(10, 50)  # of a word: two digits, so sums have up to three and a sign
-DIFFICULTIES: dict[str, int] = {"easy": 2, "medium": 3, "hard": 4}
+TRAINING_WORDS = ZORPLEX_WORDS[::2]
+HELD_OUT_WORDS = ZORPLEX_WORDS[1::2]
+EXAMPLE_WORDS = tuple("wug dax fep toma blick modi gazz tulver".split())
+"""Words of worked examples only."""
+VALUES = range(10, 50)
+"""Values of a word: two digits, so a sum has up to three and a sign."""
+DIFFICULTIES = {"easy": 2, "medium": 3, "hard": 4}
 """How many words a ``compositional`` task adds and subtracts."""
 MAX_REDIRECTS = 3
-"""No word of a ``recursive`` task needs more than this many ``SEE:`` redirects."""
+"""Most ``SEE:`` redirects from a word of a ``recursive`` task to its value."""
 
 Split = Literal["train", "held_out"]
-WORDS_OF: dict[str, tuple[str, ...]] = {"train": TRAINING_WORDS, "held_out": HELD_OUT_WORDS}
+WORDS_OF = {"train": TRAINING_WORDS, "held_out": HELD_OUT_WORDS}
 Secrets = tuple[dict[str, int], dict[str, str], dict[str, str]]
 """What only the tools know: the table of values, the keys, the redirects."""
 
 
 def make_zorplex_table(seed: int | str = 0, words: Sequence[str] = ZORPLEX_WORDS) -> dict[str, int]:
-    """Draw a secret table. Returns a value from ``VALUES`` for each of ``words``, all different."""
+    """Draw a secret table. Returns a value from ``VALUES`` for each of ``words``; all differ."""
     values = random.Random(f"table:{seed}").sample(VALUES, len(words))
     return dict(zip(words, values, strict=True))
 
 
 def make_keys(seed: int | str = 0, words: Sequence[str] = ZORPLEX_WORDS) -> dict[str, str]:
-    """Draw ``multi_step``'s keys: ``K`` and two digits for each of ``words``, all different."""
+    """Draw the keys of ``multi_step``. Returns ``K`` and two digits for each of ``words``; all differ."""
     numbers = random.Random(f"keys:{seed}").sample(range(10, 100), len(words))
     return {word: f"K{number}" for word, number in zip(words, numbers, strict=True)}
 
 
 def make_redirects(seed: int | str = 0, words: Sequence[str] = ZORPLEX_WORDS) -> dict[str, str]:
-    """Draw the redirects for ``recursive``. Returns the word that each redirecting word points to:
-    chains of at most ``MAX_REDIRECTS + 1`` words, of which the last one has a value."""
-    shuffled = random.Random(f"redirects:{seed}").sample(list(words), len(words))
-    chains = -(-len(words) // (MAX_REDIRECTS + 1))
-    return {
-        word: following
-        for first in range(chains)
-        for word, following in pairwise(shuffled[first::chains])
-    }
+    """Draw the redirects of ``recursive``: chains of at most ``MAX_REDIRECTS + 1`` words, of which the
+    last one has a value. Returns the word that each redirecting word points to."""
+    shuffled = random.Random(f"redirects:{seed}").sample(words, len(words))
+    chains = math.ceil(len(words) / (MAX_REDIRECTS + 1))
+    redirects: dict[str, str] = {}
+    for first in range(chains):
+        redirects.update(pairwise(shuffled[first::chains]))
+    return redirects
+
+
+def run_tool(task: Task, call: ToolCall) -> str:
+    """Run ``call`` for ``task``. Returns text: ``ERROR …`` for a wrong tool or argument."""
+    if call.name not in TASK_SPECS[task.kind].tools:
+        return f"ERROR: no tool {call.name}"
+    results: Mapping[str, int | str] = task.table
+    if call.name == "GETKEY":
+        results = task.keys
+    elif call.name == "FETCH":
+        results = {key: task.table[word] for word, key in task.keys.items()}
+    elif call.argument in task.redirects:
+        return f"SEE: {task.redirects[call.argument]}"
+    return str(results.get(call.argument, f"ERROR: unknown {call.argument}"))
 
 
 class TaskSpec:
@@ -68,9 +85,11 @@ class TaskSpec:
     kind: str
     instructions: str
     tools: tuple[str, ...] = ("LOOKUP",)
-    is_sum = False  # of as many words as the difficulty says
+    is_sum = False
+    """Whether a question asks for a sum of as many words as the difficulty says."""
     has_redirects = False
-    phrasings: tuple[str, ...] = ("What is {}?", "Tell the value of {}.", "{} = ?")
+    phrasings = ("What is {}?", "Tell the value of {}.", "{} = ?")
+    execute = staticmethod(run_tool)
 
     def __init__(self, seed: int = 0, difficulty: str = "easy") -> None:
         if difficulty not in DIFFICULTIES:
@@ -86,27 +105,28 @@ class TaskSpec:
         rng = random.Random(f"{stream}:{index}")
         words = rng.sample(WORDS_OF[split], self.length)
         table, keys, redirects = self._secrets(f"{stream}:{index}", WORDS_OF[split])
-        last = chain_of(words[0], redirects)[-1]
-        table = _scheduled(table, last, stream, index)
+        asked_for = chain_of(words[0], redirects)[-1]
+        table = _scheduled(table, asked_for, stream, index)
         return self._ask(words, (table, keys, redirects), rng, split)
 
     def examples(self, count: int) -> tuple[tuple[str, str], ...]:
         """Return ``count`` worked examples: a question, and what a perfect solver writes.
 
-        A small language model copies the call where its question is worded like the *last* example.
-        So the wordings take turns, and the last one is "What is …?". All examples have one table, so
-        that no word has two values, and each asks for other words as long as there are any.
+        A small language model copies the call if its question is worded like the *last* example. So
+        the wordings take turns, and the last one is "What is …?". All examples share one table, so
+        that no word has two values, and each asks for new words as long as there are any.
         """
         stream = f"{self.kind}:{self.difficulty}:{self.seed}:example"
         rng = random.Random(stream)
-        order = rng.sample(EXAMPLE_WORDS, len(EXAMPLE_WORDS))
+        words = cycle(rng.sample(EXAMPLE_WORDS, len(EXAMPLE_WORDS)))
         secrets = self._secrets(stream, EXAMPLE_WORDS)
-        tasks = []
-        for number in range(count):
-            words = [order[(number * self.length + i) % len(order)] for i in range(self.length)]
-            phrasing = self.phrasings[(count - 1 - number) % len(self.phrasings)]
-            tasks.append(self._ask(words, secrets, rng, "example", phrasing))
-        return tuple((task.question, self.solve(task)) for task in tasks)
+        examples = []
+        for left in reversed(range(count)):
+            phrasing = self.phrasings[left % len(self.phrasings)]
+            chosen = [*islice(words, self.length)]
+            task = self._ask(chosen, secrets, rng, "example", phrasing)
+            examples.append((task.question, self.solve(task)))
+        return tuple(examples)
 
     @property
     def length(self) -> int:
@@ -114,10 +134,11 @@ class TaskSpec:
         return DIFFICULTIES[self.difficulty] if self.is_sum else 1
 
     def _secrets(self, name: str, words: Sequence[str]) -> Secrets:
-        """Draw what only the tools know of ``words``: a table, and the keys and redirects of this kind."""
+        """Draw what only the tools know of ``words``: their table, and this kind's keys and redirects."""
+        table = make_zorplex_table(name, words)
         keys = make_keys(name, words) if "GETKEY" in self.tools else {}
         redirects = make_redirects(name, words) if self.has_redirects else {}
-        return make_zorplex_table(name, words), keys, redirects
+        return table, keys, redirects
 
     def _ask(
         self,
@@ -127,7 +148,8 @@ class TaskSpec:
         split: str,
         phrasing: str | None = None,
     ) -> Task:
-        """Return the task that asks for ``words``, with signs and any missing ``phrasing`` drawn from ``rng``."""
+        """Return the task that asks for ``words``. Its signs, and its phrasing unless it is given, are
+        drawn from ``rng``."""
         table, keys, redirects = secrets
         expression = words[0]
         answer = table[chain_of(words[0], redirects)[-1]]
@@ -135,9 +157,10 @@ class TaskSpec:
             sign = rng.choice("+-")
             expression += f" {sign} {word}"
             answer += table[word] if sign == "+" else -table[word]
+        phrasing = phrasing or rng.choice(self.phrasings)
         return Task(
             kind=self.kind,
-            question=(phrasing or rng.choice(self.phrasings)).format(expression),
+            question=phrasing.format(expression),
             answer=answer,
             min_tool_calls=len(_calls(words, keys, redirects)),
             system=f"Words have hidden values. {self.instructions} End with [ANSWER] and the integer.",
@@ -154,24 +177,21 @@ class TaskSpec:
         lines = [f"{call} -> {self.run(task, call)}" for call in self.calls_needed(task)]
         if self.is_sum:
             signs = [sign for sign in task.question if sign in "+-"]
-            terms = [
-                f"{sign}{task.table[word]}"
-                for sign, word in zip(["", *signs], task.words, strict=True)
-            ]
-            lines.append(f"{''.join(terms)}={task.answer}")
+            total = ""
+            for sign, word in zip(["", *signs], task.words, strict=True):
+                total += f"{sign}{task.table[word]}"
+            lines.append(f"{total}={task.answer}")
         return "\n".join([*lines, f"[ANSWER] {task.answer}"])
 
-    def execute(self, task: Task, call: ToolCall) -> str:
-        """Run ``call`` for ``task``; see ``run_tool``."""
-        return run_tool(task, call)
-
     def run(self, task: Task, call: str) -> str:
-        """Parse and run ``call``, a text such as ``LOOKUP[blip]``. Returns text."""
+        """Run ``call``, a text such as ``LOOKUP[blip]``. Returns text."""
         parsed = find_call(call)
-        return run_tool(task, parsed) if parsed else f"ERROR: {call!r} is not a tool call"
+        if parsed is None:
+            return f"ERROR: {call!r} is not a tool call"
+        return run_tool(task, parsed)
 
     def calls_needed(self, task: Task) -> list[str]:
-        """Return the tool calls of a perfect solver, in order."""
+        """Return a perfect solver's tool calls, in order."""
         return _calls(task.words, task.keys, task.redirects)
 
 
@@ -203,29 +223,15 @@ TASK_SPECS: dict[str, type[TaskSpec]] = {
 }
 
 
-def get_spec(kind: str, seed: int = 0, difficulty: str = "easy") -> TaskSpec:
+def get_spec(
+    kind: str,
+    seed: int = 0,
+    difficulty: str = "easy",
+) -> TaskSpec:
     """Return the spec of ``kind``. Raises ValueError for an unknown kind or difficulty."""
     if kind not in TASK_SPECS:
         raise ValueError(f"task is {kind!r}; expected one of {', '.join(TASK_SPECS)}")
     return TASK_SPECS[kind](seed, difficulty)
-
-
-def run_tool(task: Task, call: ToolCall) -> str:
-    """Run ``call`` for ``task``. Returns text; ``ERROR …`` for a wrong tool or argument."""
-    found: int | str | None
-    if call.name not in TASK_SPECS[task.kind].tools:
-        return f"ERROR: no tool {call.name}"
-    if call.name == "GETKEY":
-        found = task.keys.get(call.argument)
-    elif call.name == "FETCH":
-        found = next(
-            (task.table[word] for word, key in task.keys.items() if key == call.argument), None
-        )
-    elif call.argument in task.redirects:
-        found = f"SEE: {task.redirects[call.argument]}"
-    else:
-        found = task.table.get(call.argument)
-    return f"ERROR: unknown {call.argument}" if found is None else str(found)
 
 
 def chain_of(word: str, redirects: Mapping[str, str]) -> list[str]:
@@ -236,16 +242,31 @@ def chain_of(word: str, redirects: Mapping[str, str]) -> list[str]:
     return words
 
 
-def _calls(words: Sequence[str], keys: dict[str, str], redirects: dict[str, str]) -> list[str]:
-    if keys:
-        return [call for word in words for call in (f"GETKEY[{word}]", f"FETCH[{keys[word]}]")]
-    return [f"LOOKUP[{link}]" for word in words for link in chain_of(word, redirects)]
+def _calls(
+    words: Sequence[str],
+    keys: dict[str, str],
+    redirects: dict[str, str],
+) -> list[str]:
+    calls = []
+    for word in words:
+        if keys:
+            calls += [f"GETKEY[{word}]", f"FETCH[{keys[word]}]"]
+        else:
+            calls += [f"LOOKUP[{link}]" for link in chain_of(word, redirects)]
+    return calls
 
 
-def _scheduled(table: dict[str, int], word: str, stream: str, index: int) -> dict[str, int]:
-    """Return ``table`` with the value of ``word`` that task ``index`` asks for, each once in
-    ``len(VALUES)`` indices; a word that had it gets the other."""
+def _scheduled(
+    table: dict[str, int],
+    word: str,
+    stream: str,
+    index: int,
+) -> dict[str, int]:
+    """Return ``table`` with the value of ``word`` that is the turn of task ``index``: every block of
+    ``len(VALUES)`` indices has each value once. The word that had this value gets the other one."""
     block, position = divmod(index, len(VALUES))
-    value = random.Random(f"values:{stream}:{block}").sample(VALUES, len(VALUES))[position]
-    swapped = {table[word]: value, value: table[word]}
-    return {other: swapped.get(found, found) for other, found in table.items()}
+    order = random.Random(f"values:{stream}:{block}").sample(VALUES, len(VALUES))
+    old = table[word]
+    new = order[position]
+    swapped = {old: new, new: old}
+    return {each: swapped.get(value, value) for each, value in table.items()}
