@@ -10,19 +10,23 @@ PresetName = Literal["embedded", "smollm2"]
 def preset_config(name: PresetName) -> Config:
     """Return the configuration of the preset ``name``: what is not named keeps its default."""
     if name == "smollm2":
-        # One worked example for each wording of a question. Adapters learn it in five steps at this rate
-        # (benchmarks/LOG.md); a group's rewards are not divided by their deviation, because a group without
-        # a right answer would count as much as one with.
-        return Config(
+        return Config().changed(
             policy=name,
             task="simple",
+            # One worked example for each wording of a question.
             shots=3,
-            lora_rank=16,
             max_lag=0,
+            # Adapters learn in five steps at this rate (benchmarks/LOG.md).
+            lora_rank=16,
+            learning_rate=5e-4,
+            warmup_steps=0,
             steps=5,
             prompts_per_step=4,
+            # Undivided by its deviation, a group with a right answer counts more than one without.
+            loss="dr_grpo",
             max_tokens=40,
             eval_tasks=32,
-        ).changed(loss="dr_grpo", learning_rate=5e-4, warmup_steps=0, dtype="float32")
+            dtype="float32",
+        )
     # The best that benchmarks/time_to_accuracy.py found on its hard tasks.
     return Config().changed(steps=64, credit="prefix", learning_rate=5e-4)
