@@ -39,7 +39,7 @@ from zorplex_rl.learning.ratios import Diagnostics, to_tokens, token_mean
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """A row of the table. What it does not set is no bound."""
+    """A row of the table. A bound that it does not set is infinite."""
 
     weighted: Literal["log π", "w log π", "r", "w r"]
     """What the advantage is multiplied by."""
