@@ -1,6 +1,6 @@
 """Zorplex RL: a small, real, complete RL system for language models, on Monarch actors.
 
-Importing the package is cheap: the names below are loaded when they are first asked for.
+Importing the package is cheap: the names below are loaded on first use.
 """
 
 import importlib
@@ -15,12 +15,12 @@ __all__ = [
     "make_zorplex_table",
     "print_result",
 ]
-# Threads of torch that wait spin for microseconds, then sleep, for others' sake; large tensors lie in pages of 2 MB.
 TORCH_SETTINGS = {
     "OMP_WAIT_POLICY": "PASSIVE",
     "GOMP_SPINCOUNT": "1000",
     "THP_MEM_ALLOC_ENABLE": "1",
 }
+"""Idle torch threads spin briefly, then sleep, leaving the core to other processes. Large tensors use 2 MB pages."""
 
 _NEED_TORCH = ("generate_with_tools", "print_result")
 

@@ -9,26 +9,26 @@ from zorplex_rl import TORCH_SETTINGS
 
 
 def program() -> NoReturn:
-    """Run the command line, and end the process with its exit code."""
+    """Run the command line and exit with its code."""
     code = 1
 
     def leave() -> None:
-        # Monarch's threads may still run Python at the interpreter's end: the process would abort.
+        # Monarch's threads may still run Python while the interpreter shuts down: the process would abort.
         if "monarch" in sys.modules:
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(code)
 
-    # The first to be registered is the last to be called.
+    # Registered first, so it is called last.
     atexit.register(leave)
     if not sys.flags.safe_path:
-        # With -m the current folder is the first: a random.py in it would be taken for Python's own.
+        # With -m the current folder comes first: a random.py in it would replace Python's.
         sys.path.append(sys.path.pop(0))
-    # A terminal may have no dashes.
+    # A terminal may not be able to show dashes.
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
     os.environ |= TORCH_SETTINGS | os.environ  # read when torch is imported
     try:
-        # Seconds pass here in which nothing but Ctrl-C is to be heard.
+        # This import takes seconds, so Ctrl-C is handled around it, too.
         from zorplex_rl.cli.commands import main
 
         code = main()

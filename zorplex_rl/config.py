@@ -1,9 +1,10 @@
-"""Everything that can be set about a run, in one place; the command line is made from it.
+"""All settings of a run, in one place. The command line is made from them.
 
-Settings that one part of the system uses alone stand in a group, and that part takes the group:
-``Learner(policy, config.learner)``. No two settings have the same name, so it is ``--learning-rate
-1e-3`` on the command line and ``config.changed(learning_rate=1e-3)`` in Python. A setting's bounds
-stand at its field. ``check`` says in one sentence what is wrong, before anything starts.
+Settings that only one part of the system uses form a group, and that part takes the group:
+``Learner(policy, config.learner)``. No two settings have the same name, so a group is not named:
+``--learning-rate 1e-3`` on the command line, ``config.changed(learning_rate=1e-3)`` in Python. The
+bounds of a setting are declared with its field. ``check`` says in one sentence what is wrong, before
+anything starts.
 """
 
 import json
@@ -16,9 +17,21 @@ from zorplex_rl.errors import ConfigError
 TaskName = Literal["simple", "compositional", "multi_step", "recursive", "mix"]
 Difficulty = Literal["easy", "medium", "hard"]
 LossName = Literal[
-    "reinforce", "grpo", "dr_grpo", "dapo", "gspo", "maxrl", "tis", "cispo", "decoupled_ppo", "icepop", "dppo", "m2po",
-    "sequence_rejection", "geometric_rejection",
-]  # fmt: skip
+    "reinforce",
+    "grpo",
+    "dr_grpo",
+    "dapo",
+    "gspo",
+    "maxrl",
+    "tis",
+    "cispo",
+    "decoupled_ppo",
+    "icepop",
+    "dppo",
+    "m2po",
+    "sequence_rejection",
+    "geometric_rejection",
+]
 TransportName = Literal["auto", "shm", "rdma", "message"]
 OnUpdate = Literal["wait", "continue"]
 Device = Literal["auto", "cpu", "cuda"]
@@ -26,7 +39,7 @@ Dtype = Literal["auto", "float32", "bfloat16"]
 
 
 def bounded(default: Any, least: float = -math.inf, most: float = math.inf) -> Any:
-    """Return a field with a default, and bounds that ``check`` holds."""
+    """Return a field with a default, and with bounds for ``check``."""
     return field(default=default, metadata={"least": least, "most": most})
 
 
@@ -35,25 +48,25 @@ class LearnerConfig:
     """How the learner makes the next version of the weights from a batch."""
 
     loss: LossName = "grpo"
-    """What is done about stale data; learning/losses.py has the formulas. grpo is the first choice."""
+    """How stale data are handled; learning/losses.py has the formulas. Start with grpo."""
     credit: Literal["episode", "prefix"] = "episode"
-    """Which tokens earn the advantage: all, or each what came after its prefix."""
+    """Advantage of a token: the episode's, or the value of what comes after its prefix."""
     learning_rate: float = bounded(2e-4, 0, 1)
-    """Rate of AdamW after the warm-up; it falls to a tenth until the last step."""
+    """Learning rate of AdamW after the warm-up; it falls to a tenth by the last step."""
     warmup_steps: int = bounded(5, 0)
-    """Steps in which the learning rate rises linearly to its full height."""
+    """Steps in which the learning rate rises linearly to its full value."""
     clip_low: float | None = bounded(None, 0, 1)
-    """How far a ratio may fall below 1; None is the loss's own bound."""
+    """How far a ratio may fall below 1; None is the bound of the loss."""
     clip_high: float | None = bounded(None, 0)
-    """How far a ratio may rise above 1; None is the loss's own bound."""
+    """How far a ratio may rise above 1; None is the bound of the loss."""
     truncation: float | None = bounded(None, 0)
-    """Largest importance weight of a token; None is the loss's own."""
+    """Largest importance weight of a token; None is the limit of the loss."""
     kl_coefficient: float = bounded(0.0, 0)
-    """KL penalty towards the starting policy; above 0 in a process of its own."""
+    """Weight of the KL penalty. Above 0, the starting policy gets its own process."""
     updates_per_batch: int = bounded(1, 1)
     """Optimizer updates for each batch."""
     token_budget: int = bounded(8192, 1)
-    """Distinct tokens that the trainer's model takes at once: bounds the memory of a step."""
+    """Distinct tokens in one pass of the trainer's model; this bounds the memory of a step."""
 
 
 @dataclass(frozen=True)
@@ -63,9 +76,9 @@ class ServicesConfig:
     generators: int = bounded(1, 1)
     """Generator processes."""
     spares: int | Literal["auto"] = bounded("auto", 0)
-    """Loaded generators that replace dead ones; auto is 1, or 0 above 100 MB of weights."""
+    """Loaded generators that replace dead ones. auto is 1, or 0 above 100 MB of weights."""
     trainer_processes: int = bounded(1, 1)
-    """Trainer processes, each with a part of weights and optimizer (FSDP2); for memory, not speed."""
+    """Trainer processes, each with a part of weights and optimizer (FSDP2). Saves memory, not time."""
 
 
 @dataclass(frozen=True)
@@ -73,11 +86,11 @@ class Config:
     """One training run."""
 
     task: TaskName | str = "compositional"
-    """Kind of task; mix is all in turn. Or your own: FILE.py, FILE.py:CLASS (docs/OWN_TASK.md)."""
+    """Kind of task; mix takes all kinds in turn. Or your own: FILE.py, FILE.py:CLASS (docs/OWN_TASK.md)."""
     task_data: str | None = None
     """A text file for a task of your own."""
     tool_timeout: float = bounded(30.0, 0.1)
-    """Seconds after which a tool of your own task has answered ERROR: timed out."""
+    """Timeout (seconds) for your own task's tools; then the policy reads ERROR: timed out."""
     difficulty: Difficulty = "easy"
     """Words in a compositional question: easy (2), medium (3), hard (4)."""
     shots: int = bounded(0, 0)
@@ -85,11 +98,11 @@ class Config:
     policy: str = "embedded"
     """Policy to start from: embedded, smollm2, the folder of a model, or a hub id."""
     template_arguments: str = ""
-    """Set in the chat template: NAME=VALUE,…, like enable_thinking=false."""
+    """Arguments of the chat template: NAME=VALUE,…, like enable_thinking=false."""
     lora_rank: int = bounded(0, 0)
-    """Above 0 the weights stay, and adapters of this rank are trained; 0 trains all weights."""
+    """Rank of adapters, which are trained while the weights stay; 0 trains all weights."""
     max_lag: int = bounded(1, 0)
-    """How many versions old a group's weights may be when it is trained on. 0 takes turns."""
+    """Most versions that a group's weights may lag in training. 0 means taking turns."""
     steps: int = bounded(120, 1)
     """Training steps; the policy's version grows by one with each."""
     prompts_per_step: int = bounded(8, 1)
@@ -101,17 +114,17 @@ class Config:
     max_tokens: int = bounded(96, 1)
     """Longest response in tokens, tool results included."""
     max_turns: int = bounded(6, 1)
-    """Most stretches of sampled text in an episode: one more than the answered tool calls."""
+    """Most turns of an episode: one more than its answered tool calls."""
     slots: int = bounded(64, 1)
     """Episodes a generator decodes at once."""
     tool_latency: float = bounded(0.0, 0, 3600)
-    """Mean seconds of a simulated tool call; above 0 tools have a process."""
+    """Mean seconds of a simulated tool call. Above 0, tools get their own process."""
     on_update: OnUpdate = "wait"
-    """Whether episodes under way end before new weights come, or go on with them."""
+    """Whether running episodes end before new weights are used, or continue with them."""
     transport: TransportName = "auto"
-    """How weights travel: shared memory, RDMABuffer, messages, or the first that works."""
+    """How weights are sent: shared memory, RDMABuffer, messages, or the first that works."""
     eval_every: int = bounded(10, 1)
-    """Steps between evaluations on held-out tasks; one more before and one after training."""
+    """Steps between evaluations on held-out tasks; also done before and after training."""
     eval_tasks: int = bounded(100, 1)
     """Held-out tasks in an evaluation, each answered once greedily and once sampled."""
     checkpoint_every: int = bounded(20, 1)
@@ -121,29 +134,29 @@ class Config:
     device: Device = "auto"
     """auto is CUDA where there is one."""
     dtype: Dtype = "auto"
-    """Number type; bfloat16 has float32 master weights, auto is the faster one."""
+    """Number type; bfloat16 keeps float32 master weights, auto is the faster one."""
     generator_dtype: Literal["same", "float32", "bfloat16", "float16"] = "same"
     """Number type of the generators' model; metrics report the mismatch."""
     threads: int | Literal["auto"] = bounded("auto", 1)
-    """Torch threads for each actor on CPU; auto is all cores, shared side by side."""
+    """Torch threads of each actor on CPU; auto divides the cores among those that run at once."""
     hosts: str = "this"
     """this, processes:N, or attach:tls://HOST:PORT,… where `zorplex-rl worker` runs (docs/HOSTS.md)."""
     insecure: bool = False
-    """Allow tcp:// in --hosts: not encrypted, and anyone who reaches a worker can run programs there."""
+    """Allow tcp:// in --hosts. It is not encrypted, and anyone who reaches a worker can run programs there."""
     learner: LearnerConfig = LearnerConfig()
-    """How the learner makes the next version of the weights from a batch."""
+    """How the learner updates the weights."""
     services: ServicesConfig = ServicesConfig()
     """How many processes each role has."""
 
     def settings(self) -> dict[str, Any]:
-        """Return every setting's value by its name, in one flat list."""
-        return {
-            name: getattr(getattr(self, group) if group else self, name)
-            for name, group in GROUP_OF.items()
-        }
+        """Return the value of every setting by its name, whatever its group."""
+        values = {}
+        for name, group in GROUP_OF.items():
+            values[name] = getattr(getattr(self, group) if group else self, name)
+        return values
 
     def changed(self, **settings: Any) -> Self:
-        """Return a copy with other values for ``settings``, whatever groups they are in.
+        """Return a copy with other values for ``settings``, whatever their groups.
 
         >>> Config().changed(steps=7, learning_rate=1e-3).learner.learning_rate
         0.001
@@ -151,12 +164,10 @@ class Config:
         changed = self
         for name, value in settings.items():
             group = GROUP_OF[name]
-            within = (
-                {group: replace(getattr(changed, group), **{name: value})}
-                if group
-                else {name: value}
-            )
-            changed = replace(changed, **within)
+            change = {name: value}
+            if group:
+                change = {group: replace(getattr(changed, group), **change)}
+            changed = replace(changed, **change)
         return changed
 
     def check(self) -> None:
@@ -170,14 +181,15 @@ class Config:
         compares = self.learner.loss != "reinforce" or self.learner.credit == "prefix"
         if compares and self.group_size < 2:
             raise ConfigError(
-                f"--loss {self.learner.loss} and --credit {self.learner.credit} compare the samples of a prompt, "
-                f"and there is {self.group_size}; train with a --group-size of 2 or more"
+                f"--loss {self.learner.loss} with --credit {self.learner.credit} compares the samples of a "
+                f"prompt, and there is {self.group_size}; train with a --group-size of 2 or more"
             )
         if self.is_own_task and self.difficulty != "easy":
             raise ConfigError(f"--difficulty is about Zorplex tasks, and --task is {self.task!r}")
         if self.prompts_per_step < self.services.generators:
             raise ConfigError(
-                f"--generators is {self.services.generators}, but a step has only {self.prompts_per_step} prompts to share among them"
+                f"--generators is {self.services.generators}, but a step has only {self.prompts_per_step} "
+                "prompts to share among them"
             )
 
     @property
@@ -192,7 +204,7 @@ class Config:
 
     @property
     def share(self) -> int:
-        """How many of a step's groups a generator gets; it decodes them side by side."""
+        """Groups of a step for each generator, which decodes them side by side."""
         return -(-self.prompts_per_step // self.services.generators)
 
     def to_json(self) -> str:
@@ -210,10 +222,11 @@ class Config:
 
     def difference(self, other: Self) -> str | None:
         """Return the first setting that differs in ``other``: ``--flag here ≠ there``, or None."""
-        mine, theirs = self.settings(), other.settings()
-        return next(
-            (f"{flag(n)} {mine[n]} ≠ {theirs[n]}" for n in mine if mine[n] != theirs[n]), None
-        )
+        theirs = other.settings()
+        for name, value in self.settings().items():
+            if value != theirs[name]:
+                return f"{flag(name)} {value} ≠ {theirs[name]}"
+        return None
 
 
 _GROUPS = {"learner": LearnerConfig, "services": ServicesConfig}
@@ -227,7 +240,7 @@ GROUP_OF |= {each.name: group for group, of in _GROUPS.items() for each in field
 def check_setting(
     name: str, value: Any, kind: Any, least: float = -math.inf, most: float = math.inf
 ) -> None:
-    """Raise ConfigError if ``value`` is none of a choice, or not a number between its bounds."""
+    """Raise ConfigError if ``value`` is not one of the choices of ``kind``, or a number out of bounds."""
     if get_origin(kind) is Literal and value not in get_args(kind):
         raise ConfigError(f"{flag(name)} is {value!r}; expected one of {', '.join(get_args(kind))}")
     if isinstance(value, int | float) and not least <= value <= most:

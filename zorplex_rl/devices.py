@@ -1,4 +1,4 @@
-"""What this machine computes with: devices, cores, number types."""
+"""Find out what this machine can compute with: devices, cores, number types."""
 
 import os
 import timeit
@@ -10,15 +10,16 @@ from pathlib import Path
 from zorplex_rl.config import Config
 from zorplex_rl.errors import ConfigError
 
-CONTROL_GROUP = Path("/sys/fs/cgroup")  # a container's limits
+CONTROL_GROUP = Path("/sys/fs/cgroup")
+"""Where Linux tells a container's limits."""
 
 
 def assign_devices(
     requested: str, actors: Sequence[str], gpus: int | None = None
 ) -> dict[str, str]:
-    """Return a torch device name for each actor, which share the GPUs, the first actors first;
-    ``gpus`` is by default this machine's number, for which CUDA is not asked if ``requested`` is cpu.
-    Raises ConfigError if there is none.
+    """Return a torch device for each of ``actors``. They share the GPUs in their order. ``gpus`` is by
+    default the number in this machine; CUDA is not loaded for it if ``requested`` is cpu. Raises
+    ConfigError if cuda is requested and there is no GPU.
 
     >>> assign_devices("auto", ["trainer", "generator_0", "generator_1"], gpus=2)
     {'trainer': 'cuda:0', 'generator_0': 'cuda:1', 'generator_1': 'cuda:0'}
@@ -35,42 +36,39 @@ def assign_devices(
 
 
 def devices_of(config: Config) -> dict[str, str]:
-    """Return the device on this machine of each process of ``config`` that holds a model."""
+    """Return the device of each process of ``config`` that has a model, if it runs on this machine."""
     services = config.services
     ranks = [f"trainer rank {rank}" for rank in range(services.trainer_processes)]
-    generators = [
-        f"generator_{number}" for number in range(services.generators + int(services.spares))
-    ]
+    count = services.generators + int(services.spares)
+    generators = [f"generator_{number}" for number in range(count)]
     devices = assign_devices(config.device, [*ranks, *generators, "reference"])
     gpus = {devices[rank] for rank in ranks}
     if "cpu" not in gpus and len(gpus) < len(ranks):
         raise ConfigError(
-            f"--trainer-processes is {len(ranks)}, and each needs a GPU, but this machine has {len(gpus)}; use --device cpu"
+            f"--trainer-processes is {len(ranks)}, and each needs a GPU, but this machine has {len(gpus)}; "
+            "use --device cpu"
         )
     return devices
 
 
 def cores() -> int:
-    """Return the number of cores that this process may use: in a container, as many as its quota."""
-    found = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
-    for names in (
-        ["cpu.max"],
-        ["cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"],
-    ):  # of version 2, and 1
-        # There is no such group, or no limit: "max", or a quota of -1.
+    """Return the number of cores that this process may use; in a container, its quota."""
+    count = os.cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        count = len(os.sched_getaffinity(0))
+    # Of version 2 of control groups, and of version 1.
+    for names in (["cpu.max"], ["cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"]):
+        # There may be no such group, or no limit: "max", or a quota of -1.
         with suppress(OSError, ValueError):
-            quota, period = map(
-                int, " ".join((CONTROL_GROUP / name).read_text() for name in names).split()
-            )
-            found = min(found, ceil(quota / period)) if quota > 0 else found
-    return found
+            text = " ".join((CONTROL_GROUP / name).read_text() for name in names)
+            quota, period = map(int, text.split())
+            if quota > 0:
+                count = min(count, ceil(quota / period))
+    return count
 
 
 def count_gpus() -> int:
-    """Return this machine's number of GPUs; torch is imported only where there is a driver of CUDA
-    or ROCm."""
+    """Return the number of GPUs in this machine. Torch is imported only if there is a driver of CUDA or ROCm."""
     if not (Path("/dev/nvidiactl").exists() or Path("/dev/kfd").exists()):
         return 0
     import torch
@@ -79,16 +77,17 @@ def count_gpus() -> int:
 
 
 def is_faster_in_bfloat16() -> bool:
-    """Measure whether this processor multiplies matrices faster in bfloat16 than in float32. Without
-    instructions for it, it is many times slower."""
+    """Return whether this processor multiplies matrices faster in bfloat16 than in float32, by a measurement.
+    Without instructions for bfloat16, it is many times slower."""
     import torch
 
     def seconds(dtype: torch.dtype) -> float:
-        rows, matrix = torch.ones(32, 512, dtype=dtype), torch.ones(512, 512, dtype=dtype)
+        rows = torch.ones(32, 512, dtype=dtype)
+        matrix = torch.ones(512, 512, dtype=dtype)
         return min(timeit.repeat(lambda: rows @ matrix, repeat=3, number=1))
 
     threads = torch.get_num_threads()
-    # Beside a busy process several threads would measure how they wait for each other.
+    # Beside a busy process, several threads would mostly wait for each other.
     torch.set_num_threads(1)
     is_faster = seconds(torch.bfloat16) < seconds(torch.float32)
     torch.set_num_threads(threads)
@@ -96,8 +95,8 @@ def is_faster_in_bfloat16() -> bool:
 
 
 def prepare(device: str, threads: int | str) -> None:
-    """Set this process up to compute on ``device``: CPU threads, or TF32, with which tensor cores
-    multiply float32 with 10 bits of mantissa instead of 23, and add in float32."""
+    """Prepare this process to compute on ``device``: set its CPU threads, or allow TF32. Tensor cores then
+    multiply float32 numbers with 10 bits of mantissa instead of 23, and add in float32."""
     import torch
 
     if device == "cpu":

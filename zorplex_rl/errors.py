@@ -1,4 +1,4 @@
-"""What can go wrong, in one sentence: what was wrong, what is expected, what to do."""
+"""The errors of the package. Their messages are one sentence: what was wrong, what is expected, what to do."""
 
 
 class ZorplexError(Exception):
@@ -6,36 +6,36 @@ class ZorplexError(Exception):
 
 
 class ConfigError(ZorplexError, ValueError):
-    """A setting that cannot work."""
+    """A setting cannot work."""
 
 
 class PolicyError(ConfigError):
-    """A policy that cannot be used."""
+    """A policy cannot be used."""
 
 
 class TaskError(ConfigError):
-    """A user's task (``--task FILE:CLASS``) that cannot be used, or failed; it says where."""
+    """A user's task (``--task FILE:CLASS``) cannot be used, or failed; the message says where."""
 
 
 class SiteError(ZorplexError):
-    """A notebook that cannot be published: a cell of it failed, or did not run."""
+    """A notebook cannot be published: a cell of it failed, or did not run."""
 
 
 class TrainingDiverged(ZorplexError):
-    """A run's loss, gradient or weights are no finite numbers; the message says which, and when."""
+    """Loss, gradients or weights became NaN or infinite; the message says which, and when."""
 
 
 class StorageError(ZorplexError):
-    """A run's folder that can no longer be written: the disk is full, or gone."""
+    """The folder of a run cannot be written any more: the disk is full, or gone."""
 
 
 class CheckpointError(ZorplexError):
-    """A checkpoint that is not what was written. The message says what is wrong with it."""
+    """A checkpoint is damaged; the message says how."""
 
 
 class HostError(ZorplexError):
-    """A host that is silent, has another package version, or is lost; or no host is left."""
+    """A host is silent, has another version of the package, or is lost; or no host is left."""
 
 
 class WeightPullError(ZorplexError):
-    """A pull has failed. The weights in use are unchanged."""
+    """A pull has failed. The model is unchanged."""

@@ -35,7 +35,7 @@ FAILURES = {
         "start again with a lower --learning-rate",
     ),
     "role lost": (
-        GivenUp("dataset is lost, and with it what it alone knew: killed by signal 9"),
+        GivenUp("dataset failed, and its state is lost: killed by signal 9"),
         GO_ON,
     ),
     "host lost": (HostError("no host is left on which the trainer could run"), GO_ON),

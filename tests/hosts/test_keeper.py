@@ -17,7 +17,6 @@ from runs import SMALL, as_flags, command, eventually, is_alive, rows, until
 from zorplex_rl.config import Config
 from zorplex_rl.errors import HostError
 from zorplex_rl.hosts.hosts import open_hosts
-from zorplex_rl.services.options import ServiceOptions
 from zorplex_rl.services.service import Service
 from zorplex_rl.services.spawn import replicas_of
 from zorplex_rl.training.trainer import TrainerHandle
@@ -55,7 +54,8 @@ async def test_a_host_without_its_keeper_is_lost_at_once_and_what_ran_there_ends
         first, second = hosts.hosts
         restarts = []
         # Generators begin with the second host.
-        async with Service("generator", start(Echo), ServiceOptions(), restarts.append) as service:
+        async with Service("generator", start(Echo)) as service:
+            service.on_restart = restarts.append
             pid = await service.who.route()
             kill_keeper(pid)
             await until(second.lost.is_set, timeout=5)
@@ -65,7 +65,7 @@ async def test_a_host_without_its_keeper_is_lost_at_once_and_what_ran_there_ends
             assert service.replicas[0].machine is first
             assert await service.who.route() == restarts[0].pid
         with pytest.raises(HostError, match="process 1 is lost"):
-            async with second.lend(None, is_filled=False):
+            async with second.mirror(None, is_filled=False):
                 pass
 
 

@@ -87,7 +87,7 @@ async def test_the_death_of_one_process_of_several_is_that_of_their_replica():
         await victim.ended.wait()
         assert time.monotonic() - died < NOTICED_SECONDS
         with pytest.raises(ReplicaFailed):
-            await victim.unless_lost(asyncio.sleep(5))
+            await victim.wait_for(asyncio.sleep(5))
         assert len(set(await service.who.route()) - set(victim.pids)) == 2
 
 
@@ -167,9 +167,7 @@ def test_the_loss_of_a_role_that_alone_knows_something_ends_the_run_at_once_with
             strike(started[0].roles.dataset.replicas[0].pid, signal.SIGKILL)
             killed.append(time.monotonic())
 
-    with pytest.raises(
-        GivenUp, match="^dataset is lost, and with it what it alone knew: its process"
-    ):
+    with pytest.raises(GivenUp, match="^dataset failed, and its state is lost: its process"):
         train_here(SMALL.changed(steps=100), tmp_path / "run", show=show, on_start=started.append)
     # Stopping all the other processes takes most of this.
     assert time.monotonic() - killed[0] < 15

@@ -134,13 +134,13 @@ def test_its_progress_forgets_what_an_exception_or_a_cancellation_has_ended():
         tasks = [*enumerate(Zorplex(0).tasks(("simple",), 3))]
         cancelled, failing = (asyncio.create_task(call(actor.generate, tasks)) for _ in range(2))
         await asyncio.sleep(0)
-        assert await call(actor.how_far) == "0 of 6"
+        assert await call(actor.progress) == "0 of 6"
         cancelled.cancel()
         ends.set()
         evaluating = call(actor.evaluate, [task for _, task in tasks], 1.0)
         ended = await asyncio.gather(cancelled, failing, evaluating, return_exceptions=True)
         assert [type(error) for error in ended] == [asyncio.CancelledError, ValueError, ValueError]
-        assert await call(actor.how_far) == "0 of 0"
+        assert await call(actor.progress) == "0 of 0"
 
     asyncio.run(scenario())
 
@@ -155,7 +155,7 @@ def test_its_progress_counts_what_is_under_way_and_forgets_what_is_over():
         await actor.setup.call_one()
         tasks = enumerate(Zorplex(0).tasks(("simple",), 3))
         await asyncio.gather(*(actor.generate.call_one([task]) for task in tasks))
-        assert await actor.how_far.call_one() == "0 of 0"
+        assert await actor.progress.call_one() == "0 of 0"
         await procs.stop()
 
     start_monarch()

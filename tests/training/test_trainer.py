@@ -156,7 +156,7 @@ def test_a_host_that_is_lost_while_the_trainer_comes_back_on_it_is_not_the_end_w
         lent = 0
 
         @asynccontextmanager
-        async def lend(self, folder, is_filled):
+        async def mirror(self, folder, is_filled):
             self.lent += is_filled
             if is_filled and self.lent == 1:
                 raise HostError("host a is lost")

@@ -179,7 +179,7 @@ def test_after_a_publication_that_raised_readers_have_the_old_version_and_then_t
     with pytest.raises(KeyError):
         ring.publish(half(1), 1)
     assert newest_common([ring.headers]) is None
-    with pytest.raises(WeightPullError, match=r"whole for 0\.01 s"):
+    with pytest.raises(WeightPullError, match=r"complete for 0\.01 s"):
         read_whole(ring, timeout=0.01)
     for good in range(1, 8):
         ring.publish(numbered(good), good)

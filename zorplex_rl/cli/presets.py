@@ -26,7 +26,6 @@ def preset_config(name: PresetName) -> Config:
             loss="dr_grpo",
             max_tokens=40,
             eval_tasks=32,
-            dtype="float32",
         )
     # The best that benchmarks/time_to_accuracy.py found on its hard tasks.
     return Config().changed(steps=64, credit="prefix", learning_rate=5e-4)

@@ -1,1 +1,1 @@
-"""Other machines of a run: beside the services, which they hand processes."""
+"""Run replicas on other machines."""

@@ -4,21 +4,21 @@
                   ▲                                           │
                   └───────────── a new token ─────────────────┘
 
-A lease keeps two machines from doing the same work. The keeper counts ``LEASE_SECONDS`` from the
-newest of the tokens that have come back to it; then it ends every process of its host. So a host
-that is cut off ends, and so does one whose controller has died. A token comes back only through the
-controller, which therefore knows that a host of which it last heard at time *t* has ended by *t +
-LEASE_SECONDS*, however late its own last messages arrive. The trainer, which must not exist twice,
-is started elsewhere only then. Everything else may start at once: what a lost replica still says is
-dropped.
+A lease keeps two machines from doing the same work. A token is a time of the keeper's clock, which
+the controller sends back. ``LEASE_SECONDS`` after the newest token that came back, the keeper ends
+every process of its host. So a host ends if it is cut off, or if its controller has died. The
+controller knows the reverse: if it last heard of a host at time *t*, that host has ended by *t +
+LEASE_SECONDS*, however late the controller's own last messages arrive. The trainer must not exist
+twice, so it is started elsewhere only then. Everything else may start at once: late answers of a lost
+replica are dropped.
 
-The keeper holds a lock on its host as long as it lives: a second run is refused, and the processes
-of the first end when they get the lock.
+The keeper holds a lock on its host as long as it lives. It keeps a second run out, and the first
+run's processes wait for it: when they get it, they end.
 
 >>> lease = Lease(now=100.0)
 >>> lease.renew(token=101.0), lease.runs_out
 (None, 111.0)
->>> lease.renew(token=100.5), lease.runs_out  # A message that was late changes nothing.
+>>> lease.renew(token=100.5), lease.runs_out  # A late message changes nothing.
 (None, 111.0)
 """
 
@@ -44,7 +44,7 @@ CHUNK_BYTES = 4 << 20
 
 
 class Lease:
-    """Hold until ``LEASE_SECONDS`` after the newest token that has come back: a time of its clock."""
+    """Run out ``LEASE_SECONDS`` after the newest token that has come back."""
 
     def __init__(self, now: float) -> None:
         self._newest = now
@@ -58,21 +58,19 @@ class Lease:
 
 
 def clock() -> float:
-    """Return this machine's seconds, on a clock that runs in suspension, if it has one."""
-    return (
-        time.clock_gettime(time.CLOCK_BOOTTIME)
-        if hasattr(time, "CLOCK_BOOTTIME")
-        else time.monotonic()
-    )
+    """Return seconds of a clock that goes on while the machine is suspended, if there is one."""
+    if hasattr(time, "CLOCK_BOOTTIME"):
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+    return time.monotonic()
 
 
 def open_lock() -> int:
-    """Open the file that the keeper locks: the same in all processes that a worker loop has started."""
+    """Open the file that the keeper locks. All processes of one worker loop open the same."""
     return os.open(Path(tempfile.gettempdir(), f"zorplex-{os.getppid()}.lock"), os.O_CREAT)
 
 
 def end_with_keeper() -> None:
-    """End this process of a host as soon as the host's keeper has ended, however that was."""
+    """End this process as soon as its host's keeper has ended, for whatever reason."""
 
     def watch() -> None:
         fcntl.flock(open_lock(), fcntl.LOCK_SH)
@@ -82,7 +80,7 @@ def end_with_keeper() -> None:
 
 
 class HostKeeper(Actor):
-    """End the host when its lease runs out, and look after its processes and files."""
+    """End the host when its lease runs out, and handle its processes and files for the controller."""
 
     def __init__(self) -> None:
         self._lease = Lease(clock())
@@ -94,7 +92,7 @@ class HostKeeper(Actor):
         while clock() < self._lease.runs_out:
             time.sleep(0.25)
         if self._serves:
-            # Monarch's worker loop, with which all that it has started ends.
+            # This is Monarch's worker loop. All that it has started ends with it.
             os.kill(os.getppid(), signal.SIGKILL)
         os._exit(1)
 
@@ -105,7 +103,7 @@ class HostKeeper(Actor):
 
     @uncounted_endpoint
     async def serve(self) -> bool:
-        """Serve this run and no other. Returns False if the host serves another."""
+        """Reserve the host for this run. Returns False if it serves another."""
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._serves = True
@@ -113,13 +111,13 @@ class HostKeeper(Actor):
 
     @uncounted_endpoint
     async def renew(self, token: float) -> float:
-        """Extend the lease up to ``token``. Returns the next token."""
+        """Renew the lease with ``token``. Returns the next token."""
         self._lease.renew(min(token, clock()))
         return clock()
 
     @concurrent_endpoint
     async def until_one_ends(self, pids: Sequence[int]) -> str:
-        """Wait until one of ``pids`` of this host has ended. Returns how."""
+        """Wait until one of ``pids`` of this host has ended. Returns a sentence for people."""
         return await THIS_MACHINE.until_one_ends(pids)
 
     @uncounted_endpoint
@@ -133,10 +131,9 @@ class HostKeeper(Actor):
         return tempfile.mkdtemp(prefix="zorplex-")
 
     @uncounted_endpoint
-    async def list_folder(self, folder: str) -> list[tuple[str, int]]:
-        """Return all files in ``folder`` and below: their names and their sizes in bytes."""
-        files = sorted(path for path in Path(folder).rglob("*") if path.is_file())
-        return [(path.relative_to(folder).as_posix(), path.stat().st_size) for path in files]
+    async def list_parts(self, folder: str) -> list[tuple[str, int]]:
+        """Return ``parts_in`` of a folder of this host."""
+        return parts_in(Path(folder))
 
     @uncounted_endpoint
     async def read(self, path: str, offset: int) -> bytes:
@@ -145,13 +142,24 @@ class HostKeeper(Actor):
 
     @uncounted_endpoint
     async def write(self, path: str, offset: int, content: bytes) -> None:
-        """Write a part of a file, which is made by its first part."""
+        """Write a part of a file. The first part creates it."""
         await asyncio.to_thread(write_part, Path(path), offset, content)
 
     @uncounted_endpoint
     async def remove_folder(self, folder: str) -> None:
         """Remove what ``make_folder`` has made."""
         await asyncio.to_thread(shutil.rmtree, folder, True)
+
+
+def parts_in(folder: Path) -> list[tuple[str, int]]:
+    """Return (name, offset) of each part of the files in ``folder`` and below. An empty file is one part."""
+    parts = []
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            name = path.relative_to(folder).as_posix()
+            size = max(path.stat().st_size, 1)
+            parts += [(name, offset) for offset in range(0, size, CHUNK_BYTES)]
+    return parts
 
 
 def read_part(path: Path, offset: int) -> bytes:

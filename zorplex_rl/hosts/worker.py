@@ -1,8 +1,8 @@
 """Lend this machine to a run: the program ``zorplex-rl worker``.
 
-this program ── starts ──► Monarch's worker loop ── starts, as a controller asks ──► keeper (``lease.py``), replicas
+this program ── starts ──► Monarch's worker loop ── starts for a controller ──► keeper (``lease.py``), replicas
      ▲                             │
-     └── starts a fresh one ◄──────┘ ends with its run, or with its lease; all that it has started ends with it
+     └── starts a fresh one ◄──────┘ ends with its run or its lease, and with it all that it has started
 """
 
 import contextlib
@@ -23,7 +23,7 @@ def worker_loop(address: str) -> Iterator[subprocess.Popen[bytes]]:
     """Run Monarch's worker loop at ``address`` (``tls://HOST:PORT``, ``tcp://…`` or ``ipc://FILE``)
     in a process that ends with the block, and with this one."""
     program = [sys.executable, "-m", "zorplex_rl.hosts.worker", address]
-    # What a run leaves behind when it is killed goes with the folder.
+    # The files of a killed run are removed with this folder.
     with socket_folder() as folder:
         environment = os.environ | SAFE_PATH | {"TMPDIR": folder}
         loop = subprocess.Popen(
@@ -37,17 +37,17 @@ def worker_loop(address: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def serve(address: str) -> None:
-    """Be a host at ``address`` for one run after another, until interrupted. Raises HostError."""
+    """Serve one run after another at ``address``, until interrupted. Raises HostError if it cannot listen."""
     while True:
         with worker_loop(address) as loop:
             if loop.wait() == CANNOT_LISTEN:
                 raise HostError(
-                    f"this machine cannot listen at {address}; give an address of it with a free port"
+                    f"this machine cannot listen at {address}; give one of its addresses with a free port"
                 )
 
 
 def _run_loop(address: str) -> None:
-    """Be the process of ``worker_loop``."""
+    """Run Monarch's worker loop in this process, until the parent ends."""
     parent = os.dup(0)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
 
@@ -62,7 +62,7 @@ def _run_loop(address: str) -> None:
             address=address, ca="trust_all_connections"
         )
         try:
-            # An address that cannot be had is refused at once.
+            # An address that cannot be used fails at once.
             with contextlib.suppress(TimeoutError):
                 serving.get(timeout=1.0)
         except Exception:
@@ -70,7 +70,7 @@ def _run_loop(address: str) -> None:
     print(f"zorplex-rl: waiting for a run at {address}; Ctrl-C ends this", flush=True)
     with contextlib.suppress(Exception):
         serving.get()
-    # Not the usual way out, on which Monarch would wait for its own threads.
+    # The usual exit would wait for Monarch's own threads.
     os._exit(0)
 
 

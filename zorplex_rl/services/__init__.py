@@ -1,1 +1,1 @@
-"""Replicas that are kept alive, and requests that find them."""
+"""Keep replicas of an actor alive, and route requests to them."""

@@ -12,16 +12,16 @@ from zorplex_rl.services.runtime import start_monarch, this_host
 
 
 class Machine:
-    """Start, watch and end processes of this machine. A host does the same on its own."""
+    """Handle processes of this machine. ``hosts.Host`` does the same on another one."""
 
     def start_processes(self, name: str, procs: int) -> Any:
         start_monarch()
         return this_host().spawn_procs(per_host={"procs": procs}, name=name)
 
     async def until_one_ends(self, pids: Sequence[int]) -> str:
-        """Wait until one of ``pids`` has ended. Returns that, in words."""
+        """Wait until one of ``pids`` has ended. Returns a sentence for people."""
         if not hasattr(os, "pidfd_open"):
-            await asyncio.Event().wait()  # macOS: there Monarch notices it
+            await asyncio.Event().wait()  # macOS: Monarch notices the end
         loop = asyncio.get_running_loop()
         ended = asyncio.Event()
         files: list[int] = []
@@ -39,14 +39,15 @@ class Machine:
         return "its process has ended"
 
     async def end(self, pids: Sequence[int]) -> None:
-        """Kill ``pids``. Returns when they have surely ended."""
+        """Kill ``pids``. Returns once they cannot be running any more."""
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
     @contextlib.asynccontextmanager
-    async def lend(self, folder: Path, is_filled: bool) -> AsyncIterator[str]:
-        """Yield ``folder``'s path there; a process reads it or, unless it ``is_filled``, fills it."""
+    async def mirror(self, folder: Path, is_filled: bool) -> AsyncIterator[str]:
+        """Yield a path for processes there. It holds the files of ``folder`` if that ``is_filled``; otherwise what
+        they write to it is in ``folder`` afterwards."""
         yield str(folder)
 
 

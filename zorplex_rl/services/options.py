@@ -16,11 +16,12 @@ class Overloaded(ServiceError):
 
 
 class GivenUp(ServiceError):
-    """A service was given up; the message names the last failure."""
+    """A service has given up replacing replicas; the message names the last failure."""
 
 
 class ReplicaFailed(ServiceError):
-    """The request's replica has failed. The message names it, and says whether it may be done."""
+    """The replica that had the request failed. The message names it, and says whether the request may have been
+    carried out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,31 +29,32 @@ class ServiceOptions:
     """Set how a service runs. Times are in seconds."""
 
     replicas: int = 1
-    """How many answer requests."""
+    """How many replicas answer requests."""
     spares: int = 0
-    """Replicas that are loaded, but get no requests: one replaces a failed replica at once."""
+    """Loaded replicas that get no requests, until one replaces a failed replica."""
     max_replicas: int = 0
-    """Above 0 the number of replicas follows the load (scaler.py) up to this, …"""
+    """Largest number of replicas. Above 0, their number follows the load (scaler.py)."""
     min_replicas: int = 1
-    """… and down to this."""
+    """Smallest number of replicas, if it follows the load."""
     router: str | Callable[[Any], Any] = "round_robin"
     """round_robin, least_loaded, or a key function of a replica (router.py)."""
     idempotent: Collection[str] = ()
     """Endpoints that may be called again if a replica fails during a call."""
     max_in_flight: int = 64
-    """Slots: requests that one calling process may have sent to a replica."""
+    """Slots: unanswered requests of one calling process to one replica."""
     max_queue: int = 1024
     """Requests that may wait in one calling process; more are refused at once."""
     wait_timeout: float = 30.0
-    """Longest wait for a slot; ``start_timeout`` if no replica is ready as it begins."""
+    """Longest wait for a slot; it is ``start_timeout`` if no replica is ready when the wait begins."""
     start_timeout: float = 300.0
-    """Longest start of a replica, with ``setup``."""
+    """Longest start of a replica, including ``setup``."""
     probe_every: float = 1.0
+    """Pause between two probes of a replica."""
     probe_timeout: float = 3.0
     """A replica that does not answer a probe in time is killed and replaced."""
     max_failures: int = 5
-    """How often in a row a place may fail before its replica finishes anything."""
+    """Failures in a row after which a place is given up: starts, and replicas that did no work."""
     progress: Collection[str] = ()
-    """Endpoints whose answer shows that a replica does its work; none: any."""
+    """Endpoints whose answer counts as work done; if empty, all of them."""
     irreplaceable: bool = False
-    """Give up when a replica fails that has answered something: that is lost."""
+    """Give up when a replica fails after it has done work: its state is lost."""

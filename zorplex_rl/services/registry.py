@@ -1,9 +1,9 @@
 """Find a service by its name, from any process of a run.
 
-    owner      await register_service(tools)         its replicas' addresses go to the registry, again after each change
-    actor      tools = await get_service("tools")    a router over the same replicas, which asks the registry for changes
+    owner      await register_service(tools)         stores its replicas' addresses, again after each change
+    actor      tools = await get_service("tools")    a router over the same replicas; polls for changes
 
-A service that is closed is forgotten, and its name is free.
+Closing a service removes its entry and frees its name.
 """
 
 from dataclasses import replace
@@ -21,7 +21,7 @@ class UnknownService(ServiceError):
 
 
 class ServiceRegistry(Actor):
-    """Hold the entries. One actor for the whole run."""
+    """Hold the entries of all services. A run has one registry."""
 
     def __init__(self) -> None:
         self._entries: dict[str, Entry] = {}
@@ -40,8 +40,8 @@ class ServiceRegistry(Actor):
         del self._entries[name]
 
     @concurrent_endpoint
-    async def entries(self) -> dict[str, Entry]:
-        return self._entries
+    async def find(self, name: str) -> Entry | None:
+        return self._entries.get(name)
 
 
 NAME = "zorplex_services"
@@ -49,7 +49,7 @@ _clients: dict[str, ServiceClient] = {}
 
 
 async def register_service(service: Service) -> None:
-    """Let all actors find ``service`` by name. Raises ServiceError if another one has the name."""
+    """Make ``service`` available by name to all actors. Raises ServiceError if the name is taken."""
     registry: Any = await get_or_spawn_controller(NAME, ServiceRegistry)
     replica_set = service.replica_set
 
@@ -57,7 +57,8 @@ async def register_service(service: Service) -> None:
         ready = tuple(
             (r.id, r.name, r.actor, r.width) for r in service.replicas if r.state is State.READY
         )
-        entry = Entry(service.name, service.options, ready, tuple(replica_set.lost), service.id)
+        lost = tuple(replica_set.lost)
+        entry = Entry(service.name, service.options, ready, lost, service.id)
         return await registry.put.call_one(entry)
 
     async def follow() -> None:
@@ -75,13 +76,14 @@ async def register_service(service: Service) -> None:
 
 
 async def get_service(name: str) -> ServiceClient:
-    """Return the service ``name``; in one process always the same client, to keep its bounds."""
+    """Return a client of the service ``name``. A process has only one, so its queue stays bounded."""
     registry: Any = await get_or_spawn_controller(NAME, ServiceRegistry)
 
     async def ask() -> Entry | None:
-        return (await registry.entries.call_one()).get(name)
+        return await registry.find.call_one(name)
 
-    if (entry := await ask()) is None:
+    entry = await ask()
+    if entry is None:
         raise UnknownService(f"no service {name!r} is registered, or it has been closed")
     if name not in _clients or _clients[name].following.done():
         _clients[name] = ServiceClient(entry, ask)

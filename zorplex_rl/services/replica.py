@@ -1,28 +1,29 @@
 """A replica: one actor in a process that can die and be replaced alone.
 
-    starting ──► ready ──► draining ──► stopped   draining: it gets no more requests, and answers those that it has
-        └──────────┴──────────┴───────► failed    its process is gone, or did not answer a probe in time
+    starting ──► ready ──► draining ──► stopped   draining: it gets no new requests, and answers those that it has
+        └──────────┴──────────┴───────► failed    its process has ended, or did not answer a probe in time
 
-Its process has a second, small actor, the ``HealthProbe`` (spawn.py), which answers whatever the first
-is doing: its silence means that the process hangs. That a process is *gone* is known at once, from a
-pidfd, a file that the system makes readable when the process ends.
+Its process has a second, small actor, the ``HealthProbe`` (spawn.py). It answers even while the first
+one computes, so if it is silent, the process hangs. The *end* of a process is noticed at once, by a
+pidfd: a file that the system makes readable when the process ends.
 """
 
 import asyncio
 import contextlib
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from zorplex_rl.services.machine import THIS_MACHINE, Machine
 from zorplex_rl.services.options import ReplicaFailed
-from zorplex_rl.services.runtime import EndpointError, ReplicaDied, Result, done_before, reason_of
+from zorplex_rl.services.runtime import EndpointError, ReplicaDied, Result, race, reason_of
 
 ReplicaStart = Callable[[str], Awaitable["Replica"]]
-"""Starts a replica under the given name, and sets it up."""
+"""Starts a replica under the given name, and waits for its set-up."""
 QUIET_SECONDS = 2.0
-"""After so long all callers know that a replica drains."""
+"""After this time all callers know that a replica is draining."""
 STOP_SECONDS = 5.0
 
 
@@ -36,39 +37,40 @@ class State(StrEnum):
     STOPPED = "stopped"
 
 
+@dataclass(eq=False)
 class Replica:
-    """Hold a replica: ``width`` processes, each of which gets every request; none while starting.
+    """Hold a replica: an actor in one process or several."""
 
-    ``place`` is its number in its set, which a replacement inherits; ``in_flight`` the requests that
-    it has for this process, ``elsewhere`` the number of others; ``doing`` and ``answered`` name
-    endpoints.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        actor: Any = None,
-        width: int = 1,
-        mesh: Any = None,
-        machine: Machine = THIS_MACHINE,
-    ):
-        self.name = name
-        self.actor = actor
-        self.width = width
-        self.mesh, self.machine = mesh, machine
-        self.id = uuid.uuid4().hex
-        self.place = self.elsewhere = 0
-        self.probe: Any = None
-        self.pids: tuple[int, ...] = ()
-        self.state = State.STARTING
-        self.reason = ""
-        self.was_doing = ""  # the endpoints that it ran when it entered its state
-        self.ended = asyncio.Event()  # set when it has failed or stopped
-        self.on_change: list[Callable[[Replica], None]] = []
-        self.in_flight: dict[Any, asyncio.Future[Any]] = {}
-        self.doing: list[str] = []
-        self.answered: set[str] = set()
-        self._watching: asyncio.Task[None] | None = None
+    name: str
+    actor: Any = None
+    """Monarch's handle of the actor; None until it is started."""
+    width: int = 1
+    """Number of processes. Each of them gets every request."""
+    mesh: Any = None
+    """Monarch's handle of the processes, in the process that has started them."""
+    machine: Machine = THIS_MACHINE
+    id: uuid.UUID = field(default_factory=uuid.uuid4)
+    place: int = 0
+    """Its number in its set, which a replacement inherits."""
+    probe: Any = None
+    pids: tuple[int, ...] = ()
+    state: State = State.STARTING
+    reason: str = ""
+    """Why it entered its state."""
+    was_doing: str = ""
+    """The endpoints that it ran when it entered its state."""
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when it has failed or stopped."""
+    on_change: "list[Callable[[Replica], None]]" = field(default_factory=list)
+    in_flight: dict[Any, asyncio.Future[Any]] = field(default_factory=dict)
+    """The requests of this process that it has not answered."""
+    elsewhere: int = 0
+    """How many requests of other processes it is serving."""
+    doing: list[str] = field(default_factory=list)
+    """The endpoint of each call from this process that it is serving."""
+    answered: set[str] = field(default_factory=set)
+    """Endpoints that have answered at least once."""
+    _watching: asyncio.Task[None] | None = None
 
     @property
     def pid(self) -> int:
@@ -79,31 +81,32 @@ class Replica:
         return len(self.in_flight) + self.elsewhere
 
     def method(self, name: str) -> Callable[..., Any]:
-        found = getattr(self.actor, name)
-        return found.call_one if self.width == 1 else found.call
+        endpoint = getattr(self.actor, name)
+        return endpoint.call_one if self.width == 1 else endpoint.call
 
     def unwrap(self, answers: Any) -> Any:
         """Return the answer; of several processes, the list of answers."""
         return answers if self.width == 1 else [answer for _, answer in answers]
 
     async def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        """Return the answer of this replica, without waiting for a slot. Raises ReplicaFailed, or
-        what the endpoint raised."""
+        """Return this replica's answer. Does not wait for a slot. Raises ReplicaFailed, or what the
+        endpoint raised."""
         if self.ended.is_set():
             raise ReplicaFailed(f"{self.name} has {self.state}, and {method!r} was not sent to it")
         self.doing.append(method)
         try:
-            answers = await self.unless_lost(self.method(method)(*args, **kwargs).as_asyncio())
+            answers = await self.wait_for(self.method(method)(*args, **kwargs).as_asyncio())
         finally:
             self.doing.remove(method)
         self.answered.add(method)
         return self.unwrap(answers)
 
     def move_to(self, state: State, reason: str = "") -> None:
-        """Enter ``state`` and tell all listeners. A failed or stopped replica stays so."""
+        """Enter ``state`` and notify all listeners. Does nothing once it has failed or stopped."""
         if self.ended.is_set() or state is self.state:
             return
-        self.state, self.reason = state, reason
+        self.state = state
+        self.reason = reason
         self.was_doing = ", ".join(sorted(set(self.doing)))
         if state in (State.FAILED, State.STOPPED):
             self.ended.set()
@@ -111,7 +114,7 @@ class Replica:
             listener(self)
 
     def watch(self, pids: Sequence[int]) -> None:
-        """Fail as soon as one of its processes ``pids`` has ended."""
+        """Fail as soon as one of its processes, ``pids``, ends."""
 
         async def wait() -> None:
             self.move_to(State.FAILED, await self.machine.until_one_ends(pids))
@@ -119,10 +122,11 @@ class Replica:
         self.pids = tuple(pids)
         self._watching = asyncio.create_task(wait())
 
-    async def unless_lost(self, doing: Awaitable[Result]) -> Result:
-        """Return what ``doing`` returns. Cancels it, and raises ReplicaFailed, if this fails."""
+    async def wait_for(self, answer: Awaitable[Result]) -> Result:
+        """Return the result of ``answer``. Raises ReplicaFailed if this replica fails first."""
         try:
-            if done := await done_before(doing, self.ended):
+            done = await race(answer, self.ended)
+            if done:
                 return done.result()
         except ReplicaDied as error:
             self.move_to(State.FAILED, reason_of(error))
@@ -131,18 +135,18 @@ class Replica:
         raise ReplicaFailed(f"{self.name} has {self.state}: {self.reason}")
 
     async def beat(self, timeout: float) -> None:
-        """Probe all its processes and note their load. Raises ReplicaFailed if one is gone, and
+        """Probe all its processes and note their load. Raises ReplicaFailed if one has ended, and
         TimeoutError after ``timeout`` seconds."""
-        own_before = len(self.in_flight)
+        before = len(self.in_flight)
         async with asyncio.timeout(timeout):
-            beats = await self.unless_lost(self.probe.beat.call().as_asyncio())
+            beats = await self.wait_for(self.probe.beat.call().as_asyncio())
         for _, (_, serving, answered) in beats:
-            # An estimate: some of this process's own requests may have been answered meanwhile.
-            self.elsewhere = max(0, serving - max(own_before, len(self.in_flight)))
+            # An estimate: some of this process's requests may have been answered meanwhile.
+            self.elsewhere = max(0, serving - max(before, len(self.in_flight)))
             self.answered |= answered
 
     async def drain(self) -> None:
-        """Send it no more requests. Returns when it has answered all that it has, or has failed."""
+        """Take it out of rotation. Returns when it has answered all its requests, or has failed."""
         self.move_to(State.DRAINING)
         await asyncio.sleep(QUIET_SECONDS)
         while self.load and not self.ended.is_set():
@@ -151,16 +155,16 @@ class Replica:
                 await self.beat(QUIET_SECONDS)
 
     async def stop(self) -> None:
-        """Stop its processes in good order, or kill them after ``STOP_SECONDS``."""
+        """Stop its processes cleanly; kill them if that takes longer than ``STOP_SECONDS``."""
         self.move_to(State.STOPPED)
         try:
             async with asyncio.timeout(STOP_SECONDS):
                 await self.mesh.stop().as_asyncio()
         except Exception:
-            # It hangs, or was gone before.
+            # It hangs, or had ended before.
             await self.kill()
 
     async def kill(self) -> None:
-        """Kill its processes at once: a process that hangs does not react to anything else."""
+        """Kill its processes: one that hangs reacts to nothing else."""
         self.move_to(State.STOPPED)
         await self.machine.end(self.pids)

@@ -1,19 +1,20 @@
 """Supervise a number of replicas, each at its place.
 
-    place 0 ──► tools_0   ✗ failed ──► killed for good
-       └──────► tools_3   a spare, or started after a back-off: set up, then ready
+    place 0 ──► tools_0   ✗ failed ──► killed
+       └──────► tools_3   a spare, or a new one after a back-off: set up, then ready
 
-Every ``Place`` has a task (``_keep``): it starts a replica, probes it until it has failed, kills what
-is left of it, and replaces it. Other code that notices a failure tells the replica (``move_to``).
+Every ``Place`` has a task (``_keep``): it starts a replica, probes it until it fails, kills what is
+left of it, and starts the next one. Code elsewhere reports a failure with ``Replica.move_to``.
 
-A start that fails and a replica that dies before it has finished anything are *failures in a row*
-of their place. After too many the place is given up, with one error for everyone who waits.
+A start that fails counts as a *failure in a row* of the place, and so does a replica that dies before
+it has done any work. After too many the place is given up, and all who wait for it get the same error.
 """
 
 import asyncio
 import logging
 import random
 import time
+import uuid
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
@@ -28,8 +29,10 @@ from zorplex_rl.services.replica import Replica, ReplicaStart, State
 from zorplex_rl.services.runtime import EndpointError, reason_of
 
 log = logging.getLogger(__name__)
-FINAL = (CheckpointError, ConfigError, HostError, TrainingDiverged)  # a start would raise it again
-BACK_OFF_SECONDS, MOST_BACK_OFF_SECONDS = 0.25, 4.0
+PERMANENT_ERRORS = (CheckpointError, ConfigError, HostError, TrainingDiverged)
+"""Errors that another start would raise again."""
+BACK_OFF_SECONDS = 0.25
+MOST_BACK_OFF_SECONDS = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,32 +42,32 @@ class Restart:
     died: str
     """The name of the replica that failed."""
     took_over: str
-    """The name of the one that replaces it."""
+    """The name of its replacement."""
     seconds: float
-    """From noticing the failure to being ready."""
+    """From the moment the failure was noticed until the replacement was ready."""
     reason: str
     pid: int
 
 
 @dataclass(slots=True)
 class Place:
-    """A number that a replica has, and that its replacement inherits."""
+    """The state of one place: a number that a replica has and its replacement inherits."""
 
     number: int
     is_up: asyncio.Future[None]
-    """Done when there is the first replica, or none can be started."""
+    """Done when the first replica is ready, or cannot be started."""
     failures: int = 0
-    """How often in a row it has failed before its replica finished anything."""
+    """Failures in a row."""
     dead: Replica | None = None
     """The last replica that failed here."""
     noticed: float = 0.0
-    """When that was noticed."""
+    """When its failure was noticed."""
     error: Exception | None = None
-    """Why it gets no replica any more."""
+    """Why it is given up."""
 
 
 class ReplicaSet:
-    """Supervise replicas that ``start(name)`` starts, and tell others of what happens to them."""
+    """Keep a number of replicas running. ``start(name)`` starts one; the callbacks report what happens."""
 
     def __init__(
         self,
@@ -81,14 +84,16 @@ class ReplicaSet:
         self._on_ready = on_ready
         self._on_restart = on_restart
         self._on_give_up = on_give_up
-        self.replicas: dict[int, Replica] = {}  # by place; also those that are being started
+        self.replicas: dict[int, Replica] = {}
+        """By place; also those that are starting."""
         self.draining: set[Replica] = set()
-        self.lost: deque[tuple[str, str]] = deque(
-            maxlen=64
-        )  # ids of the last failed replicas, and why
-        self.given_up: dict[int, Exception] = {}  # places that get no replica any more, and why
+        self.lost: deque[tuple[uuid.UUID, str]] = deque(maxlen=64)
+        """The ids of the last failed replicas, and why they failed."""
+        self.given_up: dict[int, Exception] = {}
+        """The places that were given up, and why."""
         self.closed = False
-        self.change = asyncio.Event()  # set, and replaced, whenever a replica changes its state
+        self.change = asyncio.Event()
+        """Set, and replaced by a new one, whenever a replica changes its state."""
         self._names = (f"{name}_{number}" for number in count())
         self._places = count()
         self._spares: list[asyncio.Task[Replica]] = []
@@ -96,7 +101,7 @@ class ReplicaSet:
         self._beside: set[asyncio.Task[Any]] = set()
 
     def spawn(self, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Run ``coroutine`` beside everything else; ``close`` waits for it."""
+        """Run ``coroutine`` as a task, for which ``close`` waits."""
         task = asyncio.create_task(coroutine)
         self._beside.add(task)
         task.add_done_callback(self._beside.discard)
@@ -129,18 +134,19 @@ class ReplicaSet:
             await asyncio.gather(*self._beside, return_exceptions=True)
 
     async def spares_ready(self) -> None:
-        """Wait until every spare is ready or cannot start, so that none disturbs requests."""
+        """Wait until every spare is ready or has failed to start, so that none slows down requests."""
         await asyncio.gather(*self._spares, return_exceptions=True)
 
     async def replica_at(self, place: int) -> Replica:
-        """Return the replica at ``place``; waits for it as long as a start may take. Raises
-        ServiceError, or why it was given up."""
+        """Return the replica at ``place`` as soon as it is ready. Raises the error with which the place was
+        given up, or ServiceError after the time that a start may take."""
         with suppress(TimeoutError):
             async with asyncio.timeout(self.options.start_timeout):
                 while not self.closed and place in self.replicas:
                     if place in self.given_up:
                         raise self.given_up[place]
-                    if (replica := self.replicas[place]).state is State.READY:
+                    replica = self.replicas[place]
+                    if replica.state is State.READY:
                         return replica
                     await self.change.wait()
         raise ServiceError(
@@ -148,17 +154,17 @@ class ReplicaSet:
         )
 
     async def scale_to(self, number: int) -> None:
-        """Have ``number`` replicas. Returns when new ones are ready, or leaving ones have answered:
-        those with the least load at their last probe. If a new one cannot be started, raises why;
-        those that are up stay."""
+        """Start or stop replicas until there are ``number``. Returns when new ones are ready, or leaving ones have
+        answered. Those with the least load at their last probe leave. Raises what a new one's start
+        raised; the ready ones stay."""
         if number > len(self.replicas):
             await self._grow(number - len(self.replicas))
             return
         by_load = sorted(
             self.replicas.values(), key=lambda r: (r.state is State.READY, r.load, -r.place)
         )
-        leaving = by_load[: max(len(by_load) - number, 0)]
-        # They leave even if the caller that waits here is cancelled.
+        leaving = by_load[: len(by_load) - number]
+        # They leave even if the caller is cancelled while it waits here.
         tasks = [self.spawn(self._take_out(replica)) for replica in leaving]
         if tasks:
             await asyncio.wait(tasks)
@@ -169,8 +175,8 @@ class ReplicaSet:
         for place, is_up in starting.items():
             keeping = asyncio.create_task(self._keep(Place(place, is_up)))
             self._keeping[place] = keeping
-            # Another call may take the place out meanwhile: then there is nothing to wait for.
-            keeping.add_done_callback(partial(_wait_no_more, is_up))
+            # If another call takes the place out meanwhile, there is nothing to wait for.
+            keeping.add_done_callback(partial(_finish, is_up))
         try:
             await asyncio.gather(*starting.values())
         except BaseException:
@@ -183,7 +189,7 @@ class ReplicaSet:
             raise
 
     async def _take_out(self, replica: Replica) -> None:
-        """Let ``replica`` answer what it has begun, then stop it. It is probed until then."""
+        """Stop ``replica`` once it has answered its requests. It is probed until then."""
         del self.replicas[replica.place]
         keeping = self._keeping.pop(replica.place)
         if replica.state is State.READY:
@@ -197,14 +203,14 @@ class ReplicaSet:
         self._changed()
 
     async def _keep(self, place: Place) -> None:
-        """Keep a replica at ``place`` until it is taken out, or given up."""
+        """Keep a replica running at ``place`` until it is taken out, or the place is given up."""
         while place.error is None:
             await self._back_off(place)
             replica = await self._start_at(place)
             if replica is None:
                 continue
             self._put(replica, place)
-            await self._until_failed(replica)
+            await self._probe_until_failed(replica)
             self.spawn(replica.kill())
             if replica in self.draining:
                 return
@@ -217,14 +223,14 @@ class ReplicaSet:
         self._on_give_up(place.error)
 
     async def _back_off(self, place: Place) -> None:
-        """Wait longer after each failure in a row."""
+        """Wait, longer after each failure in a row."""
         if place.failures > 1:
             most = min(BACK_OFF_SECONDS * 2 ** (place.failures - 2), MOST_BACK_OFF_SECONDS)
-            # By chance, so that replicas that failed together do not all start together.
+            # Random, so that replicas that failed together do not all start together.
             await asyncio.sleep(most * random.uniform(0.5, 1.0))
 
     async def _start_at(self, place: Place) -> Replica | None:
-        """Return a replica for ``place``, ready; None if its start has failed, which is counted."""
+        """Return a replica for ``place``, set up. If its start fails, count that and return None."""
         starting = Replica("—")
         starting.place = place.number
         starting.reason = place.dead.reason if place.dead else ""
@@ -232,8 +238,8 @@ class ReplicaSet:
         try:
             return await self._spare_or_new()
         except Exception as error:
-            # What the set-up of the first replica raises would be raised again.
-            if isinstance(error, FINAL) or (
+            # If the set-up of the first replica raises, that of the next one would, too.
+            if isinstance(error, PERMANENT_ERRORS) or (
                 place.dead is None and isinstance(error, EndpointError)
             ):
                 place.error = error
@@ -241,7 +247,7 @@ class ReplicaSet:
             return None
 
     def _put(self, replica: Replica, place: Place) -> None:
-        """Let ``replica`` answer requests at ``place``."""
+        """Make ``replica`` ready at ``place``, and report that."""
         replica.place = place.number
         self.replicas[place.number] = replica
         replica.on_change.append(self._changed)
@@ -256,34 +262,30 @@ class ReplicaSet:
             place.is_up.set_result(None)
 
     def _count_death(self, replica: Replica, place: Place) -> None:
-        """Note that ``replica`` has failed at ``place``; a failure in a row if it had not done its work."""
+        """Note that ``replica`` has failed. If it had done no work, that is a failure in a row of ``place``."""
         place.dead = replica
         place.noticed = time.monotonic()
         while_doing = f" while it ran {replica.was_doing}" if replica.was_doing else ""
         message = f"{replica.name} failed{while_doing}: {replica.reason}"
-        did_its_work = bool(
-            replica.answered.intersection(self.options.progress or replica.answered)
-        )
-        if not did_its_work:
+        work = self.options.progress or replica.answered
+        if not replica.answered.intersection(work):
             self._count_failure(place, message)
             return
         log.warning("%s: %s", self.name, message)
         place.failures = 0
         if self.options.irreplaceable:
-            place.error = GivenUp(
-                f"{self.name} is lost, and with it what it alone knew: {replica.reason}"
-            )
+            place.error = GivenUp(f"{self.name} failed, and its state is lost: {replica.reason}")
 
     def _count_failure(self, place: Place, message: str) -> None:
-        """Note a failure in a row of ``place``. After too many it is given up."""
+        """Count a failure in a row of ``place``. After too many, give it up."""
         log.warning("%s: %s", self.name, message)
         place.failures += 1
         if place.failures > self.options.max_failures and place.error is None:
             times = f"has failed {place.failures} times in a row without finishing anything"
             place.error = GivenUp(f"{self.name} {times}; the last time, {message}")
 
-    async def _until_failed(self, replica: Replica) -> None:
-        """Probe ``replica``. Returns when it has failed, or was stopped."""
+    async def _probe_until_failed(self, replica: Replica) -> None:
+        """Probe ``replica`` regularly. Returns when it has failed or was stopped."""
         while not replica.ended.is_set():
             with suppress(TimeoutError):
                 async with asyncio.timeout(self.options.probe_every):
@@ -300,13 +302,13 @@ class ReplicaSet:
                 replica.move_to(State.FAILED, reason_of(error))
 
     async def _spare_or_new(self) -> Replica:
-        """Return a spare, if there is one and it lives, or a new replica."""
-        if not self._spares:
-            return await self._bring_up()
-        spare = self._spares.pop(0)
-        self._spares.append(asyncio.create_task(self._bring_up()))
-        replica = await spare
-        return await self._bring_up() if replica.ended.is_set() else replica
+        """Return a spare if there is one that lives, else a new replica."""
+        if self._spares:
+            self._spares.append(asyncio.create_task(self._bring_up()))
+            spare = await self._spares.pop(0)
+            if not spare.ended.is_set():
+                return spare
+        return await self._bring_up()
 
     async def _bring_up(self) -> Replica:
         """Start a replica. Raises TimeoutError after ``start_timeout`` seconds."""
@@ -321,10 +323,10 @@ class ReplicaSet:
     def _changed(self, replica: Replica | None = None) -> None:
         if replica and replica.state is State.FAILED:
             self.lost.append((replica.id, replica.reason))
-        change, self.change = self.change, asyncio.Event()
-        change.set()
+        self.change.set()
+        self.change = asyncio.Event()
 
 
-def _wait_no_more(is_up: asyncio.Future[None], keeping: asyncio.Task[None]) -> None:
+def _finish(is_up: asyncio.Future[None], keeping: asyncio.Task[None]) -> None:
     if not is_up.done():
         is_up.set_result(None)

@@ -4,9 +4,9 @@
               ▲  └► Overloaded       └──► died ──► idempotent? ── no ──► ReplicaFailed
               └────── again, at its old position in the queue ── yes ──────┘
 
-A free slot goes to the oldest request that may use it, so no request is overtaken. When a replica
-dies, its caller cannot know what it has carried out. Only requests to *idempotent* endpoints are
-sent again: so none is lost, and none is done twice unless that is harmless.
+A free slot goes to the oldest request that may use it, so no request overtakes another. When a
+replica dies, its caller cannot know what it has carried out. So only requests to *idempotent*
+endpoints are sent again: for them, a second time does no harm.
 """
 
 import asyncio
@@ -26,7 +26,8 @@ POLICIES: dict[str, Callable[[Replica], Any]] = {
     "round_robin": lambda _: 0,
     "least_loaded": lambda r: r.load,
 }
-"""Each policy's key: the replica with the smallest gets the request; of equals, who waited longest."""
+"""The key of each policy. The replica with the smallest key gets the request; among equals, the one that has waited
+longest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,29 +39,31 @@ class Method:
     session: "Session | None" = None
 
     async def route(self, *args: Any, **kwargs: Any) -> Any:
-        """Return what one ready replica answers. Raises what it raised, ReplicaFailed or Overloaded."""
+        """Return the answer of one ready replica. Raises what the endpoint raised, ReplicaFailed or Overloaded."""
         return await self.router.route(self.name, args, kwargs, self.session)
 
     async def fanout(self, *args: Any, **kwargs: Any) -> list[Any]:
-        """Return the answers of all ready replicas; the exception of each that gave none."""
+        """Return the answer of each ready replica, or the exception that it raised."""
         calls = [replica.call(self.name, *args, **kwargs) for replica in self.router.ready]
         return await asyncio.gather(*calls, return_exceptions=True)
 
 
 class Session:
-    """Send requests to one replica, in order; when that leaves, to another, without its memory."""
+    """Send requests to one replica, in order. When it leaves, another takes over, without its memory."""
 
     def __init__(self, router: "Router") -> None:
         self._router = router
         self.home: Replica | None = None
+        """The replica that got its last request."""
         self.under_way = 0
+        """Its unanswered requests."""
 
     def __getattr__(self, method: str) -> Method:
         return Method(self._router, method, self)
 
     @property
     def replica(self) -> Replica | None:
-        """The replica in charge, or None before the first request and after it has left."""
+        """The replica in charge; None before the first request, and after that replica has left."""
         return self.home if self.home and self.home.state is State.READY else None
 
     def may_use(self, replica: Replica) -> bool:
@@ -70,7 +73,7 @@ class Session:
 
 @dataclass(eq=False, slots=True)
 class Request:
-    """Hold one call."""
+    """Hold one call of an endpoint."""
 
     number: int
     """Its position in the queue."""
@@ -79,11 +82,11 @@ class Request:
     kwargs: dict[str, Any]
     session: Session | None
     answer: asyncio.Future[Any]
-    """Cancelled when its caller has given up."""
+    """Cancelled if its caller was."""
     was_sent: bool = False
-    """Whether a replica has got it at least once."""
+    """Whether it was sent to a replica at least once."""
     timer: asyncio.TimerHandle | None = None
-    """Ends its wait; set while it is in the queue."""
+    """Limits its wait; set while it is in the queue."""
 
     def fail(self, error: BaseException) -> None:
         if not self.answer.done():
@@ -91,13 +94,13 @@ class Request:
 
 
 class Router:
-    """Hold the replicas, in the order of their turns, and the queue, by number; match them."""
+    """Match requests with replicas. ``replicas`` are in the order of their turns, ``queue`` is by number."""
 
     def __init__(self, name: str, options: ServiceOptions) -> None:
         self.name = name
         self.options = options
         self.counts: Counter[str] = Counter()
-        """Of requests, answered, raised (an exception), failed, retries."""
+        """The number of requests, answered, raised (by the endpoint), failed, retries."""
         self.replicas: list[Replica] = []
         self.queue: list[Request] = []
         self.closed: Exception | None = None
@@ -116,14 +119,15 @@ class Router:
         answer = asyncio.get_running_loop().create_future()
         request = Request(next(self._numbers), method, args, kwargs, session, answer)
         self.counts["requests"] += 1
+        replica = self.choose(session)
         try:
-            if replica := self.choose(session):
+            if replica:
                 self._send(request, replica)
             else:
                 self._enqueue(request)
             result = await answer
         except asyncio.CancelledError:
-            # If it was sent, it keeps its slot until the replica has answered.
+            # A request that was sent keeps its slot until the replica has answered.
             if request.timer:
                 self._leave_queue(request)
             raise
@@ -137,7 +141,7 @@ class Router:
         return result
 
     def choose(self, session: Session | None = None) -> Replica | None:
-        """Return the policy's choice of replicas with a free slot that ``session`` may use."""
+        """Return the policy's choice among the replicas with a free slot that ``session`` may use."""
         free = [replica for replica in self.replicas if self._is_free(replica)]
         if session:
             free = [replica for replica in free if session.may_use(replica)]
@@ -147,7 +151,7 @@ class Router:
         return replica.state is State.READY and len(replica.in_flight) < self.options.max_in_flight
 
     def _send(self, request: Request, replica: Replica) -> None:
-        """Send ``request``; it fails if its endpoint or its arguments are wrong."""
+        """Send ``request``. It fails if there is no such endpoint, or if its arguments are wrong."""
         try:
             future = replica.method(request.method)(*request.args, **request.kwargs).as_asyncio()
         except Exception as error:
@@ -158,17 +162,17 @@ class Router:
         replica.in_flight[request] = future
         self.replicas.remove(replica)
         self.replicas.append(replica)
-        if session := request.session:
-            session.home = replica
-            session.under_way += 1
+        if request.session:
+            request.session.home = replica
+            request.session.under_way += 1
         future.add_done_callback(partial(self._arrived, request, replica))
 
     def _arrived(self, request: Request, replica: Replica, future: asyncio.Future[Any]) -> None:
         """Handle the answer of ``replica`` to ``request``."""
-        # Asked first: asyncio complains of a future whose exception is never looked at.
+        # Read first: asyncio complains about a future whose exception is never read.
         error = ReplicaDied("its call was cancelled") if future.cancelled() else future.exception()
         if request not in replica.in_flight:
-            return  # It was handled when the replica failed.
+            return  # The failure of the replica was handled before.
         if isinstance(error, ReplicaDied):
             # This also requeues or fails all its requests.
             replica.move_to(State.FAILED, reason_of(error))
@@ -182,7 +186,7 @@ class Router:
         self._go_on(replica)
 
     def _changed(self, replica: Replica) -> None:
-        """Requeue or fail the requests of a replica that has ended. A draining one still answers its own."""
+        """Requeue or fail the requests of ``replica`` if it has ended. A draining one still answers them."""
         if replica.ended.is_set():
             for request in list(replica.in_flight):
                 self._free_slot(request, replica)
@@ -190,12 +194,13 @@ class Router:
         self._go_on(replica)
 
     def _requeue_or_fail(self, request: Request, replica: Replica) -> None:
-        # An irreplaceable service is closed next, which gives its requests the error.
+        # An irreplaceable service is closed next, and its requests fail with that error.
         if request.method not in self.options.idempotent and not self.options.irreplaceable:
             request.fail(
                 ReplicaFailed(
-                    f"{replica.name} of service {self.name!r} failed while it ran {request.method!r} ({replica.reason}): "
-                    "it may or may not have finished, and is not repeated, since it is not marked idempotent"
+                    f"{replica.name} of service {self.name!r} failed while it ran {request.method!r} "
+                    f"({replica.reason}): it may or may not have finished, and is not repeated, "
+                    "since it is not marked idempotent"
                 )
             )
         if not request.answer.done():
@@ -209,27 +214,28 @@ class Router:
             request.session.under_way -= 1
 
     def _go_on(self, replica: Replica) -> None:
-        """Forget ``replica`` if it has left and is done, and send what can be sent, oldest first."""
+        """Remove ``replica`` if it has left and has no requests. Then send what can be sent, oldest first."""
         if replica.state is not State.READY and not replica.in_flight and replica in self.replicas:
             self.replicas.remove(replica)
             replica.on_change.remove(self._changed)
         for request in tuple(self.queue):
             if not any(map(self._is_free, self.replicas)):
                 return
-            if chosen := self.choose(request.session):
+            chosen = self.choose(request.session)
+            if chosen:
                 self._leave_queue(request)
                 self._send(request, chosen)
 
     def _enqueue(self, request: Request) -> None:
-        """Put ``request`` into the queue, unless it is done; one that was sent before gets its old
-        position. It fails if it may not wait."""
+        """Put ``request`` into the queue by its number, so one that was sent before gets its old position. It
+        fails if it may not wait."""
         if self.closed:
             request.fail(self.closed)
         if not request.was_sent and len(self.queue) >= self.options.max_queue:
             request.fail(
                 Overloaded(
                     f"service {self.name!r} refused the request, since its queue is full: "
-                    f"{len(self.queue)} requests wait for a slot already"
+                    f"{len(self.queue)} requests wait for a slot"
                 )
             )
         if not request.answer.done():
@@ -255,13 +261,13 @@ class Router:
         )
 
     def join(self, replica: Replica) -> None:
-        """Take ``replica`` into rotation. It leaves when its state changes."""
+        """Add ``replica`` to the rotation. It leaves when its state changes."""
         self.replicas.append(replica)
         replica.on_change.append(self._changed)
         self._go_on(replica)
 
     def close(self, error: Exception) -> None:
-        """Refuse new requests with ``error``. Waiting ones fail now, sent ones with their replica."""
+        """Refuse new requests with ``error``. Waiting ones fail now; sent ones fail with their replica."""
         self.closed = error
         for request in list(self.queue):
             self._leave_queue(request)

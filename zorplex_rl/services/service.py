@@ -2,13 +2,15 @@
 
     async with Service("tools", replicas_of(ToolActor, config), ServiceOptions(replicas=3)) as tools:
         await tools.execute.route(task, call)        one ready replica answers
-        await tools.execute.fanout(task, call)       all of them; an exception is a value
-        async with tools.session() as session:       always the same replica as long as it lives, requests in order
+        await tools.execute.fanout(task, call)       all of them answer; an exception is a value
+        async with tools.session() as session:       the same replica as long as it lives, requests in order
             await session.execute.route(task, call)
 
     route ──► Router: the queue and its order ──► Replica: its process ──► the endpoint
                  ▲
-              ReplicaSet: starts, probes, replaces, scales. Each replica has a *place*, a number that its replacement inherits
+              ReplicaSet: starts, probes, replaces, scales
+
+Each replica has a *place*: a number that its replacement inherits.
 
 A caller in another process has a ServiceClient: a router over the same replicas (``registry.py``).
 """
@@ -31,52 +33,48 @@ from zorplex_rl.services.scaler import CALM_SECONDS, CHECK_SECONDS, wanted
 
 log = logging.getLogger(__name__)
 FOLLOW_SECONDS = 0.5
-"""How often a client asks for changes: less than QUIET_SECONDS."""
+"""Pause between two polls of a client; shorter than QUIET_SECONDS."""
 
 
 class ServiceEndpoints:
-    """Offer what callers of a service use: an attribute for every endpoint, and sessions."""
+    """Hold what callers of a service use: an attribute for every endpoint, and sessions."""
 
     def __init__(self, name: str, options: ServiceOptions) -> None:
-        self.name, self.options = name, options
+        self.name = name
+        self.options = options
         self.router = Router(name, options)
 
     def __getattr__(self, method: str) -> Method:
         if method.startswith("_"):
             raise AttributeError(method)
-        # Kept: the next time Python finds it without this call.
-        self.__dict__[method] = Method(self.router, method)
-        return self.__dict__[method]
+        endpoint = Method(self.router, method)
+        # Stored, so that Python finds it without this call next time.
+        setattr(self, method, endpoint)
+        return endpoint
 
     @asynccontextmanager
     async def session(self) -> AsyncIterator[Session]:
-        """Route to one replica as long as it lives."""
+        """Yield a session: its requests go to one replica as long as that lives."""
         yield Session(self.router)
 
 
 class Service(ServiceEndpoints):
-    """Start and keep replicas, with ``start(name)``. Calls ``on_restart`` for each new one, and
-    ``on_give_up`` with the reason when a place gets no replica any more."""
+    """Own the replicas that ``start(name)`` starts, and replace those that fail."""
 
     def __init__(
-        self,
-        name: str,
-        start: ReplicaStart,
-        options: ServiceOptions = ServiceOptions(),
-        on_restart: Callable[[Restart], None] = lambda restart: None,
+        self, name: str, start: ReplicaStart, options: ServiceOptions = ServiceOptions()
     ) -> None:
         super().__init__(name, options)
-        self.id, self.on_restart = uuid.uuid4().hex, on_restart
+        self.id = uuid.uuid4()
+        self.on_restart: Callable[[Restart], None] = lambda restart: None
+        """Called after each replacement."""
         self.on_give_up: Callable[[Exception], None] = lambda error: None
+        """Called with the reason when a place is given up."""
         self.replica_set = ReplicaSet(
-            name,
-            start,
-            options,
-            self.router.join,
-            lambda restart: self.on_restart(restart),
-            self._gave_up,
+            name, start, options, self.router.join, self._restarted, self._gave_up
         )
-        self.replica_at, self.scale_to = self.replica_set.replica_at, self.replica_set.scale_to
+        self.replica_at = self.replica_set.replica_at
+        self.scale_to = self.replica_set.scale_to
         self.spares_ready = self.replica_set.spares_ready
         self._scaling: asyncio.Task[None] | None = None
 
@@ -88,13 +86,13 @@ class Service(ServiceEndpoints):
         await self.close()
 
     async def open(self) -> None:
-        """Start all replicas; returns when all are ready. If one cannot, stops all and raises."""
+        """Start all replicas. Returns when all are ready. If one cannot start, stops all and raises why."""
         await self.replica_set.open()
         if self.options.max_replicas:
             self._scaling = asyncio.create_task(self._follow_the_load())
 
     async def close(self) -> None:
-        """Stop every process. Requests that wait or are in flight fail."""
+        """Stop every process. Unanswered requests fail."""
         if self._scaling:
             self._scaling.cancel()
         self.router.close(
@@ -103,7 +101,7 @@ class Service(ServiceEndpoints):
         await self.replica_set.close()
 
     async def _follow_the_load(self) -> None:
-        """Scale between the bounds of the options until cancelled."""
+        """Scale within the bounds of the options until cancelled."""
         calm_since = time.monotonic()
         while True:
             await asyncio.sleep(CHECK_SECONDS)
@@ -117,7 +115,7 @@ class Service(ServiceEndpoints):
                 await self._grow_to(number)
             elif time.monotonic() - calm_since > CALM_SECONDS:
                 calm_since = time.monotonic()
-                # The one that leaves drains beside this loop: a new load need not wait for it.
+                # A task, so that this loop can react to new load while the leaving replica drains.
                 self.replica_set.spawn(self.scale_to(number))
 
     async def _grow_to(self, number: int) -> None:
@@ -128,6 +126,9 @@ class Service(ServiceEndpoints):
                 "%r could not be scaled to %d replicas: %s", self.name, number, reason_of(error)
             )
             await asyncio.sleep(MOST_BACK_OFF_SECONDS)
+
+    def _restarted(self, restart: Restart) -> None:
+        self.on_restart(restart)
 
     def _gave_up(self, error: Exception) -> None:
         if self.replica_set.given_up.keys() >= self.replica_set.replicas.keys():
@@ -142,40 +143,38 @@ class Service(ServiceEndpoints):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Hold what the registry knows of a service."""
+    """Describe a service in the registry."""
 
     name: str
     options: ServiceOptions
-    replicas: tuple[tuple[str, str, Any, int], ...]
+    replicas: tuple[tuple[uuid.UUID, str, Any, int], ...]
     """(id, name, actor, width) of each ready replica."""
-    lost: tuple[tuple[str, str], ...]
-    """(id, reason) of those that failed last."""
-    owner: str
+    lost: tuple[tuple[uuid.UUID, str], ...]
+    """(id, reason) of the replicas that failed last."""
+    owner: uuid.UUID
     """The id of the service."""
     change: int = 0
-    """Larger than that of any earlier entry."""
+    """A number that grows with every change in the registry."""
 
 
 class ServiceClient(ServiceEndpoints):
-    """Use another process's service. ``ask`` returns its newest entry."""
+    """Use another process's service. ``ask`` returns its newest entry, None once it is closed."""
 
     def __init__(self, entry: Entry, ask: Callable[[], Awaitable[Entry | None]]) -> None:
         super().__init__(entry.name, entry.options)
         self.change = 0
-        self.replicas: dict[str, Replica] = {}
+        self.replicas: dict[uuid.UUID, Replica] = {}
         self.update(entry)
         self.following = asyncio.create_task(self._follow(ask))
 
     def update(self, entry: Entry) -> None:
-        """Use the replicas of ``entry``. Others still answer what they have begun."""
+        """Send new requests only to the replicas of ``entry``. Others still answer those that they have."""
         if entry.change <= self.change:
             return
         self.change = entry.change
         for identity, name, actor, width in entry.replicas:
             if identity not in self.replicas:
-                replica = Replica(name, actor, width)
-                replica.id = identity
-                replica.state = State.READY
+                replica = Replica(name, actor, width, id=identity, state=State.READY)
                 self.replicas[identity] = replica
                 self.router.join(replica)
         present = {identity for identity, *_ in entry.replicas}
@@ -187,7 +186,7 @@ class ServiceClient(ServiceEndpoints):
                 replica.move_to(State.FAILED, lost[replica.id])
 
     async def _follow(self, ask: Callable[[], Awaitable[Entry | None]]) -> None:
-        """Follow the entry until the service is closed or forgotten."""
+        """Apply new entries until the service is closed."""
         while entry := await ask():
             self.update(entry)
             await asyncio.sleep(FOLLOW_SECONDS)

@@ -1,16 +1,17 @@
-"""The small roles of an RL run as Monarch actors, in the order of an episode's group.
+"""The small roles of an RL run as Monarch actors, in the order in which a group meets them.
 
     DatasetActor        Environment       which task has which number
     ToolActor           Environment       what a tool answers, after its latency
-    RewardActor         Environment       what an episode is worth
-    ReplayBufferActor   ReplayBuffer      which groups may start, and which are trained on, bounded in age
+    RewardActor         Environment       the score of an episode
+    ReplayBufferActor   ReplayBuffer      which groups may start, and which are trained on; bounds their age
     ReferenceActor      Policy            log-probs of the starting policy, for the KL penalty
 
-An actor holds one object from the folders below and exposes it. All endpoints are concurrent, so
-that an actor which waits or computes can still be asked something else; compute goes to a thread.
+Each actor wraps one object from the folders below. All endpoints are concurrent and computing runs
+in a thread, so an actor that waits or computes still answers other calls.
 
-The controller imports these files too, but uses no model, and torch takes a second to load. So
-imports that need it stand where they are used; a process begins with those that ``imports`` names.
+The controller imports these files too, but it uses no model, and torch takes a second to load. So
+modules that need torch are imported where they are used. A new process imports those in ``imports``
+before its actor is made.
 """
 
 import asyncio
@@ -36,12 +37,14 @@ if TYPE_CHECKING:
     from zorplex_rl.policy.load import Policy
 
 Group = list[Episode]
+NumberedGroup = tuple[int, Group]
 Result = TypeVar("Result")
-VARIATION = 1.5  # coefficient of variation of a tool's latency
+VARIATION = 1.5
+"""Coefficient of variation of a tool's latency."""
 
 
 class TimedActor(Actor):
-    """An actor that records what it spends its time on."""
+    """An actor that records how it spends its time."""
 
     def __init__(self, name: str) -> None:
         self.recorder = SpanRecorder(name)
@@ -53,12 +56,12 @@ class TimedActor(Actor):
 
     @concurrent_endpoint
     async def ping(self) -> int:
-        """Return the process id, as a sign of life."""
+        """Return the process id; the answer shows that the actor is there."""
         return os.getpid()
 
 
 class ModelActor(TimedActor):
-    """An actor with a policy. It computes in a thread, one call at a time, and stays answerable."""
+    """An actor with a policy. It computes in a thread, one call at a time, so it can still answer."""
 
     imports: tuple[str, ...] = (
         "zorplex_rl.learning.learner",
@@ -70,7 +73,8 @@ class ModelActor(TimedActor):
 
     def __init__(self, name: str, config: Config, device: str) -> None:
         super().__init__(name)
-        self.config, self.device = resolved(config), device
+        self.config = resolved(config)
+        self.device = device
         self.dtype: str = self.config.dtype
         self._one_at_a_time = asyncio.Lock()
 
@@ -79,8 +83,12 @@ class ModelActor(TimedActor):
         """Load the policy."""
         await self.compute(self._load)
 
-    async def compute(self, function: Callable[..., Result], *args: Any) -> Result:
-        """Return ``function(*args)``, run in a thread once no other compute runs."""
+    async def compute(
+        self,
+        function: Callable[..., Result],
+        *args: Any,
+    ) -> Result:
+        """Return ``function(*args)``. Waits for earlier calls, then runs it in a thread."""
         async with self._one_at_a_time:
             return await asyncio.to_thread(function, *args)
 
@@ -92,23 +100,31 @@ class ModelActor(TimedActor):
 
 
 class DatasetActor(Actor):
-    """Numbers tasks: a group's task depends on its number alone."""
+    """Maps numbers to tasks: a group's task depends only on its number."""
 
     def __init__(self, source: EnvironmentSource) -> None:
         self._environment = source.make()
 
     @concurrent_endpoint
-    async def tasks(self, numbers: Sequence[int], split: Split = "train") -> list[Task]:
-        """Return the task of each number: a group's, or one of those held out."""
-        return await asyncio.to_thread(
-            lambda: [self._environment.task(number, split) for number in numbers]
-        )
+    async def tasks(
+        self,
+        numbers: Sequence[int],
+        split: Split = "train",
+    ) -> list[Task]:
+        """Return the task of each of ``numbers``."""
+        task = self._environment.task
+        return await asyncio.to_thread(lambda: [task(number, split) for number in numbers])
 
 
 class ToolActor(TimedActor):
-    """Runs tools, each call after a latency that is drawn for it."""
+    """Runs tools. Each call first waits for a random latency."""
 
-    def __init__(self, name: str, config: Config, source: EnvironmentSource | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        config: Config,
+        source: EnvironmentSource | None = None,
+    ) -> None:
         super().__init__(name)
         self._environment = (source or EnvironmentSource.of(config)).make()
         self._mean = config.tool_latency
@@ -116,17 +132,18 @@ class ToolActor(TimedActor):
 
     @concurrent_endpoint
     async def execute(self, task: Task, call: ToolCall) -> str:
-        """Return what the tool answers to ``call`` in ``task``."""
+        """Return the tool's answer to ``call`` in ``task``."""
         if self._mean > 0:
             with self.recorder.span("tool"):
                 await asyncio.sleep(lognormal(self._rng, self._mean, VARIATION))
+        execute = self._environment.execute
         if isinstance(self._environment, OwnTask):
-            return await asyncio.to_thread(self._environment.execute, task, call)
-        return self._environment.execute(task, call)
+            return await asyncio.to_thread(execute, task, call)
+        return execute(task, call)
 
 
 class RewardActor(TimedActor):
-    """Scores what policies wrote, as the environment of ``source`` does."""
+    """Scores episodes with the environment of ``source``."""
 
     def __init__(self, name: str, source: EnvironmentSource) -> None:
         super().__init__(name)
@@ -135,23 +152,22 @@ class RewardActor(TimedActor):
     @concurrent_endpoint
     async def score(self, attempts: list[tuple[Task, list[str], int, Finish]]) -> list[Score]:
         """Return the score of each (task, sampled text turn by turn, tool calls, finish)."""
+        score = self._environment.score
         with self.recorder.span("reward", episodes=len(attempts)):
-            return await asyncio.to_thread(
-                lambda: [self._environment.score(*attempt) for attempt in attempts]
-            )
+            return await asyncio.to_thread(lambda: [score(*attempt) for attempt in attempts])
 
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """What a generator may do next: start these groups; pull newer weights and ask again; or stop,
-    because training is over."""
+    """What a generator may do next: start these groups, pull newer weights and ask again, or stop because
+    training is over."""
 
     case: Literal["start", "pull", "over"]
     numbers: tuple[int, ...] = ()
 
 
 class ReplayBufferActor(Actor):
-    """A ``ReplayBuffer`` whose two questions, ``admit`` and ``take``, wait for their answer."""
+    """A ``ReplayBuffer`` whose ``admit`` and ``take`` wait until there is an answer."""
 
     def __init__(self, config: Config) -> None:
         total = config.steps * config.prompts_per_step
@@ -162,16 +178,21 @@ class ReplayBufferActor(Actor):
 
     @concurrent_endpoint
     async def admit(self, version: int, count: int) -> Admission:
-        """Return what a generator with weights ``version`` may do, as soon as it may do something.
-        It is given up to ``count`` group numbers, all of one step."""
+        """Return what a generator with weights ``version`` may do, as soon as there is something. It gets up to
+        ``count`` group numbers, all of one step."""
         async with self._changed:
-            while not (self._closed or self._buffer.finished):
-                if numbers := self._buffer.admit(version, min(count, self._buffer.left_of_step)):
+            while not self._is_over:
+                numbers = self._buffer.admit(version, min(count, self._buffer.left_of_step))
+                if numbers:
                     return Admission("start", tuple(numbers))
                 if self._published > version:
                     return Admission("pull")
                 await self._changed.wait()
             return Admission("over")
+
+    @property
+    def _is_over(self) -> bool:
+        return self._closed or self._buffer.finished
 
     @concurrent_endpoint
     async def admit_now(self, version: int, count: int) -> list[int]:
@@ -181,8 +202,7 @@ class ReplayBufferActor(Actor):
 
     @concurrent_endpoint
     async def add(self, groups: list[tuple[int, int]]) -> list[bool]:
-        """Add generated groups: (number, version of the oldest token). Returns for each whether it was
-        accepted."""
+        """Add generated groups: (number, version of the oldest token). Returns whether each was accepted."""
         async with self._changed:
             added = [self._buffer.add(number, version) for number, version in groups]
             self._changed.notify_all()
@@ -190,7 +210,7 @@ class ReplayBufferActor(Actor):
 
     @concurrent_endpoint
     async def abandon(self, numbers: list[int]) -> None:
-        """Queue groups to be generated again: their generator has died."""
+        """Queue groups for generation again, since their generator has died."""
         async with self._changed:
             self._buffer.abandon(numbers)
             self._changed.notify_all()
@@ -199,8 +219,9 @@ class ReplayBufferActor(Actor):
     async def take(self) -> list[int] | None:
         """Return the groups of the next training batch once it is complete, or None after training."""
         async with self._changed:
-            while not (self._closed or self._buffer.finished):
-                if (batch := self._buffer.take()) is not None:
+            while not self._is_over:
+                batch = self._buffer.take()
+                if batch is not None:
                     self._changed.notify_all()
                     return batch
                 await self._changed.wait()
@@ -208,7 +229,7 @@ class ReplayBufferActor(Actor):
 
     @concurrent_endpoint
     async def published(self, version: int) -> None:
-        """Note that weights ``version`` are published: its steps are done, generators may pull."""
+        """Note that weights ``version`` are published: the steps up to it are done, and generators may pull."""
         async with self._changed:
             self._published = version
             self._buffer.forget_taken(version)
@@ -223,7 +244,7 @@ class ReplayBufferActor(Actor):
 
     @concurrent_endpoint
     async def state(self) -> dict[str, Any]:
-        """Return what ``load_state`` needs; see ``ReplayBuffer.state_dict``."""
+        """Return the state for ``load_state``; see ``ReplayBuffer.state_dict``."""
         return self._buffer.state_dict()
 
     @concurrent_endpoint
@@ -238,9 +259,14 @@ class ReferenceActor(ModelActor):
 
     @concurrent_endpoint
     async def logprobs(self, episodes: list[Episode]) -> list[list[float]]:
-        """Return the reference's log-probability of every response token, 0.0 where injected."""
+        """Return the log-probability of every response token; 0.0 for injected ones."""
         from zorplex_rl.learning.learner import response_logprobs
 
         with self.recorder.span("reference", episodes=len(episodes)):
-            temperature, budget = self.config.temperature, self.config.learner.token_budget
-            return await self.compute(response_logprobs, self.policy, episodes, temperature, budget)
+            return await self.compute(
+                response_logprobs,
+                self.policy,
+                episodes,
+                self.config.temperature,
+                self.config.learner.token_budget,
+            )

@@ -1,11 +1,10 @@
-"""The controller: it says what one step is made of, from what three parts do, none of which knows the
-inside of another.
+"""The controller: it composes a training step from three parts, of which none uses another's internals.
 
-    roles       the processes of the run            roles.py
-    groups      which start, sampled, scored        groups.py
-    progress    steps, evaluations, checkpoints     progress.py
+roles       the processes of the run                    roles.py
+groups      start, sample, score, collect batches       groups.py
+progress    steps, evaluations, checkpoints             progress.py
 
-    train_step      train → publish → write down → checkpoint, if one is due; sealed beside the next step
+train_step      train → publish → log → checkpoint, if due; it is sealed during the next step
 """
 
 import contextlib
@@ -29,12 +28,11 @@ from zorplex_rl.training.run_log import RunLog
 
 
 class StopRequest(Exception):
-    """The run was asked to stop, and has written a checkpoint."""
+    """The run has stopped on request, after a checkpoint."""
 
 
 class Controller:
-    """One run. Set ``stop_requested`` to have it stop after the next step, with a checkpoint; while
-    it is ``under_way``, another step will follow."""
+    """Control one run."""
 
     def __init__(self, config: Config, log: RunLog, hosts: Hosts) -> None:
         self.config = config
@@ -46,14 +44,19 @@ class Controller:
         self.groups = Groups(config, self.roles, log)
         self.progress = Progress(config, self.roles, log)
         self.stop_requested = False
+        """Set it to stop after the present step, with a checkpoint."""
         self.under_way = False
+        """Whether another step will follow."""
 
     @classmethod
     @contextlib.asynccontextmanager
     async def assemble(
-        cls, config: Config, log: RunLog, meshes: Sequence[Any] = ()
+        cls,
+        config: Config,
+        log: RunLog,
+        meshes: Sequence[Any] = (),
     ) -> AsyncIterator[Self]:
-        """Start every process of ``config``; stop them all on the way out, whatever happened."""
+        """Start every process of ``config``, and stop all of them at the end, whatever happens."""
         config = resolved(config)
         log.folder.save_config(config)
         async with open_hosts(config, meshes) as hosts:
@@ -68,7 +71,7 @@ class Controller:
                 await controller.roles.close()
 
     async def begin(self, checkpoint: Path | None = None) -> None:
-        """Publish and evaluate the first weights, if due, and start the clock; from ``checkpoint``."""
+        """Restore ``checkpoint``, if given. Publish the weights, evaluate them if due, and start the clock."""
         if checkpoint:
             await self.progress.restore(checkpoint)
         self.log.folder.append_journal(journal.session_row(self.progress.step, self.config.steps))
@@ -81,36 +84,38 @@ class Controller:
         self.under_way = True
 
     async def train_step(self, batch: Batch) -> None:
-        """Train on ``batch``, publish, write the step and, if due, a checkpoint. Raises StopRequest."""
+        """Train on ``batch``, publish, log the step and, if due, write a checkpoint. Raises StopRequest."""
         async with self.log.waiting("training"):
             metrics = await self.roles.trainer.step(
                 batch.episodes, batch.advantages, batch.reference_logprobs
             )
             await self.groups.publish()
-        await self.progress.sealed()
-        await self.progress.note_step(batch, metrics, is_last=self.stop_requested)
-        if self.progress.step == 2 and (hint := advice(self.config, self.log.busy)):
-            self.log.warn(self.progress.step, hint)
-        # A stop may be asked for while the step is written down.
-        if self.progress.is_checkpoint_due or self.stop_requested:
-            await self.progress.checkpoint()
+        progress = self.progress
+        await progress.sealed()
+        await progress.note_step(batch, metrics, is_last=self.stop_requested)
+        hint = advice(self.config, self.log.busy) if progress.step == 2 else None
+        if hint:
+            self.log.warn(progress.step, hint)
+        # Read again: a stop may be requested while the step is logged.
+        if progress.is_checkpoint_due or self.stop_requested:
+            await progress.checkpoint()
         if self.stop_requested:
-            await self.progress.sealed()
+            await progress.sealed()
             raise StopRequest
 
     async def evaluate_if_due(self) -> None:
-        """Evaluate the newest weights, if that is due, while nothing else goes on."""
+        """Evaluate the newest weights if due. Nothing else runs meanwhile."""
         if self.progress.evaluation_is_due(self.progress.step):
             await self.progress.evaluate_newest()
 
     async def pull(self, generator: GeneratorHandle) -> int:
-        """Have ``generator`` pull, in whichever process. Returns its weights' version."""
+        """Pull into ``generator``, again if its process dies. Returns the version of its weights."""
         while True:
             with contextlib.suppress(ReplicaFailed):
                 return await generator.pull(self.roles.trainer)
 
     async def refresh(self, generator: GeneratorHandle) -> bool:
-        """Have ``generator`` pull, and number 0 evaluate if due. Returns False if it died."""
+        """Pull into ``generator``; generator 0 also evaluates if due. Returns False if it died."""
         try:
             version = await generator.pull(self.roles.trainer)
             if generator.index == 0 and self.progress.evaluation_is_due(version):
@@ -120,7 +125,7 @@ class Controller:
         return True
 
     async def finish(self) -> MetricsRow:
-        """Write the trained policy and evaluate it: the run is finished. Returns the evaluation."""
+        """Write the trained policy and evaluate it. Returns the evaluation."""
         self.under_way = False
         self.log.add_spans(await self.roles.drain_spans())
         folder = self.log.folder
@@ -137,17 +142,18 @@ class Controller:
 
 
 def advice(config: Config, busy: Mapping[str, float]) -> str | None:
-    """Return a sentence if, with these ``busy`` shares, one role idles more than half of the time and
-    would have more threads in turns; else None."""
+    """Return a sentence if trainer or generators are ``busy`` less than half of the time, and would have more
+    threads if they took turns; else None."""
     of_trainer = [share for actor, share in busy.items() if actor.startswith("trainer")]
     of_generators = [share for actor, share in busy.items() if actor.startswith("generator")]
     if not of_trainer or not of_generators:
         return None
-    trainer, generator = fmean(of_trainer), fmean(of_generators)
+    trainer = fmean(of_trainer)
+    generator = fmean(of_generators)
     in_turns = resolved(config.changed(max_lag=0, threads="auto"))
     if min(trainer, generator) >= 0.5 or int(in_turns.threads) <= int(config.threads):
         return None
     return (
-        f"the trainer works {trainer:.0%} of the time, a generator {generator:.0%}: "
-        f"in turns (--max-lag 0), with {in_turns.threads} threads, a step is faster on this machine"
+        f"the trainer works {trainer:.0%} of the time, a generator {generator:.0%}; "
+        f"if they take turns (--max-lag 0), with {in_turns.threads} threads, steps are faster here"
     )

@@ -1,10 +1,10 @@
-"""A generator, both ends of it: the actor that samples, and the controller's handle on it.
+"""A generator: the actor that samples, and the controller's handle on it.
 
-    GeneratorHandle 0 ──► place 0 ──► generator_0   ✗ killed; the service puts generator_2 there, a spare that was loaded already
+    GeneratorHandle 0 ──► place 0 ──► generator_0   ✗ killed; the service puts a loaded spare there, generator_2
     GeneratorHandle 1 ──► place 1 ──► generator_1
 
-A handle belongs to a place in the generator service, whatever process fills it. A new process has
-no weights yet.
+A handle belongs to a place in the generator service; the process at that place may change. A new
+process has no weights.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ from zorplex_rl.services.service import Service, ServiceClient
 from zorplex_rl.task.episode import Episode, Task
 from zorplex_rl.task.own_task import EnvironmentSource
 from zorplex_rl.task.parser import ToolCall
-from zorplex_rl.training.actors import Group, ModelActor
+from zorplex_rl.training.actors import ModelActor, NumberedGroup
 
 if TYPE_CHECKING:
     from zorplex_rl.policy.rollout import RolloutEngine, RolloutStream
@@ -41,16 +41,16 @@ if TYPE_CHECKING:
     from zorplex_rl.training.transports import Subscriber
 
 NO_WEIGHTS = -1
-UNREADABLE_SECONDS = 30.0  # so long a generator tries to read the weights of one trainer
+UNREADABLE_SECONDS = 30.0
+"""How long a generator tries to read the weights of one trainer."""
 PAUSE_SECONDS = 0.5
-History = tuple[
-    str, int, list[EngineEvent]
-]  # a generator's name, how many events came before, and these
+History = tuple[str, int, list[EngineEvent]]
+"""A generator's name, the number of events before, and these events."""
 
 
 @dataclass(slots=True, eq=False)
 class UnderWay:
-    """A call, and how many have ended of the groups, or held-out tasks, that it asked for."""
+    """A call, with the number of groups (or held-out tasks) that it asked for, and that have ended."""
 
     asked: int
     ended: int = 0
@@ -60,7 +60,7 @@ class UnderWay:
 
 
 class GeneratorActor(ModelActor):
-    """Samples groups of episodes with the newest weights that it has pulled."""
+    """Samples groups of episodes with the weights that it pulled last."""
 
     # Set by ``setup``, ``subscribe`` and ``generate``, in this order.
     _stream: "RolloutStream"
@@ -95,12 +95,14 @@ class GeneratorActor(ModelActor):
 
     @concurrent_endpoint
     async def subscribe(self, trainer: Any) -> None:
-        """Read weights from the actor ``trainer`` from now on. Raises WeightPullError."""
+        """Connect to the weights of the actor ``trainer``. Raises WeightPullError."""
         from zorplex_rl.training.transports import answer_of, subscribe
 
-        model, transport = self.policy.model, self.config.transport
-        if (ranks := self.config.services.trainer_processes) > 1:
-            # It loads DTensor, which takes half a second.
+        model = self.policy.model
+        transport = self.config.transport
+        ranks = self.config.services.trainer_processes
+        if ranks > 1:
+            # Imported here, because DTensor takes half a second.
             from zorplex_rl.training.shard_transports import subscribe_to_group
 
             self._source = await subscribe_to_group(trainer, ranks, model, transport)
@@ -110,8 +112,8 @@ class GeneratorActor(ModelActor):
 
     @concurrent_endpoint
     async def pull(self) -> int:
-        """Pull the newest published weights. Returns their version, or raises WeightPullError. They
-        arrive while sampling goes on, and are put into the model between two of its steps."""
+        """Pull the newest published weights. Returns their version. Sampling goes on while they are fetched;
+        the model changes between two of its steps. Raises WeightPullError."""
         with self.recorder.span("pull") as pull:
             pull["transport"] = self._source.transport
             pull["version"] = await self._source.fetch()
@@ -121,18 +123,16 @@ class GeneratorActor(ModelActor):
         return self._version
 
     @concurrent_endpoint
-    async def generate(
-        self, tasks: list[tuple[int, Task]]
-    ) -> tuple[list[tuple[int, Group]], History]:
-        """Return ``group_size`` episodes for each (group number, task), sampled beside others, and
-        what the engine was told since the last call."""
+    async def generate(self, tasks: list[tuple[int, Task]]) -> tuple[list[NumberedGroup], History]:
+        """Return ``group_size`` episodes for each (group number, task), and the engine's events since the last
+        call. Calls are sampled side by side."""
         self._loop = asyncio.get_running_loop()
         size = self.config.group_size
+        seed = self.config.seed
 
-        async def sample(number: int, task: Task) -> tuple[int, Group]:
-            group = await self._stream.sample(
-                group_requests([(number, task)], size, self.config.seed)
-            )
+        async def sample(number: int, task: Task) -> NumberedGroup:
+            requests = group_requests([(number, task)], size, seed)
+            group = await self._stream.sample(requests)
             for episode in group:
                 episode.generator = self.recorder.actor
             call.count(group)
@@ -143,14 +143,18 @@ class GeneratorActor(ModelActor):
         return groups, (self.recorder.actor, *self._stream.take_history())
 
     @concurrent_endpoint
-    async def evaluate(self, tasks: list[Task], temperature: float) -> list[Episode]:
-        """Return an episode for each of ``tasks``, sampled with the same draws every time."""
+    async def evaluate(
+        self,
+        tasks: list[Task],
+        temperature: float,
+    ) -> list[Episode]:
+        """Return an episode for each of ``tasks``, sampled with the same random numbers every time."""
         with self._counted(len(tasks)) as call:
             return await self.compute(self._evaluate, held_out_requests(tasks), temperature, call)
 
     @contextmanager
     def _counted(self, asked: int) -> Iterator[UnderWay]:
-        """Count a call as under way until it is over, however it ends."""
+        """Yield a call that ``progress`` counts until it is over."""
         call = UnderWay(asked)
         self._calls.append(call)
         try:
@@ -159,12 +163,17 @@ class GeneratorActor(ModelActor):
             self._calls.remove(call)
 
     @concurrent_endpoint
-    async def how_far(self) -> str:
-        """Return how many have ended of the groups, or held-out tasks, that are under way."""
-        return f"{sum(call.ended for call in self._calls)} of {sum(call.asked for call in self._calls)}"
+    async def progress(self) -> str:
+        """Return how many groups, or held-out tasks, of the present calls have ended: ``3 of 8``."""
+        ended = sum(call.ended for call in self._calls)
+        asked = sum(call.asked for call in self._calls)
+        return f"{ended} of {asked}"
 
     def _evaluate(
-        self, requests: Sequence[RolloutRequest], temperature: float, call: UnderWay
+        self,
+        requests: Sequence[RolloutRequest],
+        temperature: float,
+        call: UnderWay,
     ) -> list[Episode]:
         engine = self._engine(temperature, self._environment.execute)
         engine.version = self._version
@@ -174,12 +183,11 @@ class GeneratorActor(ModelActor):
     def _engine(self, temperature: float, execute: Execute) -> "RolloutEngine":
         from zorplex_rl.policy.rollout import RolloutEngine
 
-        return RolloutEngine(
-            self.policy, execute, Sampling.of(self.config, temperature), self._environment
-        )
+        sampling = Sampling.of(self.config, temperature)
+        return RolloutEngine(self.policy, execute, sampling, self._environment)
 
     def _call_tool(self, task: Task, call: ToolCall) -> str | Future[str]:
-        """Run a tool. Returns its answer, or a future of it where the tool service runs it."""
+        """Run a tool. Returns its answer; from the tool service, a future of it."""
         if self._tools is None:
             return self._environment.execute(task, call)
         return asyncio.run_coroutine_threadsafe(self._ask_tool(self._tools, task, call), self._loop)
@@ -190,27 +198,29 @@ class GeneratorActor(ModelActor):
 
 
 class GeneratorHandle:
-    """Handle one generator for the controller. Calls raise ReplicaFailed if it was lost."""
+    """Call one generator. Raises ReplicaFailed if its process was lost."""
 
     def __init__(self, service: Service, index: int) -> None:
-        self.service, self.index = service, index
+        self.service = service
+        self.index = index
         self._replica: Replica | None = None
         self._read_from: Any = None
         self._version = NO_WEIGHTS
 
     @property
     def version(self) -> int:
-        """The version of the weights that the present process has, or -1."""
+        """The version of the weights in the present process, or ``NO_WEIGHTS``."""
         ready = self._replica is not None and self._replica.state is State.READY
         return self._version if ready else NO_WEIGHTS
 
     async def pull(self, trainer: "TrainerHandle") -> int:
-        """Pull the newest weights, when the trainer is there. Returns their version. Raises
-        WeightPullError if a trainer's cannot be read for ``UNREADABLE_SECONDS``."""
-        unreadable, since = None, 0.0
+        """Pull the newest weights. Waits for generator and trainer. Returns the version. Raises WeightPullError
+        if the weights of one trainer cannot be read for ``UNREADABLE_SECONDS``."""
+        unreadable = None
+        since = 0.0
         while True:
             replica = await self.service.replica_at(self.index)
-            # Ask for the trainer last: it may have died while this waited for a generator.
+            # Ask for the trainer last: it may die while this waits for a generator.
             publisher = await trainer.actor()
             if replica is not self._replica:
                 self._replica = replica
@@ -224,24 +234,24 @@ class GeneratorHandle:
                 return self._version
             except WeightPullError as error:
                 if publisher is not unreadable:
-                    unreadable, since = publisher, time.monotonic()
+                    unreadable = publisher
+                    since = time.monotonic()
                 if time.monotonic() - since > UNREADABLE_SECONDS:
                     why = f"generator {self.index} cannot read the trainer's weights: {error}"
                     raise WeightPullError(why) from error
-            # If the trainer is gone, this waits until it is back.
+            # If the trainer has died, this waits for the next one.
             await trainer.call("ping")
             await asyncio.sleep(PAUSE_SECONDS)
 
     async def progress(self) -> str:
-        """Return how many have ended of the groups, or held-out tasks, that are under way; "" if its
-        process was lost."""
+        """Return how many groups, or held-out tasks, have ended; "" if the process was lost."""
         try:
-            return await self.call("how_far")
+            return await self.call("progress")
         except ReplicaFailed:
             return ""
 
     async def call(self, endpoint: str, *args: Any) -> Any:
-        """Return what ``generate`` or ``evaluate`` of the process with the weights answers."""
+        """Call ``endpoint`` of the process into which weights were pulled. Returns its answer."""
         if self._replica is None or self.version == NO_WEIGHTS:
             raise ReplicaFailed(f"the process of generator {self.index} was replaced; pull first")
         return await self._replica.call(endpoint, *args)

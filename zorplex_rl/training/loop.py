@@ -1,17 +1,17 @@
-"""The two training loops. Both talk to the controller (``controller.py``) only.
+"""The two training loops. Both use only the controller (``controller.py``).
 
           tasks            episodes             scored groups           batch
     dataset ──► generators ────────► reward ──────────────► groups ────────► trainer
                     ▲                                      (bounded age)        │
                     └───────────────────── weights ◄────────────────────────────┘
 
-    who           sync: waits for                   async: waits for
-    generators    the trainer, every step           the age bound: no group may start that would be too old when used
+    who           sync waits for                    async waits for
+    generators    the trainer, every step           the age bound: no group starts that would be too old when used
     trainer       the generators, every step        a complete batch
-    both          —                                 at max_lag 0 exactly as in sync, and with the same result, on a CPU bit for bit
 
-``max_lag`` 0 is ``train_sync``, which is the algorithm. More is ``train_async``, where the generators
-already write the next batch while the trainer works on one.
+With ``max_lag`` 0 a run uses ``train_sync``, which is the algorithm. Otherwise it uses ``train_async``:
+the generators write the next batch while the trainer works on this one. At ``max_lag`` 0 that waits
+exactly as ``train_sync`` does, and has the same result; on a CPU, bit for bit.
 """
 
 import asyncio
@@ -25,22 +25,20 @@ from zorplex_rl.services.runtime import run_together
 from zorplex_rl.training.actors import Admission
 from zorplex_rl.training.controller import Controller
 from zorplex_rl.training.generator import GeneratorHandle
-from zorplex_rl.training.run_log import RunLog
+from zorplex_rl.training.run_log import RunLog, ignore
 
 TrainingLoop = Callable[[Controller], Coroutine[Any, Any, None]]
 
 
 async def train_sync(controller: Controller) -> None:
-    """Generate a whole batch with the newest weights, train on it, publish; again."""
+    """Repeat for each step: sample a whole batch with the newest weights, train on it, publish."""
     generators = controller.roles.generators
     groups = controller.groups
     while controller.progress.step < controller.config.steps:
-        # Once, normally. A generator that dies gives its groups back, and they are started again.
+        # Normally this runs once. If a generator dies, its groups are sampled again.
         while shares := await groups.admit_step():
-            await run_together(*(controller.pull(generator) for generator in generators))
-            sampled = (
-                groups.sample(g, share) for g, share in zip(generators, shares, strict=False)
-            )
+            await run_together(*map(controller.pull, generators))
+            sampled = map(groups.sample, generators, shares)
             await run_together(*map(groups.score_and_store, sampled))
         batch = await groups.next_batch()
         assert batch is not None, "there is a batch for every step"
@@ -49,8 +47,8 @@ async def train_sync(controller: Controller) -> None:
 
 
 async def train_async(controller: Controller) -> None:
-    """Run generators and trainer side by side, each at its own pace within the age bound.
-    Evaluations are part of ``controller.refresh``."""
+    """Run generators and trainer side by side, each at its own pace within the age bound. Evaluations are part
+    of ``controller.refresh``."""
     generators = controller.roles.generators
     await run_together(
         train(controller), *(generate(controller, generator) for generator in generators)
@@ -58,8 +56,7 @@ async def train_async(controller: Controller) -> None:
 
 
 async def train(controller: Controller) -> None:
-    """Run the trainer: improve on one batch while the next is fetched, and publish, until all has
-    been trained on."""
+    """Run the trainer until there is no batch left: train on one and publish, while the next is collected."""
     upcoming = asyncio.create_task(controller.groups.next_batch())
     try:
         while (batch := await upcoming) is not None:
@@ -71,15 +68,15 @@ async def train(controller: Controller) -> None:
 
 
 async def generate(controller: Controller, generator: GeneratorHandle) -> None:
-    """Run one generator: pull the newest weights and start the groups that they may sample, until
-    training is over. A slow group does not delay the next ones: each has a task."""
+    """Run one generator until training is over: pull the newest weights, and start the groups that they may
+    sample. Each call is a task, so a slow group does not delay the next ones."""
     groups = controller.groups
     sampling: set[asyncio.Task[Any]] = set()
     async with asyncio.TaskGroup() as side:
         while True:
             if groups.is_behind(generator):
                 if controller.config.on_update == "wait":
-                    # A group is of one version, so it ends before the weights change.
+                    # With "wait" a group has one version, so it ends before the weights change.
                     await asyncio.gather(*sampling)
                 if not await controller.refresh(generator):
                     continue
@@ -90,12 +87,12 @@ async def generate(controller: Controller, generator: GeneratorHandle) -> None:
                     sampled.add_done_callback(sampling.discard)
                     side.create_task(groups.score_and_store(sampled))
                 case Admission("pull"):
-                    # The next round pulls. If there is no trainer to pull from, this waits for it.
+                    # The next round pulls. If the trainer has died, this waits for the next one.
                     await controller.roles.trainer.actor()
                 case Admission("over"):
                     break
         for task in sampling:
-            # Training is over: these groups are no longer needed.
+            # These groups are not needed any more.
             task.cancel()
 
 
@@ -103,10 +100,10 @@ async def run_training(
     config: Config,
     folder: RunFolder,
     resume: Path | None = None,
-    show: Callable[[MetricsRow], None] = lambda row: None,
-    say: Callable[[str], None] = lambda text: None,
-    draw: Callable[[], None] = lambda: None,
-    on_start: Callable[[Controller], None] = lambda controller: None,
+    show: Callable[[MetricsRow], None] = ignore,
+    say: Callable[[str], None] = ignore,
+    draw: Callable[[], None] = ignore,
+    on_start: Callable[[Controller], None] = ignore,
     loop: TrainingLoop | None = None,
     meshes: Sequence[Any] = (),
 ) -> tuple[MetricsRow, MetricsRow]:
@@ -114,11 +111,11 @@ async def run_training(
     Returns the first and the last evaluation.
 
     ``resume`` is the checkpoint of ``folder`` to continue from. ``show``, ``say`` and ``draw`` are
-    those of ``RunLog``. ``on_start`` gets the controller when its actors are up. ``loop`` replaces
-    the one that ``max_lag`` selects. ``meshes`` are the hosts, if a job has started them.
+    those of ``RunLog``. ``on_start`` is called with the controller when all actors are ready.
+    ``loop`` replaces the one that ``max_lag`` selects. ``meshes`` are hosts that a job has started.
 
-    Raises GivenUp when a role cannot be kept alive; StopRequest if ``controller.stop_requested``
-    was set, after a checkpoint; ConfigError if another process writes to ``folder``; StorageError.
+    Raises GivenUp if a role cannot be kept alive, StopRequest after a requested stop, ConfigError
+    if another process writes to ``folder``, and StorageError.
     """
     loop = loop or (train_sync if config.max_lag == 0 else train_async)
     log = RunLog(folder, show, say, draw)

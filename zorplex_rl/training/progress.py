@@ -1,10 +1,10 @@
-"""How far a run is: the steps that it has done, its evaluations, and its checkpoints.
+"""The progress of a run: its steps, its evaluations and its checkpoints.
 
     step 19 ── step 20 ── checkpoint written ── step 21 …
-                               └── sealed (read back, hashed, renamed) beside the next steps
+                               └── sealed (read back, hashed, renamed) during the next steps
 
-The state in a checkpoint and the rows that are written down belong to one moment: an evaluation
-is written as a whole before a checkpoint, or after it.
+The state in a checkpoint and the rows of the log belong to one moment: all rows of an evaluation are
+written before the state is taken, or after it.
 """
 
 import asyncio
@@ -26,11 +26,12 @@ SECONDS_BETWEEN_SPANS = 1.0
 
 
 class Progress:
-    """The steps done so far, as ``step``, with what is written down of them."""
+    """Count and log the steps, evaluations and checkpoints of a run."""
 
     def __init__(self, config: Config, roles: Roles, log: RunLog) -> None:
         self.config = config
         self.step = 0
+        """Steps done so far."""
         self._episodes = 0
         self._roles = roles
         self._log = log
@@ -41,33 +42,31 @@ class Progress:
 
     @property
     def is_checkpoint_due(self) -> bool:
-        """Whether a checkpoint follows the present step."""
+        """Whether to write a checkpoint after the present step."""
         return self.step >= self.config.steps or self.step % self.config.checkpoint_every == 0
 
     async def note_step(self, batch: Batch, metrics: MetricsRow, is_last: bool) -> None:
-        """Count and write down a step on ``batch``; with the times of all actors if it ``is_last``, or
-        if a while has passed since the last ones."""
+        """Count and log a step on ``batch``. Also collect the spans of all actors if it ``is_last``, before a
+        checkpoint, and once every ``SECONDS_BETWEEN_SPANS``."""
         self.step += 1
         self._episodes += int(metrics["episodes"])
-        if (
-            is_last
-            or self.is_checkpoint_due
-            or self._log.seconds_since_spans >= SECONDS_BETWEEN_SPANS
-        ):
+        waited = self._log.seconds_since_spans >= SECONDS_BETWEEN_SPANS
+        if waited or is_last or self.is_checkpoint_due:
             self._log.add_spans(await self._roles.drain_spans())
         metrics = metrics | {"zero_variance_share": batch.zero_variance_share}
         self._log.folder.append_journal(journal.batch_row(self.step, batch.groups))
-        example = batch.episodes[0]
-        self._log.step(self.step, metrics, self._episodes, example)
-        if warning := self._signal.note(batch.episodes, batch.advantages):
+        episodes = batch.episodes
+        self._log.step(self.step, metrics, self._episodes, episodes[0])
+        warning = self._signal.note(episodes, batch.advantages)
+        if warning:
             self._log.warn(self.step, warning)
 
     def evaluation_is_due(self, version: int) -> bool:
-        """Return whether the weights ``version`` are to be evaluated, before the last ones."""
+        """Return whether to evaluate the weights ``version``. The last ones are evaluated by ``finish``."""
         return self._next_evaluation <= version < self.config.steps
 
     async def evaluate_newest(self, final: bool = False) -> MetricsRow:
-        """Evaluate the newest weights with the first generator, in whichever process. Returns the row."""
+        """Evaluate the newest weights with the first generator, again if its process dies. Returns the row."""
         generator = self._roles.generators[0]
         while True:
             with contextlib.suppress(ReplicaFailed):
@@ -75,7 +74,7 @@ class Progress:
                 return await self.evaluate(generator, final)
 
     async def evaluate(self, generator: GeneratorHandle, final: bool = False) -> MetricsRow:
-        """Measure ``generator`` on held-out tasks. Returns the row, with the seconds when it began."""
+        """Evaluate ``generator`` on held-out tasks. Returns the row; its time is that of the beginning."""
         began = time.monotonic()
         seconds = self._log.seconds
         tasks = await self._roles.dataset.tasks.route(range(self.config.eval_tasks), "held_out")
@@ -87,18 +86,21 @@ class Progress:
         await self._roles.score(greedy + sampled)
         version = generator.version
         async with self._state_lock:
-            self._next_evaluation = (
-                version - version % self.config.eval_every + self.config.eval_every
-            )
-            took = time.monotonic() - began
+            every = self.config.eval_every
+            self._next_evaluation = version - version % every + every
             row = self._log.evaluation(
-                version, greedy, sampled, seconds=seconds, final=final, evaluation_seconds=took
+                version,
+                greedy,
+                sampled,
+                seconds=seconds,
+                final=final,
+                evaluation_seconds=time.monotonic() - began,
             )
         await asyncio.to_thread(self._log.draw)
         return row
 
     async def checkpoint(self) -> None:
-        """Save everything from which the run can be continued. ``sealed`` waits until it is safe."""
+        """Write a checkpoint, from which the run can be continued once it is ``sealed``."""
         trainer = self._roles.trainer
         folder = self._log.folder
         steps = len(trainer.since_checkpoint)
@@ -112,23 +114,23 @@ class Progress:
                 "next_evaluation": self._next_evaluation,
                 "replay_buffer": await self._roles.replay_buffer.state.route(),
             } | self._log.state()
-        # Before the checkpoint, which says how much of it is part of the run up to here.
+        # Saved first: the checkpoint says how much of the timeline belongs to it.
         folder.save_timeline(self._log.timeline)
 
         async def seal() -> None:
-            # It reads back and hashes all that was written.
+            # This reads back and hashes all that was written.
             finished = await asyncio.to_thread(folder.finish_checkpoint, unfinished, state)
             trainer.checkpointed(finished / "trainer", steps)
 
         self._sealing = asyncio.create_task(seal())
 
     async def sealed(self) -> None:
-        """Wait until the last checkpoint is in its place. Raises StorageError."""
+        """Wait until the last checkpoint is complete. Raises StorageError."""
         if self._sealing:
             await asyncio.shield(self._sealing)
 
     async def restore(self, checkpoint: Path) -> None:
-        """Set the roles, these counts and the rows on disk back to ``checkpoint``."""
+        """Set the roles, these counts and the log back to ``checkpoint``."""
         state = self._log.folder.controller_state(checkpoint)
         async with self._log.waiting("reading the checkpoint"):
             await self._roles.trainer.load(checkpoint / "trainer")

@@ -1,13 +1,14 @@
-"""The roles of a run: the processes that it consists of, opened together and stopped together.
+"""The roles of a run: all its processes, which start and stop together.
 
-services        generators, reward, tools, reference: any replica may die at any time
-trainer         comes back from its last checkpoint
-dataset, replay buffer      small, and one of each: if one of these dies, so does the run
+services                    generators, reward, tools, reference: any replica may die at any time
+trainer                     a new one continues from the last checkpoint
+dataset, replay buffer      small, and one of each: if one of these dies, the run ends
 """
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
+from itertools import chain
 from typing import Any, TypeVar
 
 from zorplex_rl.config import Config
@@ -30,25 +31,29 @@ from zorplex_rl.training.trainer import TrainerHandle
 from zorplex_rl.training.trainer_group import trainer_of
 
 Result = TypeVar("Result")
-PROBE_SECONDS = 10.0  # torch can hold up all else in a replica that computes
-LAST_PROBE_SECONDS = 60.0  # what cannot be replaced may also be slow: without it the run is over
-# Options of a service whose requests only wait: a replica can have thousands.
+PROBE_SECONDS = 10.0
+"""Limit of a probe. It is generous, because torch can block a process that computes."""
+LAST_PROBE_SECONDS = 60.0
+"""Limit for a role that cannot be replaced: the run would be over."""
 MANY: dict[str, Any] = {"max_in_flight": 4096, "max_queue": 65536, "wait_timeout": 120.0}
+"""Options of a service whose requests mostly wait: a replica can serve thousands at once."""
 
 
 class Roles:
-    """The services of one run. ``on_restart`` is told of each replica that was replaced, and in
-    which role."""
+    """The services of one run. ``on_restart(role, restart)`` is called for each replaced replica."""
 
     def __init__(
-        self, config: Config, hosts: Hosts, on_restart: Callable[[str, Restart], None]
+        self,
+        config: Config,
+        hosts: Hosts,
+        on_restart: Callable[[str, Restart], None],
     ) -> None:
         source = EnvironmentSource.of(config)
         devices = devices_of(config)
         self.device = devices["trainer rank 0"]
         self.services = services_of(config, source, hosts, devices)
-        of_trainer = [device for name, device in devices.items() if name.startswith("trainer")]
-        self.trainer = TrainerHandle(trainer_of(config, of_trainer, hosts))
+        of_ranks = [device for name, device in devices.items() if name.startswith("trainer")]
+        self.trainer = TrainerHandle(trainer_of(config, of_ranks, hosts))
         self.dataset = service_of_one("dataset", actors.DatasetActor, source)
         self.replay_buffer = service_of_one("replay_buffer", actors.ReplayBufferActor, config)
         places = range(config.services.generators)
@@ -61,7 +66,7 @@ class Roles:
             service.on_give_up = self._given_up.put_nowait
 
     async def open(self) -> None:
-        """Start all processes; they load side by side. If one cannot, raises why."""
+        """Start all processes side by side. If one cannot start, raises why."""
         await run_together(*(service.open() for service in self._all))
         if "tools" in self.services:
             await register_service(self.services["tools"])
@@ -76,7 +81,7 @@ class Roles:
         return {replica.name: replica.pid for service in self._all for replica in service.replicas}
 
     async def unless_given_up(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """Return what ``work`` returns. Cancels it, and raises why, if a role is given up."""
+        """Return the result of ``work``. If a role is given up, cancel it and raise why."""
         working = asyncio.create_task(work)
         given_up = asyncio.create_task(self._given_up.get())
         try:
@@ -90,57 +95,66 @@ class Roles:
             await asyncio.gather(working, given_up, return_exceptions=True)
 
     async def score(self, episodes: Sequence[Episode]) -> None:
-        """Have ``episodes`` scored, in place. The reward service is sent their texts alone."""
+        """Score ``episodes`` in place. Only their texts are sent to the reward service."""
         attempts = [episode.attempt for episode in episodes]
         scores = await self.services["reward"].score.route(attempts)
         for episode, score in zip(episodes, scores, strict=True):
             episode.score = score
 
     async def drain_spans(self) -> list[Span]:
-        """Return what the timed roles have recorded since the last call; dead ones say nothing."""
+        """Return the spans that the timed roles have recorded since the last call; none of dead ones."""
+        calls = [service.drain_spans.fanout() for service in self._timed]
         spans: list[Span] = []
-        for answers in await asyncio.gather(
-            *(service.drain_spans.fanout() for service in self._timed)
-        ):
-            for answer in answers:
-                if isinstance(answer, Exception):
-                    continue
-                # A trainer of several processes answers with a list for each: the first one counts.
-                of_several = bool(answer) and isinstance(answer[0], list)
-                spans += answer[0] if of_several else answer
+        for answer in chain.from_iterable(await asyncio.gather(*calls)):
+            if isinstance(answer, Exception):
+                continue
+            # A trainer of several processes answers with a list for each: use that of rank 0.
+            of_several = answer and isinstance(answer[0], list)
+            spans += answer[0] if of_several else answer
         return spans
 
 
 def service_of_one(role: str, actor_class: type, *args: Any) -> Service:
-    """Return a role's only service. Its requests may wait: a generator's for work."""
+    """Return the service of a role with one process. Its requests may wait long, as a generator does for work."""
     options = ServiceOptions(probe_timeout=LAST_PROBE_SECONDS, irreplaceable=True, **MANY)
     return Service(role, replicas_of(actor_class, *args), options)
 
 
+def stateless(
+    role: str,
+    start: ReplicaStart,
+    endpoint: str,
+    **more: Any,
+) -> Service:
+    """Return a service whose only ``endpoint`` may be called again if a replica fails."""
+    names = (endpoint,)
+    options = ServiceOptions(probe_timeout=PROBE_SECONDS, progress=names, idempotent=names, **more)
+    return Service(role, start, options)
+
+
 def services_of(
-    config: Config, source: EnvironmentSource, hosts: Hosts, devices: dict[str, str]
+    config: Config,
+    source: EnvironmentSource,
+    hosts: Hosts,
+    devices: dict[str, str],
 ) -> dict[str, Service]:
-    """Return the services of ``config``, not yet open. ``source`` is of their environment."""
+    """Return the services of ``config``, not yet open. ``source`` makes their environment."""
     tools = "tools" if config.tool_latency > 0 else None
 
-    def on_hosts(actor_class: type, devices: Sequence[str], *args: Any) -> ReplicaStart:
+    def on_hosts(
+        actor_class: type,
+        devices: Sequence[str],
+        *args: Any,
+    ) -> ReplicaStart:
         def start_on(config: Config, devices: Sequence[str], machine: Machine) -> ReplicaStart:
             return replicas_of(actor_class, config, *devices, *args, named=True, machine=machine)
 
         return hosts.start(start_on, devices)
 
     async def start_generator(name: str) -> Any:
+        # A replacement has a higher number than any device.
         device = devices.get(name, devices["trainer rank 0"])
-        start = on_hosts(GeneratorActor, [device], tools, source)
-        return await start(name)
-
-    def stateless(role: str, start: ReplicaStart, endpoint: str, **options: Any) -> Service:
-        only = (endpoint,)
-        return Service(
-            role,
-            start,
-            ServiceOptions(probe_timeout=PROBE_SECONDS, progress=only, idempotent=only, **options),
-        )
+        return await on_hosts(GeneratorActor, [device], tools, source)(name)
 
     of_generators = ServiceOptions(
         replicas=config.services.generators,
@@ -148,15 +162,15 @@ def services_of(
         probe_timeout=PROBE_SECONDS,
         progress=("generate", "evaluate"),
     )
+    start = replicas_of(actors.RewardActor, source, named=True)
     services = {
         "generator": Service("generator", start_generator, of_generators),
-        "reward": stateless("reward", replicas_of(actors.RewardActor, source, named=True), "score"),
+        "reward": stateless("reward", start, "score"),
     }
     if config.learner.kl_coefficient > 0 and not config.lora_rank:
         start = on_hosts(actors.ReferenceActor, [devices["reference"]])
         services["reference"] = stateless("reference", start, "logprobs")
     if tools:
-        services[tools] = stateless(
-            tools, on_hosts(actors.ToolActor, [], source), "execute", **MANY
-        )
+        start = on_hosts(actors.ToolActor, [], source)
+        services[tools] = stateless(tools, start, "execute", **MANY)
     return services

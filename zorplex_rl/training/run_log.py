@@ -1,9 +1,9 @@
-"""What a run writes down. It asks no actor and decides nothing: ``controller.py`` does.
+"""The log of a run: files, and callbacks for the live view. It calls no actor.
 
-step, evaluation, restarted, …  ──► a row      metrics.jsonl, and ``show`` (the live view)
-episode                         ──► a line     episodes.jsonl
-add_spans                       ──► timeline   timeline.json
-say                             ──► a remark for people
+step, evaluation, restarted, …  ──► a row       metrics.jsonl, and ``show``
+episode                         ──► a line      episodes.jsonl
+add_spans                       ──► timeline    timeline.json
+say                             ──► a message for people
 """
 
 import asyncio
@@ -17,18 +17,23 @@ from zorplex_rl.services.replica_set import Restart
 from zorplex_rl.task.episode import Episode
 from zorplex_rl.task.rewards import accuracy, outcome_shares
 
-LONGEST_SILENCE = 5.0  # seconds
+LONGEST_SILENCE = 5.0
+"""Seconds between two messages while the run waits."""
+
+
+def ignore(*values: object) -> None:
+    """Do nothing: the default of all callbacks."""
 
 
 class RunLog:
-    """The log of a run. ``show`` gets rows, ``say`` remarks; evaluations call ``draw``, aside."""
+    """Write the log of a run. Rows go to ``show`` too, messages to ``say``; evaluations call ``draw``."""
 
     def __init__(
         self,
         folder: RunFolder,
-        show: Callable[[MetricsRow], None] = lambda row: None,
-        say: Callable[[str], None] = lambda text: None,
-        draw: Callable[[], None] = lambda: None,
+        show: Callable[[MetricsRow], None] = ignore,
+        say: Callable[[str], None] = ignore,
+        draw: Callable[[], None] = ignore,
     ) -> None:
         self.folder = folder
         self.say = say
@@ -42,8 +47,9 @@ class RunLog:
 
     @property
     def seconds(self) -> float:
-        """Seconds of training so far, with earlier sessions; stands still until ``start_clock``."""
-        return self._seconds_before + (now() - self._began if self._began is not None else 0.0)
+        """Seconds of training so far, with earlier sessions. They count from ``start_clock`` on."""
+        began = self._began
+        return self._seconds_before + (0.0 if began is None else now() - began)
 
     @property
     def seconds_since_spans(self) -> float:
@@ -54,7 +60,12 @@ class RunLog:
         """Count the seconds of training from now on."""
         self._began = self._last_step = now()
 
-    def write(self, event: str, step: int, **values: Any) -> MetricsRow:
+    def write(
+        self,
+        event: str,
+        step: int,
+        **values: Any,
+    ) -> MetricsRow:
         """Write a row. Returns it."""
         row = {"event": event, "step": step, "seconds": self.seconds, **values}
         self.folder.append_metrics(row)
@@ -63,17 +74,18 @@ class RunLog:
 
     @contextlib.asynccontextmanager
     async def waiting(
-        self, what: str, progress: Callable[[], Awaitable[str]] | None = None
+        self,
+        what: str,
+        progress: Callable[[], Awaitable[str]] | None = None,
     ) -> AsyncIterator[None]:
-        """Show every few seconds, but do not write, for what the run waits, and its ``progress()``."""
+        """Show every few seconds what the run waits for, and its ``progress()``. Writes no row."""
         began = now()
 
         async def show() -> None:
             while True:
                 await asyncio.sleep(LONGEST_SILENCE)
-                text = what
-                if progress and (done := await progress()):
-                    text += f", {done}"
+                done = await progress() if progress else ""
+                text = f"{what}, {done}" if done else what
                 self._show({"event": "wait", "text": f"{text}: {now() - began:.0f} s"})
 
         showing = asyncio.create_task(show())
@@ -82,10 +94,18 @@ class RunLog:
         finally:
             showing.cancel()
 
-    def step(self, step: int, metrics: MetricsRow, episodes: int, example: Episode) -> None:
-        """Write a step's ``metrics``, the run's number of ``episodes``, and one of the step's."""
-        before, self._last_step = self._last_step, now()
-        speed = metrics["episodes"] / max(self._last_step - before, 1e-9)
+    def step(
+        self,
+        step: int,
+        metrics: MetricsRow,
+        episodes: int,
+        example: Episode,
+    ) -> None:
+        """Write a step's ``metrics``, the run's number of ``episodes`` so far, and an example."""
+        end = now()
+        seconds = end - self._last_step
+        self._last_step = end
+        speed = metrics["episodes"] / max(seconds, 1e-9)
         self.write(
             "step",
             step,
@@ -96,19 +116,22 @@ class RunLog:
         self.folder.append_episode(step, example, "train")
 
     def evaluation(
-        self, step: int, greedy: list[Episode], sampled: list[Episode], **values: Any
+        self,
+        step: int,
+        greedy: list[Episode],
+        sampled: list[Episode],
+        **values: Any,
     ) -> MetricsRow:
         """Write the held-out results of ``step``, and two episodes of it. Returns the row."""
-        both = {"greedy": greedy, "sampled": sampled}
-        kinds = {
-            kind: {
-                name: accuracy([e for e in found if e.task.kind == kind])
-                for name, found in both.items()
-            }
-            for kind in sorted({episode.task.kind for episode in greedy})
-        }
-        outcomes = {name: outcome_shares(found) for name, found in both.items()}
-        accuracies = {f"{name}_accuracy": accuracy(found) for name, found in both.items()}
+        accuracies = {}
+        outcomes = {}
+        names = sorted({episode.task.kind for episode in greedy})
+        kinds: dict[str, dict[str, float]] = {kind: {} for kind in names}
+        for mode, episodes in (("greedy", greedy), ("sampled", sampled)):
+            accuracies[f"{mode}_accuracy"] = accuracy(episodes)
+            outcomes[mode] = outcome_shares(episodes)
+            for kind, results in kinds.items():
+                results[mode] = accuracy([e for e in episodes if e.task.kind == kind])
         row = self.write("eval", step, **accuracies, kinds=kinds, outcomes=outcomes, **values)
         for episode in sampled[:2]:
             self.folder.append_episode(step, episode, "eval")
@@ -116,56 +139,55 @@ class RunLog:
         return row
 
     def warn(self, step: int, text: str) -> None:
-        """Write, and say, what the user should know."""
+        """Write and say a warning for the user."""
         self.write("warning", step, text=text)
         self.say(text)
 
     def restarted(self, step: int, role: str, restart: Restart) -> None:
         """Write that a process was replaced."""
+        died = restart.died
+        took_over = restart.took_over
+        seconds = restart.seconds
         self.write(
-            "restart", step, role=role, died=restart.died, took_over=restart.took_over,
-            recovery_seconds=restart.seconds, reason=restart.reason, processes={restart.took_over: restart.pid},
-        )  # fmt: skip
-        self.timeline.add(
-            [
-                Span(
-                    restart.took_over,
-                    "restart",
-                    now() - restart.seconds,
-                    now(),
-                    {"died": restart.died},
-                )
-            ]
+            "restart",
+            step,
+            role=role,
+            died=died,
+            took_over=took_over,
+            recovery_seconds=seconds,
+            reason=restart.reason,
+            processes={took_over: restart.pid},
         )
-        self.say(
-            f"{restart.died} died; {restart.took_over} took over after {restart.seconds:.1f} s"
-        )
+        end = now()
+        self.timeline.add([Span(took_over, "restart", end - seconds, end, {"died": died})])
+        self.say(f"{died} died; {took_over} took over after {seconds:.1f} s")
 
     def add_spans(self, spans: list[Span]) -> None:
-        """Add what the actors did since the last call; the next steps show busy shares."""
-        window, recent = (self._last_spans, now()), Timeline(spans)
+        """Add the actors' spans since the last call. Rows of steps show busy shares from now on."""
+        window = (self._last_spans, now())
+        recent = Timeline(spans)
         self.busy = {actor: round(recent.busy_share(actor, window), 3) for actor in recent.actors}
         self.timeline.add(spans)
         self._last_spans = window[1]
 
     def state(self) -> dict[str, Any]:
-        """Return what ``resume`` needs. What is written after this call is no part of it."""
-        seconds = {
+        """Return the state for ``resume``. It covers all that was written before this call."""
+        return {
             "seconds": self.seconds,
             "timeline_seconds": self.timeline.end - self.timeline.start,
+            "written": self.folder.written(),
         }
-        return seconds | {"written": self.folder.written()}
 
     def resume(self, state: dict[str, Any]) -> None:
-        """Continue clock and timeline from ``state``. ``RunFolder.rewind`` cuts back the rows."""
+        """Continue clock and timeline from ``state``. ``RunFolder.rewind`` cuts the rows."""
         self._seconds_before = state["seconds"]
         earlier = Timeline.load(self.folder.timeline)
         earlier = earlier.between(earlier.start, earlier.start + state["timeline_seconds"])
-        # It ended when this session began.
+        # Shifted so that it ends where this session begins.
         self.timeline.add(earlier.shifted(self._opened - earlier.end).spans)
 
 
 def readable(episode: Episode) -> str:
-    """Return an episode in one line, for people: question, transcript, what was right."""
+    """Return an episode in one line, for people: question, transcript, expected answer."""
     text = episode.text.strip().replace("\n", " ⏎ ")
     return f"{episode.task.question}  │ {text} │ expected {episode.task.answer}: {episode.scored.outcome}"

@@ -1,15 +1,15 @@
-"""Carry the pieces of a resharding plan from trainer to generator processes, a read a pair.
+"""Carry weights from the ranks of a sharded trainer to generators, with one read for each rank.
 
     in each trainer rank's actor                            in each generator's actor
     publisher = RankPublisher(model, mesh)
-    return publisher.source()            ── handles ──►     subscriber = await subscribe_to_group(trainer, ranks, model, transport)
+    return publisher.source()            ── handles ──►     subscriber = await subscribe_to_group(trainer, …)
     publisher.publish(model, version)                       await subscriber.fetch()
                                                             subscriber.swap()
 
-Only the trainer is sharded (``--trainer-processes``), and all generators want the same pieces. So
-there is one plan for all, and each trainer rank has one ring, which every generator reads. A pull
-reads the newest version that all ranks still have. As all of them take part in a training step,
-none publishes v + 1 before all have published v, which the first one still has in another slot.
+Only the trainer is sharded (``--trainer-processes``), and all generators need the same pieces. So one
+plan serves all of them, and each trainer rank has one ring, which every generator reads. A pull reads
+the newest version that all ranks still have. There always is one: a training step needs all ranks, so
+none publishes v + 1 before all have published v, and a rank that is ahead still has v in another slot.
 """
 
 import asyncio
@@ -35,15 +35,22 @@ from zorplex_rl.weights.reshard.sharded_model import (
 )
 from zorplex_rl.weights.ring import SLOTS
 
-EVERY_GENERATOR = 0  # the rank that a generator has in the plan
+EVERY_GENERATOR = 0
+"""The rank of each generator in the plan."""
 
 
 class RankPublisher(Publisher):
-    """Publishes a trainer rank's part of the weights, for generators that hold all of them."""
+    """Publishes the part of the weights that one trainer rank holds."""
 
-    def __init__(self, model: nn.Module, mesh: DeviceMesh, config: Config | None = None) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        mesh: DeviceMesh,
+        config: Config | None = None,
+    ) -> None:
         description = describe(model, mesh)
-        self._plan, self._rank = plan_model(description, unsharded(description)), rank_in(mesh)
+        self._plan = plan_model(description, unsharded(description))
+        self._rank = rank_in(mesh)
         super().__init__(self._part_of(model), SLOTS, config)
         self._source = replace(self._source, description=description)
 
@@ -51,27 +58,34 @@ class RankPublisher(Publisher):
         self.ring.publish(self._part_of(model), version)
 
     def _part_of(self, model: nn.Module) -> dict[str, Tensor]:
-        return outgoing(self._plan, model, self._rank)[EVERY_GENERATOR]
+        pieces = outgoing(self._plan, model, self._rank)
+        return pieces[EVERY_GENERATOR]
 
 
 async def subscribe_to_group(
-    trainer: Any, ranks: int, model: nn.Module, transport: str
+    trainer: Any,
+    ranks: int,
+    model: nn.Module,
+    transport: str,
 ) -> Subscriber:
-    """Return the subscriber of a whole ``model`` to the ``ranks`` ranks of the actor ``trainer``.
-    Raises LayoutMismatch for another model's weights, WeightPullError if no transport works."""
+    """Connect an unsharded ``model`` to the weights on all ``ranks`` of the actor ``trainer``. Returns its
+    subscriber. Raises LayoutMismatch for another model's weights, WeightPullError if no transport works."""
     offers = []
     for rank in range(ranks):
         actor = trainer.slice(procs=rank)
         source: WeightSource = await answer_of(actor.source.call_one())
         offers.append(replace(source, owner=actor))
     plan = plan_model(source.description, unsharded(named_weights(model)))
-    parts = incoming(plan, model, EVERY_GENERATOR)
-    readers = await asyncio.gather(*(connect(offers[rank], transport) for rank in parts))
-    return Subscriber(readers, lambda: list(incoming(plan, model, EVERY_GENERATOR).values()))
+
+    def parts() -> dict[int, dict[str, Tensor]]:
+        return incoming(plan, model, EVERY_GENERATOR)
+
+    readers = await asyncio.gather(*(connect(offers[rank], transport) for rank in parts()))
+    return Subscriber(readers, lambda: list(parts().values()))
 
 
 def unsharded(weights: Mapping[str, Tensor | ShardedWeight]) -> dict[str, ShardedWeight]:
-    """Return the description of ``weights`` on one rank that holds all of them."""
+    """Describe ``weights`` as they are on one rank that holds all of them."""
     whole = Sharding((1,), (Replicate(),))
     return {
         name: ShardedWeight(tuple(weight.shape), weight.dtype, whole)

@@ -1,12 +1,12 @@
-"""The trainer: the actor that owns the weights, and its service, which brings it back when it dies.
+"""The trainer: the actor that owns the weights, and the handle that restores it after a crash.
 
-    checkpoint 20 ── step 21 ── step 22 ── step 23 ✗        the process is gone, and with it three steps
-         └────► new process: load checkpoint 20 ── 21 ── 22 ── 23     the same batches again, the same weights
+    checkpoint 20 ── step 21 ── step 22 ── step 23 ✗        the process has ended, and three steps are lost
+         └────► new process: load checkpoint 20 ── 21 ── 22 ── 23     the same batches, so the same weights
 
-The service replaces the process like any other. What is added here is the set-up of the new one:
-every batch since the last checkpoint is kept, with its advantages. A step is a function of weights
-and batch, so the same steps give the weights that were lost, on a CPU bit for bit: no group is lost,
-and none counts twice. Meanwhile generators go on with the weights that they have.
+The trainer's service replaces the process like any other. The new process is set up here: the handle
+keeps every batch since the last checkpoint, with its advantages. A step is a function of weights and
+batch, so repeating the steps gives the lost weights, on a CPU bit for bit. No group is lost, and none
+is trained on twice. Meanwhile generators go on with the weights that they have.
 """
 
 import asyncio
@@ -31,13 +31,14 @@ if TYPE_CHECKING:
     from zorplex_rl.policy.load import Policy
     from zorplex_rl.training.transports import WeightSource
 
-# Saving a large model can hold up a process, and a start takes all steps since the last checkpoint.
 OPTIONS = ServiceOptions(probe_timeout=30.0, start_timeout=3600.0, progress=("step",))
-LAST_WORDS_SECONDS = 5.0
+"""Saving a large model can block a process, and a start repeats all steps since the last checkpoint."""
+DEATH_NOTICE_SECONDS = 5.0
+"""How long the death of a process may be noticed after its partner's error."""
 
 
 class TrainerActor(ModelActor):
-    """Owns the weights: trains them, publishes every version, saves and restores them."""
+    """Owns the weights: trains, publishes, saves and restores them."""
 
     def _load(self) -> None:
         import torch
@@ -59,22 +60,25 @@ class TrainerActor(ModelActor):
         reference_logprobs: list[list[float]] | None = None,
     ) -> "Diagnostics":
         """Take one training step. Returns its diagnostics."""
-        groups = group_latencies(episodes)
         with self.recorder.span(
-            "train", step=self._learner.version, episodes=len(episodes), groups=groups
+            "train",
+            step=self._learner.version,
+            episodes=len(episodes),
+            groups=group_latencies(episodes),
         ):
             return await self.compute(self._learner.step, episodes, advantages, reference_logprobs)
 
     @concurrent_endpoint
     async def publish(self) -> int:
-        """Make the present weights the newest in the ring. Returns their version."""
-        with self.recorder.span("publish", version=self._learner.version):
-            await self.compute(self._publisher.publish, self.policy.model, self._learner.version)
-        return self._learner.version
+        """Publish the present weights. Returns their version."""
+        version = self._learner.version
+        with self.recorder.span("publish", version=version):
+            await self.compute(self._publisher.publish, self.policy.model, version)
+        return version
 
     @concurrent_endpoint
     async def source(self) -> "WeightSource":
-        """Return what generators subscribe to."""
+        """Return the handles through which generators read the weights."""
         return self._publisher.source()
 
     @concurrent_endpoint
@@ -84,7 +88,7 @@ class TrainerActor(ModelActor):
 
     @concurrent_endpoint
     async def ring_slot(self, slot: int) -> "Tensor":
-        """Return one slot, for the ``message`` transport."""
+        """Return the weights in ``slot``, for the ``message`` transport."""
         return self._publisher.read_slot(slot)
 
     @concurrent_endpoint
@@ -108,32 +112,34 @@ class TrainerActor(ModelActor):
         """Write the policy as a folder that ``load_policy`` reads. Raises StorageError."""
         from zorplex_rl.policy.load import save_model
 
-        if policy := await self.compute(self._whole_policy):
+        policy = await self.compute(self._whole_policy)
+        if policy:
             with storing("the trained policy"):
                 await self.compute(save_model, policy.model, policy.tokenizer, Path(folder))
 
     def _whole_policy(self) -> "Policy | None":
-        """Return the policy to write, with all its weights; None if another rank writes it."""
+        """Return the policy with all its weights; None if another rank writes it."""
         return self.policy
 
 
 class TrainerHandle:
-    """Calls the trainer's process, whichever it is; ``start(name)`` brings it up, loaded."""
+    """Calls the trainer, whichever process it is. ``start(name)`` starts one with the first weights."""
 
     def __init__(self, start: ReplicaStart, options: ServiceOptions = OPTIONS) -> None:
         self.service = Service("trainer", self._bring_back, options)
         self._start = start
         self._checkpoint: Path | None = None
         self.since_checkpoint: list[tuple[Any, ...]] = []
+        """The batches since that checkpoint."""
         self._last: Replica | None = None
 
     @property
     def is_up(self) -> bool:
-        """False from the moment at which its death was noticed until the next one is ready."""
+        """Whether a process is ready: False from the notice of its death until the next one is."""
         return self.service.replicas[0].state is State.READY
 
     async def actor(self) -> Any:
-        """Return the actor to read weights from, waiting for it; else raises ServiceError."""
+        """Wait for the trainer and return its actor. Raises ServiceError on timeout."""
         return (await self.service.replica_at(0)).actor
 
     async def step(self, *batch: Any) -> dict[str, float]:
@@ -148,71 +154,76 @@ class TrainerHandle:
         self.checkpointed(folder)
 
     async def transfer(self, endpoint: str, folder: Path) -> None:
-        """Have ``endpoint`` read this machine's ``folder`` (``load``) or fill it (``save``,
-        ``export``); if the process dies, the next one. Raises StorageError."""
+        """Call ``endpoint``, which reads this machine's ``folder`` (``load``) or fills it (``save``, ``export``);
+        again if the process dies. Raises StorageError."""
+        what = f"the trainer's files in {str(folder)!r}"
+        is_filled = endpoint == "load"
         while True:
             replica = await self.service.replica_at(0)
-            with (
-                suppress(ReplicaFailed, HostError),
-                storing(f"the trainer's files in {str(folder)!r}"),
-            ):
-                async with replica.machine.lend(folder, is_filled=endpoint == "load") as there:
+            with suppress(ReplicaFailed, HostError), storing(what):
+                async with replica.machine.mirror(folder, is_filled) as there:
                     await self._ask(replica, endpoint, there)
                 return
 
     def checkpointed(self, folder: Path, steps: int | None = None) -> None:
-        """Note that a restart begins in ``folder``: it has the first ``steps`` since the checkpoint
-        before, or all."""
+        """Restart from ``folder`` from now on. It contains the first ``steps`` since the last checkpoint; by default,
+        all."""
         self._checkpoint = folder
         del self.since_checkpoint[:steps]
 
     async def call(self, endpoint: str, *args: Any) -> Any:
-        """Call ``endpoint``; if the process dies, call the next one. Returns the answer."""
+        """Call ``endpoint``, again if the process dies. Returns the answer."""
         while True:
             replica = await self.service.replica_at(0)
             with suppress(ReplicaFailed):
                 return await self._ask(replica, endpoint, *args)
 
-    async def _ask(self, replica: Replica, endpoint: str, *args: Any) -> Any:
-        """Return the answer of ``replica``, that of rank 0 if it has several processes."""
+    async def _ask(
+        self,
+        replica: Replica,
+        endpoint: str,
+        *args: Any,
+    ) -> Any:
+        """Return the answer of ``replica``; of rank 0 if it has several processes."""
         try:
             answer = await replica.call(endpoint, *args)
         except EndpointError as error:
-            # A rank whose partner dies may report a broken connection before the death is noticed.
+            # If a rank dies, its partner may report a broken connection before the death is noticed.
             if replica.width > 1:
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(replica.ended.wait(), LAST_WORDS_SECONDS)
+                    await asyncio.wait_for(replica.ended.wait(), DEATH_NOTICE_SECONDS)
                     raise ReplicaFailed(f"{replica.name}: {replica.reason}") from error
             raise
         return answer if replica.width == 1 else answer[0]
 
     async def _bring_back(self, name: str) -> Replica:
-        """Start a process with the weights that the last one had."""
+        """Start a process, and restore the weights that the last one had."""
         if self._last:
-            # There is never more than one trainer, not even on a host that cannot be seen.
+            # There must never be two trainers, not even if the host of the last one is cut off.
             await self._last.machine.end(self._last.pids)
         replica = self._last = await self._start(name.removesuffix("_0"))
-        # Both of one moment: a checkpoint of the last process may come while this one catches up.
-        checkpoint, batches = self._checkpoint, list(self.since_checkpoint)
+        # Read together: a checkpoint of the last process may be sealed while this one catches up.
+        checkpoint = self._checkpoint
+        batches = list(self.since_checkpoint)
         try:
             if checkpoint:
                 await asyncio.to_thread(verify, checkpoint.parent)
-                async with replica.machine.lend(checkpoint, is_filled=True) as there:
+                async with replica.machine.mirror(checkpoint, is_filled=True) as there:
                     await replica.call("load", there)
             for batch in batches:
                 await replica.call("step", *batch)
             await replica.call("publish")
-            # These steps are part of its start, and do not show that it does its work.
-            await replica.unless_lost(replica.probe.begin.call().as_asyncio())
+            # These calls belong to its start. They do not count as work done.
+            await replica.wait_for(replica.probe.begin.call().as_asyncio())
             replica.answered.clear()
         except BaseException as error:
             await replica.stop()
             if isinstance(error, CheckpointError):
                 raise CheckpointError(
-                    "the trainer died, and the checkpoint that it comes back from is not whole any more"
+                    "the trainer died, and its last checkpoint is damaged, so it cannot be restored"
                 ) from error
             if isinstance(error, HostError):
-                # Another host may be left.
+                # It is tried again: another host may be left.
                 raise ReplicaFailed(f"{name}: {error}") from error
             raise
         return replica

@@ -1,14 +1,14 @@
 """A trainer of several processes: each has a part of the weights (``learning/sharded_learner.py``).
 
     controller ──► one replica ──┬──► rank 0   a half of every tensor ──► its ring ──┐
-                                 └──► rank 1   the other half         ──► its ring ──┴──► every generator, both pieces
+                                 └──► rank 1   the other half         ──► its ring ──┴──► every generator reads both
 
-To the run it is a trainer like any other (``trainer.py``): one replica, which dies as a whole and
-comes back. All ranks are on one host, and talk on its loopback address only.
+The run handles it like any trainer (``trainer.py``): it is one replica, which dies and is restored as
+a whole. All ranks are on one host, and use only its loopback address.
 
-A generator asks each rank for its part alone, so it reads every byte of a version once. A checkpoint
-and the trained policy are gathered, tensor by tensor, on rank 0: as one process would write them, so
-a run can be continued with another number of processes.
+A generator reads from each rank only that rank's part, so it reads every byte of a version once. For
+a checkpoint or the trained policy, rank 0 gathers one tensor after another, and writes the same files
+as a single process. So a run can be continued with another number of processes.
 """
 
 import datetime
@@ -32,13 +32,14 @@ if TYPE_CHECKING:
     from zorplex_rl.policy.load import Policy
     from zorplex_rl.training.shard_transports import RankPublisher
 
-COLLECTIVE_SECONDS = 1800.0  # probes notice a hanging rank long before
+COLLECTIVE_SECONDS = 1800.0
+"""Limit of a collective. Probes notice a hanging rank long before."""
 
 
 class TrainerRankActor(TrainerActor):
-    """One rank of the trainer. Each endpoint has to be called on all ranks, in the same order."""
+    """One rank of the trainer. Every endpoint must be called on all ranks, in the same order."""
 
-    # They have the same methods.
+    # Same methods, other classes.
     _learner: "ShardedLearner"  # type: ignore[assignment]
     _publisher: "RankPublisher"
     imports = (
@@ -47,14 +48,25 @@ class TrainerRankActor(TrainerActor):
         "zorplex_rl.training.shard_transports",
     )
 
-    def __init__(self, name: str, config: Config, devices: Sequence[str], run: str) -> None:
-        """The ranks find each other through a file, whose name no other trainer has."""
-        self.rank, self.ranks = current_rank().rank, len(devices)
-        self._meeting = Path(tempfile.gettempdir(), f"zorplex-{run}-{name}")
+    def __init__(
+        self,
+        name: str,
+        config: Config,
+        devices: Sequence[str],
+        run: str,
+    ) -> None:
+        self.rank = current_rank().rank
+        self.ranks = len(devices)
+        self._meeting_point = Path(tempfile.gettempdir(), f"zorplex-{run}-{name}")
+        """The file through which the ranks find each other. No other trainer has that name."""
         super().__init__(name, config, devices[self.rank])
 
-    async def compute(self, function: Callable[..., Result], *args: object) -> Result:
-        """Return ``function(*args)``, run in a thread once no other compute runs."""
+    async def compute(
+        self,
+        function: Callable[..., Result],
+        *args: object,
+    ) -> Result:
+        """Return ``function(*args)``. Waits for earlier calls, then runs it in a thread."""
 
         def run() -> Result:
             if self.device != "cpu":
@@ -75,16 +87,17 @@ class TrainerRankActor(TrainerActor):
         from zorplex_rl.policy.load import load_policy_of
         from zorplex_rl.training.shard_transports import RankPublisher
 
-        config, kind = self.config, self.device.partition(":")[0]
+        config = self.config
+        kind = self.device.partition(":")[0]
         prepare(self.device, config.threads)
         dist.init_process_group(
             "gloo" if kind == "cpu" else "cpu:gloo,cuda:nccl",
-            f"file://{self._meeting}",
+            f"file://{self._meeting_point}",
             rank=self.rank,
             world_size=self.ranks,
             timeout=datetime.timedelta(seconds=COLLECTIVE_SECONDS),
         )
-        # In main memory, wherever the shards go.
+        # The whole model is loaded in main memory, whatever the device of the shards.
         self.policy = load_policy_of(config)
         torch.manual_seed(config.seed)
         mesh = init_device_mesh(kind, (self.ranks,))
@@ -94,12 +107,13 @@ class TrainerRankActor(TrainerActor):
         self._publisher = RankPublisher(self.policy.model, mesh, config)
         dist.barrier()
         if self.rank == 0:
-            self._meeting.unlink()
+            self._meeting_point.unlink()
 
     def _whole_policy(self) -> "Policy | None":
         from zorplex_rl.policy.load import load_policy_of
 
-        if (weights := self._learner.whole_weights()) is None:
+        weights = self._learner.whole_weights()
+        if weights is None:
             return None
         whole = load_policy_of(self.config)
         whole.model.load_state_dict(weights)
@@ -107,9 +121,8 @@ class TrainerRankActor(TrainerActor):
 
 
 def trainer_of(config: Config, devices: Sequence[str], hosts: Hosts) -> ReplicaStart:
-    """Return a function that starts the trainer of ``config`` on ``hosts``, with a process for each
-    of ``devices``."""
-
+    """Return a function that starts the trainer of ``config`` on ``hosts``, with one process for each of
+    ``devices``."""
     run = uuid4().hex
 
     def start_on(config: Config, devices: Sequence[str], machine: Machine) -> ReplicaStart:

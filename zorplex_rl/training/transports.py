@@ -1,18 +1,18 @@
 """Carry published weights from the trainer's ring to a generator's model.
 
     trainer                                     generator
-    Publisher.publish(model, version)           Subscriber.fetch()     reader ──► staging buffer, verified    while it samples
-      └► WeightRing (K slots + headers)  ─────►   └► swap()            staging ──► model                      between two steps
-                                                                       or ring ──► model, verified            over shm
+    Publisher.publish(model, version)           Subscriber.fetch()   ring ──► staging buffer      while it samples
+      └► WeightRing (K slots + headers)  ─────►   └► swap()          staging buffer ──► model     between two steps
+                                                                     ring ──► model, over shm     between two steps
 
     reader    how it reads headers and slots
-    shm       the same memory, mapped by both: for processes that share memory, which is proven and not guessed
-    rdma      one-sided reads through Monarch's RDMABuffer: over ibverbs where there is hardware, else over its TCP fallback
-    message   the bytes in the reply to a call: the baseline that needs nothing
+    shm       memory that both processes map; that they do is verified, not guessed
+    rdma      one-sided reads through Monarch's RDMABuffer: ibverbs where there is hardware, else its TCP fallback
+    message   the bytes in the reply to a call: needs nothing, so it is the baseline
     auto      the first of these that works
 
-All read one ring with one seqlock (``weights/ring.py``); the model changes by whole versions. A new
-transport is a ``Reader`` in ``READERS``, in the order in which ``auto`` tries them.
+All of them read one ring with one seqlock (``weights/ring.py``), so the model changes by whole
+versions. To add a transport, add a ``Reader`` to ``READERS``, in the order in which ``auto`` tries them.
 """
 
 import asyncio
@@ -39,26 +39,36 @@ from zorplex_rl.weights.ring import (
 )
 from zorplex_rl.weights.shared_memory import SharedHandle, open_shared
 
-READ_TIMEOUT_SECONDS = 10  # for one request; a bulk read has more, ``read_seconds``
-SLOWEST_BYTES_PER_SECOND = 50_000_000  # a gigabit network that two share
+READ_TIMEOUT_SECONDS = 10
+"""Limit of a small read; a bulk read has more, ``read_seconds``."""
+SLOWEST_BYTES_PER_SECOND = 50_000_000
+"""A gigabit network that two readers share."""
 
 
 @dataclass(frozen=True, slots=True)
 class WeightSource:
-    """All that a reader needs, in some hundred bytes: of each transport a handle."""
+    """All that a reader needs, in a few hundred bytes: a handle for each transport."""
 
     layout: Layout
     slots: int
     shared: SharedHandle | None
-    rdma: tuple[Any, list[Any]] | None  # Monarch's buffers of the headers and of each slot
-    owner: Any = None  # the actor that answers ``ring_headers`` and ``ring_slot``
-    description: Any = None  # how the weights are sharded, if they are (``shard_transports.py``)
+    rdma: tuple[Any, list[Any]] | None
+    """Monarch's buffers of the headers and of each slot."""
+    owner: Any = None
+    """The actor with the endpoints ``ring_headers`` and ``ring_slot``."""
+    description: Any = None
+    """How the weights are sharded, if they are (``shard_transports.py``)."""
 
 
 class Publisher:
-    """Holds a ring in this process's memory, and handles for other processes to read it."""
+    """Holds a ring in this process's memory, and the handles with which other processes read it."""
 
-    def __init__(self, weights: Weights, slots: int = SLOTS, config: Config | None = None) -> None:
+    def __init__(
+        self,
+        weights: Weights,
+        slots: int = SLOTS,
+        config: Config | None = None,
+    ) -> None:
         self.ring = WeightRing(weights, slots)
         self._source = offer(self.ring, config)
 
@@ -66,41 +76,39 @@ class Publisher:
         self.ring.publish(model, version)
 
     def source(self) -> WeightSource:
-        """Return what readers need."""
+        """Return the handles for readers."""
         return self._source
 
     def read_headers(self) -> Tensor:
         return self.ring.headers.clone()
 
     def read_slot(self, slot: int) -> Tensor:
-        # A clone: a reply with a view would carry the whole ring.
+        # A clone, because a reply with a view would carry the whole ring.
         return self.ring.slots[slot].clone()
 
 
 def offer(ring: WeightRing, config: Config | None = None) -> WeightSource:
-    """Return what the readers of ``ring`` need, those of a run of ``config`` or any. Call once: its
-    memory stays registered."""
+    """Return the handles for readers of ``ring``: for those of a run with ``config``, else for any. Call it once:
+    the memory stays registered."""
     rdma = None
     if config is None or _needs_rdma(config, ring):
         from monarch.rdma import RDMABuffer
 
         _start_rdma()
-        rdma = (
-            RDMABuffer(ring.headers.view(-1).view(torch.uint8)),
-            [RDMABuffer(slot) for slot in ring.slots],
-        )
+        headers = RDMABuffer(ring.headers.view(-1).view(torch.uint8))
+        rdma = (headers, [RDMABuffer(slot) for slot in ring.slots])
     return WeightSource(ring.layout, len(ring.slots), ring.shared, rdma)
 
 
 def _needs_rdma(config: Config, ring: WeightRing) -> bool:
-    """Return whether to start RDMA. It opens a socket, so not where all readers share memory."""
+    """Return whether a reader may need RDMA. It opens a socket, so it is not started if all share memory."""
     if config.transport == "auto":
         return ring.shared is None or config.hosts.startswith(("attach", "job"))
     return config.transport == "rdma"
 
 
 def _start_rdma() -> None:
-    """Hide what Monarch's native code says, once, of RDMA hardware that it has not found."""
+    """Start RDMA, and hide what Monarch's native code prints if it finds no hardware."""
     from monarch.rdma import RDMABuffer
 
     with quiet_stderr():
@@ -108,12 +116,12 @@ def _start_rdma() -> None:
 
 
 def read_seconds(size: int) -> int:
-    """Return how long a read of ``size`` bytes may take: a bit more than at the slowest rate."""
+    """Return the limit, in seconds, for a read of ``size`` bytes: it allows the slowest rate."""
     return READ_TIMEOUT_SECONDS + size // SLOWEST_BYTES_PER_SECOND
 
 
 class SharedReader:
-    """Reads memory shared with the publisher, which does nothing, and may have ended."""
+    """Reads memory that is shared with the publisher. The publisher does nothing, and may have ended."""
 
     transport = "shm"
 
@@ -136,7 +144,7 @@ class SharedReader:
         await asyncio.to_thread(staging.copy_, self._slots[slot][: len(staging)])
 
     def read_into(self, weights: Weights) -> int:
-        """Copy the newest version into ``weights``, again if it was written over. Returns it."""
+        """Copy the newest version into ``weights``, again if it was overwritten meanwhile. Returns the version."""
         while True:
             for header in complete_slots(self._headers)[-1:]:
                 fence()
@@ -147,7 +155,7 @@ class SharedReader:
 
 
 class RdmaReader:
-    """Reads from one side: the publisher's Python never runs for it."""
+    """Reads one-sided: no Python code of the publisher runs."""
 
     transport = "rdma"
 
@@ -159,13 +167,12 @@ class RdmaReader:
         _start_rdma()
         self.layout = source.layout
         self._headers, self._slots = source.rdma
-        self._read_into = torch.zeros(
-            source.slots, 2, dtype=torch.int64
-        )  # kept: Monarch registers each new one
+        # One buffer for all reads, because Monarch registers each new one.
+        self._buffer = torch.zeros(source.slots, 2, dtype=torch.int64)
 
     async def read_headers(self) -> Tensor:
-        await self._read(self._headers, self._read_into.view(-1).view(torch.uint8))
-        return self._read_into.clone()
+        await self._read(self._headers, self._buffer.view(-1).view(torch.uint8))
+        return self._buffer.clone()
 
     async def read_slot(self, slot: int, staging: Tensor) -> None:
         await self._read(self._slots[slot], staging)
@@ -187,21 +194,21 @@ class MessageReader:
             raise WeightPullError(
                 "the source names no actor that could be asked for weights; use another transport"
             )
-        self.layout, self._owner = source.layout, source.owner
+        self.layout = source.layout
+        self._owner = source.owner
 
     async def read_headers(self) -> Tensor:
         return await answer_of(self._owner.ring_headers.call_one())
 
     async def read_slot(self, slot: int, staging: Tensor) -> None:
-        found = await answer_of(self._owner.ring_slot.call_one(slot), staging.nbytes)
-        staging.numpy()[:] = (
-            found.numpy()
-        )  # torch would wake other threads to copy, which takes longer
+        weights = await answer_of(self._owner.ring_slot.call_one(slot), staging.nbytes)
+        # By numpy: torch would wake other threads for the copy, which takes longer.
+        staging.numpy()[:] = weights.numpy()
 
 
 async def answer_of(call: Any, size: int = 0) -> Any:
-    """Return the publisher's answer to ``call``, of ``size`` bytes. Raises WeightPullError. Without
-    a limit this would wait on: Monarch says nothing of a stopped, then killed process."""
+    """Return the publisher's answer to ``call``, of ``size`` bytes. Raises WeightPullError. There is a time limit,
+    because Monarch does not report a process that was stopped and then killed."""
     seconds = read_seconds(size)
     try:
         async with asyncio.timeout(seconds):
@@ -212,24 +219,26 @@ async def answer_of(call: Any, size: int = 0) -> Any:
 
 
 READERS: dict[str, Callable[[WeightSource], Reader]] = {
-    reader.transport: reader for reader in (SharedReader, RdmaReader, MessageReader)
+    "shm": SharedReader,
+    "rdma": RdmaReader,
+    "message": MessageReader,
 }
-
-
 Parts = Callable[[], Sequence[Weights]]
 
 
 class Subscriber:
-    """Pulls weights through ``readers``, each of which has a part of them: a whole model, or what
-    one rank of the trainer sends.
+    """Pulls weights through ``readers``: one for a whole model, or one for each rank of the trainer.
 
-    ``parts`` returns the tensors that each of them fills, by name. ``version`` is that of the
-    weights now in the model. If the only reader is ``shared``, ``swap`` copies from there, without
-    staging. Raises LayoutMismatch if the weights are of another model.
+    ``parts`` returns the tensors that each reader fills, by name. ``version`` is that of the weights
+    in the model. If ``shared`` is the only reader, ``swap`` copies from its memory without staging.
+    Raises LayoutMismatch if the weights belong to another model.
     """
 
     def __init__(
-        self, readers: Sequence[Reader], parts: Parts, shared: SharedReader | None = None
+        self,
+        readers: Sequence[Reader],
+        parts: Parts,
+        shared: SharedReader | None = None,
     ) -> None:
         self.version = self._fetched = NOTHING_PUBLISHED
         self.readers = readers
@@ -239,38 +248,38 @@ class Subscriber:
         for reader, part in zip(readers, parts(), strict=True):
             check_shapes(Layout.of(part).shapes, reader.layout.shapes)
             size = 0 if shared else reader.layout.size
-            self._staging.append(
-                torch.zeros(size, dtype=torch.uint8, pin_memory=gpu_of(part) is not None)
-            )
+            on_gpu = gpu_of(part) is not None
+            self._staging.append(torch.zeros(size, dtype=torch.uint8, pin_memory=on_gpu))
 
     @property
     def transport(self) -> str:
-        """The names of the transports in use, such as the one that ``auto`` has found."""
-        return ", ".join(sorted({reader.transport for reader in self.readers}))
+        """The name of the transport in use."""
+        return self.readers[0].transport
 
     @property
     def transfer_bytes(self) -> int:
-        """Bytes that a fetch of a new version reads, without headers."""
+        """Bytes of one version, without headers."""
         return sum(reader.layout.size for reader in self.readers)
 
     async def fetch(self) -> int:
-        """Copy the newest version to any staging buffers, and nothing to the model. Returns it. Raises
-        WeightPullError, after which there is nothing to swap."""
+        """Copy the newest version to the staging buffers, if there are any. Returns the version. The model does not
+        change. Raises WeightPullError; then there is nothing to swap."""
         newer_than = max(self._fetched, self.version)
         self._fetched = NOTHING_PUBLISHED
         self._fetched = await read_rings(self.readers, self._staging, newer_than)
         return self._fetched
 
     def swap(self) -> int:
-        """Copy the fetched weights into the model. Returns the version that it has then."""
-        if self._fetched > self.version and self._shared:
-            self.version = self._shared.read_into(self._parts()[0])
-        elif self._fetched > self.version:
-            for reader, staging, part in zip(
-                self.readers, self._staging, self._parts(), strict=True
-            ):
+        """Copy the fetched weights into the model. Returns the version in the model."""
+        if self._fetched <= self.version:
+            return self.version
+        parts = self._parts()
+        if self._shared:
+            self._fetched = self._shared.read_into(parts[0])
+        else:
+            for reader, staging, part in zip(self.readers, self._staging, parts, strict=True):
                 reader.layout.unpack(staging, part)
-            self.version = self._fetched
+        self.version = self._fetched
         return self.version
 
     async def pull(self) -> int:
@@ -280,16 +289,14 @@ class Subscriber:
 
 
 async def subscribe(source: WeightSource, transport: str, model: nn.Module) -> Subscriber:
-    """Return what pulls the weights of ``model`` from ``source``. Raises LayoutMismatch or
-    WeightPullError."""
+    """Connect ``model`` to ``source``. Returns its subscriber. Raises LayoutMismatch or WeightPullError."""
     reader = await connect(source, transport)
-    return Subscriber(
-        [reader], lambda: [model], reader if isinstance(reader, SharedReader) else None
-    )
+    shared = reader if isinstance(reader, SharedReader) else None
+    return Subscriber([reader], lambda: [model], shared)
 
 
 async def connect(source: WeightSource, transport: str = "auto") -> Reader:
-    """Return a reader by ``transport`` that has read the headers, or raise WeightPullError."""
+    """Return a reader by ``transport`` that works: it has read the headers. Raises WeightPullError."""
     failures = []
     for name in READERS if transport == "auto" else (transport,):
         try:

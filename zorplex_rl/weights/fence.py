@@ -1,8 +1,8 @@
 """A full memory fence: every other processor sees the memory accesses before it before those after
 it. ``ring.py`` says why a seqlock needs one.
 
-Python has no fence, and a lock is no substitute: acquiring one keeps later accesses after it, and
-releasing one keeps earlier accesses before it, but neither orders those before against those after.
+Python has no fence, and a lock is no substitute. Acquiring a lock keeps later accesses after it, and
+releasing one keeps earlier accesses before it, but neither orders the earlier ones against the later.
 So ``fence`` calls the first of these that the system has:
 
     libatomic          ``atomic_thread_fence`` of C11, sequentially consistent; part of GCC's runtime
@@ -16,10 +16,12 @@ import functools
 import platform
 from collections.abc import Callable, Sequence
 
-SEQUENTIALLY_CONSISTENT = 5  # ``__ATOMIC_SEQ_CST`` of GCC and Clang
-MEMBARRIER_QUERY, MEMBARRIER_GLOBAL_EXPEDITED = 0, 2
+SEQUENTIALLY_CONSISTENT = 5
+"""``__ATOMIC_SEQ_CST`` of GCC and Clang."""
+MEMBARRIER_QUERY = 0
+MEMBARRIER_GLOBAL_EXPEDITED = 2
 MEMBARRIER_CALLS = {"x86_64": 324, "aarch64": 283}
-"""The number of the system call on each processor; C libraries have no function for it."""
+"""The number of the system call, by processor. C libraries have no function for it."""
 Fence = Callable[[], object]
 
 
@@ -34,7 +36,10 @@ def _fence() -> Fence:
     return choose(platform.machine().lower(), (libatomic, os_memory_barrier, membarrier))
 
 
-def choose(machine: str, sources: Sequence[Callable[[], Fence]]) -> Fence:
+def choose(
+    machine: str,
+    sources: Sequence[Callable[[], Fence]],
+) -> Fence:
     """Return the first fence of ``sources`` that this system has."""
     for source in sources:
         try:
@@ -49,27 +54,26 @@ def choose(machine: str, sources: Sequence[Callable[[], Fence]]) -> Fence:
 
 
 def libatomic() -> Fence:
-    """Return the fence of GCC's library. Raises OSError where that is not installed."""
+    """Return the fence of GCC's library. Raises OSError if that is not installed."""
     function = ctypes.CDLL("libatomic.so.1").atomic_thread_fence
-    function.argtypes, function.restype = [ctypes.c_int], None
+    function.argtypes = [ctypes.c_int]
+    function.restype = None
     return functools.partial(function, SEQUENTIALLY_CONSISTENT)
 
 
 def os_memory_barrier() -> Fence:
     """Return the fence of macOS. Raises AttributeError elsewhere."""
     function = ctypes.CDLL(None).OSMemoryBarrier
-    function.argtypes, function.restype = [], None
+    function.restype = None
     return function
 
 
 def membarrier() -> Fence:
-    """Return the fence of Linux. Raises an error where the kernel does not have it."""
+    """Return the fence of Linux. Raises an error if the kernel does not have it."""
     number = MEMBARRIER_CALLS[platform.machine()]
     syscall = ctypes.CDLL(None).syscall
-    syscall.argtypes, syscall.restype = (
-        [ctypes.c_long, ctypes.c_int, ctypes.c_uint, ctypes.c_int],
-        ctypes.c_long,
-    )
+    syscall.argtypes = [ctypes.c_long, ctypes.c_int, ctypes.c_uint, ctypes.c_int]
+    syscall.restype = ctypes.c_long
     supported = syscall(number, MEMBARRIER_QUERY, 0, 0)
     if supported < 0 or not supported & MEMBARRIER_GLOBAL_EXPEDITED:
         raise OSError("the kernel does not allow membarrier")

@@ -9,8 +9,8 @@ One large transfer is several times faster than hundreds of small ones. Tied par
 under their first name. Tensors with the widest elements come first, so that every tensor is aligned
 without gaps.
 
-Weights travel in the number type in which they are published. If the reader's model has another
-one, they are rounded where they arrive.
+Weights are sent in the number type in which they are published. If the reader's model has another
+type, they are rounded on arrival.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -42,26 +42,29 @@ class TensorEntry:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The position of every tensor in a buffer of ``size`` bytes."""
+    """Where each tensor is in a buffer of ``size`` bytes."""
 
     entries: tuple[TensorEntry, ...]
     size: int
 
     @classmethod
-    def of(cls, weights: Weights, dtype: torch.dtype | None = None) -> Self:
+    def of(
+        cls,
+        weights: Weights,
+        dtype: torch.dtype | None = None,
+    ) -> Self:
         """Return the layout of ``weights``. If ``dtype`` is given, floating-point weights are
         rounded to that type when they are packed."""
         tensors = named_weights(weights)
-        packed = {
-            name: dtype if dtype and t.is_floating_point() else t.dtype
-            for name, t in tensors.items()
-        }
-        entries, offset = [], 0
-        for name in sorted(tensors, key=lambda name: -packed[name].itemsize):
+        packed = {name: tensor.dtype for name, tensor in tensors.items()}
+        if dtype:
+            packed |= {name: dtype for name, t in tensors.items() if t.is_floating_point()}
+        entries = []
+        offset = 0
+        for name in sorted(packed, key=lambda name: -packed[name].itemsize):
             size = tensors[name].numel() * packed[name].itemsize
-            entries.append(
-                TensorEntry(name, tuple(tensors[name].shape), packed[name], offset, size)
-            )
+            shape = tuple(tensors[name].shape)
+            entries.append(TensorEntry(name, shape, packed[name], offset, size))
             offset += size
         return cls(tuple(entries), offset)
 
@@ -88,49 +91,56 @@ class Layout:
 
 
 def _view(entry: TensorEntry, buffer: Tensor) -> Tensor:
-    return buffer[entry.offset : entry.offset + entry.size].view(entry.dtype).view(entry.shape)
+    end = entry.offset + entry.size
+    return buffer[entry.offset : end].view(entry.dtype).view(entry.shape)
 
 
 def check_shapes(
-    mine: Mapping[str, tuple[int, ...]], theirs: Mapping[str, tuple[int, ...]]
+    mine: Mapping[str, tuple[int, ...]],
+    theirs: Mapping[str, tuple[int, ...]],
 ) -> None:
-    """Raise LayoutMismatch, naming the first difference, unless both have the same names and
-    shapes."""
+    """Raise LayoutMismatch unless both have the same names and shapes. It names the first difference."""
     for name in sorted({*mine, *theirs}):
-        if mine.get(name) != theirs.get(name):
+        here = mine.get(name, "missing")
+        there = theirs.get(name, "missing")
+        if here != there:
             raise LayoutMismatch(
-                f"the weights are of another model: parameter {name!r} is {mine.get(name, 'missing')} here "
-                f"and {theirs.get(name, 'missing')} there; load the same policy on both"
+                f"the weights are of another model: parameter {name!r} is {here} here and {there} there; "
+                "load the same policy on both"
             )
 
 
 def named_weights(weights: Weights) -> dict[str, Tensor]:
-    """Return what training changes, by name: parameters and saved buffers or, of an adapted model, the
-    adapters. A tensor with two names (tied embeddings) appears once."""
+    """Return what training changes, by name: parameters and saved buffers; of a model with adapters, only
+    those. A tensor with two names (tied embeddings) appears once."""
     if isinstance(weights, Mapping):
         return dict(weights)
     parameters = dict(weights.named_parameters())
     trained = {name: p.data for name, p in parameters.items() if p.requires_grad}
     if len(trained) < len(parameters):
         return trained
-    saved = weights.state_dict(keep_vars=True).keys()
-    return trained | {name: buffer for name, buffer in weights.named_buffers() if name in saved}
+    saved = weights.state_dict(keep_vars=True)
+    for name, buffer in weights.named_buffers():
+        if name in saved:
+            trained[name] = buffer
+    return trained
 
 
 def gpu_of(weights: Weights) -> torch.device | None:
     """Return the GPU of ``weights``, or None if they are on the CPU. Makes no CUDA call."""
-    return next(
-        (tensor.device for tensor in named_weights(weights).values() if tensor.is_cuda), None
-    )
+    for tensor in named_weights(weights).values():
+        if tensor.is_cuda:
+            return tensor.device
+    return None
 
 
 @contextmanager
 def copying(gpu: torch.device | None) -> Iterator[Callable[[Tensor, Tensor], object]]:
-    """Give a function (target, source) for copies between ``gpu`` and pinned memory. They are all
-    done when the block has ended.
+    """Yield a function (target, source) that copies between ``gpu`` and pinned memory. All copies are
+    done when the block ends.
 
-    The copies run on a second CUDA stream and are waited for once. They begin after everything that
-    the GPU was given to compute before, such as the optimizer's step.
+    They run on a second CUDA stream, and are waited for once. They begin after everything that was
+    queued on the GPU before, such as the optimizer's step.
     """
     if gpu is None:
         yield Tensor.copy_
@@ -145,9 +155,10 @@ def copying(gpu: torch.device | None) -> Iterator[Callable[[Tensor, Tensor], obj
 
 
 def _begin_copy(target: Tensor, source: Tensor) -> None:
-    """Put a copy on the present stream. A change of type is computed on the GPU: on the host it
-    would have to wait for the copy."""
-    source = (
-        source.to(target.device, non_blocking=True) if target.is_cuda else source.to(target.dtype)
-    )
+    """Queue a copy on the present stream. The GPU converts the number type; the host would have to wait
+    for the copy first."""
+    if target.is_cuda:
+        source = source.to(target.device, non_blocking=True)
+    else:
+        source = source.to(target.dtype)
     target.copy_(source, non_blocking=True)

@@ -1,4 +1,4 @@
-"""The weight ring: the writer never waits for readers, and readers never use half a version.
+"""The weight ring: the writer never waits for readers, and no reader uses a half-written version.
 
     slots    uint8 [K, size]   one whole version of the weights in each
     headers  int64 [K, 2]      (sequence, version) of each slot; the sequence is odd while the slot is being written
@@ -6,22 +6,21 @@
     writer   sequence ← 2n - 1 → fence → copy, version → fence → sequence ← 2n     this is publication n
     reader   headers → the newest even slot → fence → bulk read → fence → headers again: unchanged, or start over
 
-This is a seqlock (Lameter 2005). A lock cannot stop a one-sided read, so the header does not
-prevent a torn read but *reveals* it: if the slot's sequence is even and the same before and after
-the bulk read, no write began in between. That holds in whatever order the bytes of the bulk read
-arrive. With K ≥ 2 slots, a reader starts over only if the writer comes all the way round to its
-slot. There is one writer. A publication that fails leaves its sequence odd, so its slot is not
-read, and the next publication uses it.
+This is a seqlock (Lameter 2005). A lock cannot stop a one-sided read. So the header does not prevent
+a torn read but *reveals* it: if the slot's sequence is even, and the same before and after the bulk
+read, no write began in between. It does not matter in which order the bytes arrive. With K ≥ 2 slots,
+a reader starts over only if the writer comes all the way round to its slot. There is one writer. A
+publication that fails leaves its sequence odd: its slot is not read, and the next publication uses it.
 
-What the seqlock assumes of memory (H.-J. Boehm, "Can seqlocks get along with programming language
-memory models?", MSPC 2012, doi:10.1145/2247684.2247688): the odd sequence is visible before any
-byte of the copy, the copy and the version before the even sequence, and the reader's three reads
-are done in their order. x86 keeps stores in order and loads in order, ARM keeps neither; ``fence``
-orders both sides on both. A one-sided read is requested after the answer to the one before. Over
-TCP, as in a reply to a message, a thread of the writer's process reads. Over ibverbs the network
-card does, by DMA, which x86 keeps coherent and in order; on ARM a card outside the processors'
-(inner) shareable domain would need more than this fence. All of this was run on x86 only. A test
-simulates a processor that reorders, and checks that these fences are enough and each is needed.
+The seqlock assumes an order of memory accesses (H.-J. Boehm, "Can seqlocks get along with programming
+language memory models?", MSPC 2012, doi:10.1145/2247684.2247688): the odd sequence is visible before
+any byte of the copy, the copy and the version before the even sequence, and the reader's three reads
+happen in their order. x86 keeps stores in order and loads in order, ARM keeps neither; ``fence``
+orders both on both. A one-sided read is requested after the answer to the one before. Over TCP, as
+in a reply to a message, a thread of the writer's process reads. Over ibverbs the network card reads
+by DMA, which x86 keeps coherent and in order; on ARM, a card outside the processors' (inner)
+shareable domain would need more than this fence. All of this was run on x86 only. A test simulates a
+processor that reorders, and checks that these fences suffice and that each is needed.
 
 >>> ring = WeightRing(torch.nn.Linear(2, 1))
 >>> ring.publish(torch.nn.Linear(2, 1), version=7)
@@ -45,16 +44,17 @@ from zorplex_rl.weights.shared_memory import SharedHandle, allocate
 
 NOTHING_PUBLISHED = -1
 SLOTS = 2
-"""One that is being written, and one that is being read."""
+"""One to write, and one to read."""
 READ_TIMEOUT = 5.0
-"""Seconds that a reader waits for a version that is whole."""
-ALIGNMENT, HEADER_BYTES = 64, 16
-"""Slots start at multiples of the first."""
+"""Seconds that a reader waits for a complete version."""
+ALIGNMENT = 64
+"""Slots start at multiples of this."""
+HEADER_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """A slot's header as it was read."""
+    """The header of a slot."""
 
     slot: int
     sequence: int
@@ -62,7 +62,7 @@ class Header:
 
 
 class Reader(Protocol):
-    """Reads a ring, of any process. Both methods raise WeightPullError if it cannot be reached."""
+    """Reads a ring of any process. Both methods raise WeightPullError if it cannot be reached."""
 
     transport: str
     layout: Layout
@@ -75,14 +75,14 @@ class Reader(Protocol):
 
 
 class WeightRing:
-    """The writer's side: host buffers for K versions of weights like ``weights``. Other processes of
-    this host can read them by the handle ``shared``; for weights on a GPU they are pinned
-    instead."""
+    """The writer's side: buffers in main memory for K versions of ``weights``. Other processes of this host
+    read them by the handle ``shared``; for weights on a GPU they are pinned instead."""
 
     def __init__(self, weights: Weights, slots: int = SLOTS) -> None:
         self.layout = Layout.of(weights)
         self.shared: SharedHandle | None
-        size, on_gpu = ring_bytes(self.layout, slots), gpu_of(weights) is not None
+        size = ring_bytes(self.layout, slots)
+        on_gpu = gpu_of(weights) is not None
         memory, self.shared = (None, None) if on_gpu else allocate(size)
         if memory is None:
             memory = torch.zeros(size, dtype=torch.uint8, pin_memory=on_gpu)
@@ -91,11 +91,11 @@ class WeightRing:
         self._begun = 0
 
     def publish(self, weights: Weights, version: int) -> None:
-        """Publish ``weights`` as ``version``. Does not disturb readers of other slots. If this
-        raises, readers continue with the versions that were published before."""
+        """Publish ``weights`` as ``version``. Does not disturb readers of other slots. If this raises, readers
+        go on with the versions that were published before."""
         slot = self._next_slot()
-        # Not computed from the slot's own sequence: after a failure that is odd, and one more would
-        # mark a half-written slot as complete.
+        # Not computed from the slot's sequence: that is odd after a failure, and one more would mark a
+        # half-written slot as complete.
         self._begun += 1
         self.headers[slot, 0] = 2 * self._begun - 1
         fence()
@@ -107,22 +107,29 @@ class WeightRing:
     def _next_slot(self) -> int:
         """Return the slot that a failed publication left unreadable, else the oldest one."""
         sequences = self.headers[:, 0].tolist()
-        return min(
-            range(len(sequences)), key=lambda slot: (sequences[slot] % 2 == 0, sequences[slot])
-        )
+        oldest = min(sequences, key=lambda sequence: (sequence % 2 == 0, sequence))
+        return int(sequences.index(oldest))
 
 
 def ring_bytes(layout: Layout, slots: int) -> int:
-    """Return the bytes of memory that a ring takes."""
+    """Return the size of a ring in bytes."""
     return slots * (_stride(layout) + HEADER_BYTES)
 
 
-def ring_views(memory: Tensor, layout: Layout, slots: int) -> tuple[Tensor, list[Tensor]]:
-    """Return views of the ring in ``memory`` (uint8): its headers, int64 [K, 2], and its slots,
-    uint8 [size] each."""
+def ring_views(
+    memory: Tensor,
+    layout: Layout,
+    slots: int,
+) -> tuple[Tensor, list[Tensor]]:
+    """Return views of the ring in ``memory`` (uint8): its headers, int64 [K, 2], and its slots, uint8 [size]
+    each."""
     stride = _stride(layout)
-    headers = memory[slots * stride :][: slots * HEADER_BYTES].view(torch.int64).view(slots, 2)
-    return headers, [memory[slot * stride :][: layout.size] for slot in range(slots)]
+    views = []
+    for slot in range(slots):
+        start = slot * stride
+        views.append(memory[start : start + layout.size])
+    headers = memory[slots * stride :][: slots * HEADER_BYTES]
+    return headers.view(torch.int64).view(slots, 2), views
 
 
 def _stride(layout: Layout) -> int:
@@ -130,21 +137,16 @@ def _stride(layout: Layout) -> int:
 
 
 def complete_slots(headers: Tensor) -> list[Header]:
-    """Return the slots of ``headers`` [K, 2] that hold a complete version, the last published one
-    last."""
-    found = [
-        Header(slot, sequence, version) for slot, (sequence, version) in enumerate(headers.tolist())
-    ]
-    complete = (
-        header
-        for header in found
-        if header.sequence % 2 == 0 and header.version != NOTHING_PUBLISHED
-    )
+    """Return the slots of ``headers`` [K, 2] that hold a complete version, in the order of publication."""
+    complete = []
+    for slot, (sequence, version) in enumerate(headers.tolist()):
+        if sequence % 2 == 0 and version != NOTHING_PUBLISHED:
+            complete.append(Header(slot, sequence, version))
     return sorted(complete, key=lambda header: header.sequence)
 
 
 def newest_common(headers: Sequence[Tensor]) -> list[Header] | None:
-    """Return each ring's slot with the newest version that is complete in all rings, or None.
+    """Return each ring's slot with the newest version that all rings have complete, or None.
 
     >>> ahead = torch.tensor([[4, 7], [2, 6]])          # 7 is complete, 6 still there
     >>> behind = torch.tensor([[3, 5], [2, 6]])         # 7 is being written over 5
@@ -164,19 +166,21 @@ async def read_rings(
     timeout: float = READ_TIMEOUT,
 ) -> int:
     """Copy the newest version that all rings have to ``staging``, a buffer for each of ``readers``.
-    Returns that version.
+    Returns that version; if it is not newer than ``newer_than``, copies nothing and returns that.
 
-    Returns ``newer_than`` without a bulk read if there is nothing newer. Raises WeightPullError
-    after ``attempts`` torn reads, and if there is no such version for ``timeout`` seconds.
+    Raises WeightPullError after ``attempts`` torn reads, or ``timeout`` seconds without a version
+    that all rings have.
     """
-    pause, give_up = 0.001, time.monotonic() + timeout
+    pause = 0.001
+    deadline = time.monotonic() + timeout
     torn = 0
     while torn < attempts:
         chosen = newest_common(await _together(reader.read_headers() for reader in readers))
         if chosen is None:
-            if time.monotonic() >= give_up:
+            if time.monotonic() >= deadline:
                 raise WeightPullError(
-                    f"no version of the weights was whole for {timeout:g} s: none was published, or a publication has failed"
+                    f"no version of the weights was complete for {timeout:g} s: "
+                    "none was published, or a publication has failed"
                 )
             await asyncio.sleep(pause)
             pause = min(2 * pause, 0.25)
@@ -185,24 +189,25 @@ async def read_rings(
         if version <= newer_than:
             return newer_than
         fence()
-        each = zip(readers, chosen, staging, strict=True)
-        await _together(reader.read_slot(header.slot, buffer) for reader, header, buffer in each)
+        reads = zip(readers, chosen, staging, strict=True)
+        await _together(reader.read_slot(header.slot, buffer) for reader, header, buffer in reads)
         fence()
-        again = await _together(reader.read_headers() for reader in readers)
-        if all(
-            header in complete_slots(headers) for header, headers in zip(chosen, again, strict=True)
-        ):
+        rings = await _together(reader.read_headers() for reader in readers)
+        unchanged = [
+            header in complete_slots(ring) for header, ring in zip(chosen, rings, strict=True)
+        ]
+        if all(unchanged):
             return version
         torn += 1
     raise WeightPullError(
-        f"{attempts} reads of the weights were torn: the writer laps the reader; use more slots"
+        f"{attempts} reads of the weights were torn, since the writer laps the reader; use more slots"
     )
 
 
 async def _together(awaitables: Iterable[Awaitable[Any]]) -> list[Any]:
     """Wait for all ``awaitables``, then return their results or raise the first error.
 
-    No read is still running after that: it would write into a buffer later.
+    It waits for all even after an error: a read that still runs would write into a buffer later.
     """
     waiting = list(awaitables)
     if len(waiting) == 1:

@@ -1,15 +1,15 @@
-"""Share memory between processes of one host: one process writes, any number of processes read, and
-nothing is copied in between.
+"""Share memory between processes of one host: one process writes, any number of processes read, without
+a copy in between.
 
     publisher   allocate(size)       ──► uint8 tensor, and a handle of a few dozen bytes
     reader      open_shared(handle)  ──► a tensor on the same memory
 
 The memory is a ``memfd``: it has no name in any file system, and a reader opens it through the
-publisher's entry in /proc. So nothing is left behind however the publisher ends, and a reader can
-still read what it has mapped. Linux only.
+publisher's entry in /proc. So nothing is left behind, however the publisher ends, and a reader can
+still use what it has mapped. Linux only.
 
-On another host, or in another container, the same process number means another process. So the
-memory ends with random bytes, which the handle repeats: who finds them has opened this memory.
+On another host, or in another container, the same process id means another process. So the memory
+ends with random bytes, which the handle repeats: a reader that finds them has opened the right memory.
 """
 
 import mmap
@@ -20,22 +20,24 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-NAME, PROOF_BYTES = "zorplex_weights", 32
+NAME = "zorplex_weights"
+PROOF_BYTES = 32
 
 
 @dataclass(frozen=True, slots=True)
 class SharedHandle:
-    """Says where the memory is: the process, its file descriptor, the size in bytes, and the random
-    bytes that follow."""
+    """Where the memory is, and how to verify it."""
 
     pid: int
     descriptor: int
     size: int
+    """Bytes, without the proof."""
     proof: bytes
+    """The random bytes at its end."""
 
 
 def allocate(size: int) -> tuple[Tensor, SharedHandle] | tuple[None, None]:
-    """Allocate ``size`` zeroed bytes, which exist as long as this process or the last reader.
+    """Allocate ``size`` zeroed bytes. They exist until this process and the last reader have ended.
 
     Returns the memory as uint8 [size] and its handle, or (None, None) on a system without
     ``memfd``.

@@ -1,2 +1,2 @@
-"""Weight transfer between meshes with different shardings: what each rank holds, the smallest plan,
-and the transfer itself."""
+"""Transfer weights between meshes with different shardings: describe what each rank holds, and plan the
+fewest bytes to send."""

@@ -1,5 +1,5 @@
-"""Plan a resharding: each destination rank fetches the pieces of its own shard, and nothing else,
-from the ranks that hold them.
+"""Plan a resharding: each destination rank fetches the pieces of its shard, and nothing else, from the
+ranks that hold them.
 
     trainer: rows over 2 ranks            generator: columns over 2 ranks
 
@@ -9,15 +9,15 @@ from the ranks that hold them.
       rank 1   │ C │ D │                    │ C │     │ D │
                └───┴───┘                    └───┘     └───┘
 
-A shard is a box of the whole tensor. A move is the overlap of a source rank's box with a
-destination rank's. So every element of a destination rank's shard is fetched once, which is the
-minimum, as destination ranks do not forward to each other. If several source ranks hold the same
-box, the one that has sent the least so far sends it: replicas share the work.
+A shard is a box of the whole tensor. A move is the overlap of a source rank's box with a destination
+rank's. So every element of a destination rank's shard is fetched once. That is the minimum, since
+destination ranks do not forward to each other. If several source ranks hold the same box, the one
+that has sent the least so far sends it, so replicas share the work.
 
 Placements are those of DTensor and apply from left to right: the second one cuts the parts that the
-first one made. Sizes are rounded up, so later ranks may hold less, or nothing. ``_StridedShard``
-cuts in the other order: ``fully_shard`` makes it when tensor parallelism has already cut the same
-dimension. Ranks are numbered in row-major order.
+first one made. Sizes are rounded up, so later ranks may hold less, or nothing. ``_StridedShard`` cuts
+in the other order; ``fully_shard`` makes it if tensor parallelism has already cut the same dimension.
+Ranks are numbered in row-major order.
 
 Example: DTensor puts 3 and 2 of five rows of two float32 on two ranks. The rows become columns:
 
@@ -34,7 +34,6 @@ Box(offsets=(3, 0), ends=(5, 2))
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
 
 import numpy as np
 from torch.distributed.tensor import Placement, Shard
@@ -43,7 +42,7 @@ from torch.distributed.tensor.placement_types import _StridedShard
 
 @dataclass(frozen=True, slots=True)
 class Sharding:
-    """How a tensor is sharded over a mesh: one DTensor placement for each mesh dimension."""
+    """How a tensor is sharded over a mesh: a DTensor placement for each dimension of the mesh."""
 
     mesh_shape: tuple[int, ...]
     placements: tuple[Placement, ...]
@@ -73,20 +72,23 @@ class Box:
     def overlap(self, other: "Box") -> "Box":
         """Return what both boxes contain, which may be empty."""
         offsets = tuple(map(max, self.offsets, other.offsets))
-        return Box(offsets, tuple(map(max, offsets, map(min, self.ends, other.ends))))
+        ends = map(min, self.ends, other.ends)
+        # The end of an empty overlap is its offset.
+        ends = map(max, offsets, ends)
+        return Box(offsets, tuple(ends))
 
     def slices_of(self, part: "Box") -> tuple[slice, ...]:
         """Return where ``part`` is in the shard that holds this box."""
-        return tuple(
-            slice(first - offset, end - offset)
-            for first, end, offset in zip(part.offsets, part.ends, self.offsets, strict=True)
-        )
+        slices = []
+        for first, end, offset in zip(part.offsets, part.ends, self.offsets, strict=True):
+            slices.append(slice(first - offset, end - offset))
+        return tuple(slices)
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One piece to copy: ``source_slices`` of the source rank's shard become ``destination_slices``
-    of the destination rank's."""
+    """One piece to copy, from ``source_slices`` of the source rank's shard to ``destination_slices`` of the
+    destination rank's."""
 
     source: int
     destination: int
@@ -102,14 +104,15 @@ def plan(
     itemsize: int,
     sent: list[int] | None = None,
 ) -> tuple[Move, ...]:
-    """Return the moves that fill every destination rank's shard of a tensor of ``shape`` with
+    """Return the moves that fill every destination rank's shard of a tensor of ``shape``, with
     elements of ``itemsize`` bytes.
 
     ``sent`` counts the bytes that each source rank sends, and this call adds to it: pass the same
     list for all tensors of a model. Equal arguments give equal plans, so every rank can compute the
     plan itself.
     """
-    sent = [0] * source.ranks if sent is None else sent
+    if sent is None:
+        sent = [0] * source.ranks
     holders: dict[Box, list[int]] = {}
     for rank in range(source.ranks):
         holders.setdefault(local_box(shape, source, rank), []).append(rank)
@@ -118,14 +121,27 @@ def plan(
         wanted = local_box(shape, destination, rank)
         for held, ranks in holders.items():
             part = held.overlap(wanted)
-            if size := itemsize * math.prod(part.sizes):
-                giver = min(ranks, key=lambda holder: sent[holder])
-                sent[giver] += size
-                moves.append(Move(giver, rank, held.slices_of(part), wanted.slices_of(part), size))
+            size = itemsize * math.prod(part.sizes)
+            if size == 0:
+                continue
+            sender = min(ranks, key=sent.__getitem__)
+            sent[sender] += size
+            move = Move(
+                source=sender,
+                destination=rank,
+                source_slices=held.slices_of(part),
+                destination_slices=wanted.slices_of(part),
+                bytes=size,
+            )
+            moves.append(move)
     return tuple(moves)
 
 
-def local_box(shape: Sequence[int], sharding: Sharding, rank: int) -> Box:
+def local_box(
+    shape: Sequence[int],
+    sharding: Sharding,
+    rank: int,
+) -> Box:
     """Return the box that ``rank`` holds of a tensor of ``shape``. Raises ValueError if its indices
     are not consecutive; FSDP and tensor parallelism make no such shards."""
     held: list[Sequence[int]] = [range(size) for size in shape]
@@ -133,22 +149,28 @@ def local_box(shape: Sequence[int], sharding: Sharding, rank: int) -> Box:
         sharding.placements, sharding.mesh_shape, sharding.coordinate(rank), strict=True
     ):
         if isinstance(placement, _StridedShard):
-            # It is cut into split_factor parts first, and a rank gets its share of every part.
+            # It is cut into split_factor parts first, and a rank gets its share of each.
             factor = int(placement.split_factor)
-            parts = [_chunk(held[placement.dim], factor, number) for number in range(factor)]
-            held[placement.dim] = list(
-                chain.from_iterable(_chunk(part, ranks, place) for part in parts)
-            )
+            shares: list[int] = []
+            for number in range(factor):
+                part = _chunk(held[placement.dim], factor, number)
+                shares += _chunk(part, ranks, place)
+            held[placement.dim] = shares
         elif isinstance(placement, Shard):
             held[placement.dim] = _chunk(held[placement.dim], ranks, place)
     offsets = tuple(indices[0] if indices else 0 for indices in held)
-    box = Box(offsets, tuple(indices[-1] + 1 if indices else 0 for indices in held))
+    ends = tuple(indices[-1] + 1 if indices else 0 for indices in held)
+    box = Box(offsets, ends)
     if box.sizes != tuple(map(len, held)):
         raise ValueError(f"{sharding} cuts a tensor of shape {tuple(shape)} into shards with gaps")
     return box
 
 
-def _chunk(indices: Sequence[int], count: int, number: int) -> Sequence[int]:
-    """Return chunk ``number`` of ``count``, as ``torch.chunk`` cuts. It may be empty."""
+def _chunk(
+    indices: Sequence[int],
+    count: int,
+    number: int,
+) -> Sequence[int]:
+    """Return chunk ``number`` of ``count``, like ``torch.chunk``. It may be empty."""
     step = -(-len(indices) // count)
     return indices[step * number : step * (number + 1)]

@@ -4,13 +4,16 @@
                                              ├──► plan_model ──► ModelPlan; every rank computes the same one
     generator rank   describe(model, mesh) ──┘
 
-A description is plain data, and equal on all ranks of a mesh. A tensor that is not a DTensor counts
+A description is plain data, and the same on all ranks of a mesh. A tensor that is not a DTensor counts
 as replicated: every rank holds all of it.
 
 >>> from torch.distributed.tensor import Replicate, Shard
->>> rows, columns, everywhere = (Sharding((2,), (placement,)) for placement in (Shard(0), Shard(1), Replicate()))
->>> trainer = {"weight": ShardedWeight((4, 6), torch.float32, rows), "bias": ShardedWeight((3,), torch.float32, rows)}
->>> generator = {"weight": ShardedWeight((4, 6), torch.float32, columns), "bias": ShardedWeight((3,), torch.float32, everywhere)}
+>>> rows = Sharding((2,), (Shard(0),))
+>>> columns = Sharding((2,), (Shard(1),))
+>>> everywhere = Sharding((2,), (Replicate(),))
+>>> matrix, vector, float32 = (4, 6), (3,), torch.float32
+>>> trainer = {"a": ShardedWeight(matrix, float32, rows), "b": ShardedWeight(vector, float32, rows)}
+>>> generator = {"a": ShardedWeight(matrix, float32, columns), "b": ShardedWeight(vector, float32, everywhere)}
 >>> plan_model(trainer, generator).traffic()
 [[32, 32], [28, 28]]
 """
@@ -31,16 +34,17 @@ from zorplex_rl.weights.reshard.plan import Move, Sharding, local_box, plan
 
 @dataclass(frozen=True, slots=True)
 class ShardedWeight:
-    """A parameter and how it is sharded. ``shape`` is that of the whole tensor."""
+    """A parameter and how it is sharded."""
 
     shape: tuple[int, ...]
+    """Shape of the whole tensor."""
     dtype: torch.dtype
     sharding: Sharding
 
 
 Description = Mapping[str, ShardedWeight]
 Pieces = Mapping[int, dict[str, Tensor]]
-"""For each rank of the other side, views of shards by name: the same names and shapes there."""
+"""For each rank of the other side, views of shards by name. Both sides use the same names and shapes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,35 +70,38 @@ class ModelPlan:
 
 def plan_model(source: Description, destination: Description) -> ModelPlan:
     """Return the plan for all parameters. Raises LayoutMismatch if the two models differ."""
-    mine, theirs = (
-        {name: weight.shape for name, weight in side.items()} for side in (destination, source)
-    )
-    check_shapes(mine, theirs)
+    check_shapes(_shapes(destination), _shapes(source))
     sent = [0] * _ranks(source)
-    moves = {
-        name: plan(
-            weight.shape, weight.sharding, destination[name].sharding, weight.dtype.itemsize, sent
-        )
-        for name, weight in source.items()
-    }
+    moves = {}
+    for name, weight in source.items():
+        target = destination[name].sharding
+        moves[name] = plan(weight.shape, weight.sharding, target, weight.dtype.itemsize, sent)
     return ModelPlan(source, destination, moves)
+
+
+def _shapes(description: Description) -> dict[str, tuple[int, ...]]:
+    return {name: weight.shape for name, weight in description.items()}
 
 
 def _ranks(description: Description) -> int:
     return next(iter(description.values())).sharding.ranks
 
 
-def describe(model: nn.Module, mesh: DeviceMesh) -> dict[str, ShardedWeight]:
-    """Describe every parameter and saved buffer of ``model``. Its DTensors are on ``mesh``, or on
-    some of its dimensions, by name. Raises ValueError for a shard of an unexpected shape."""
-    return {
-        name: ShardedWeight(tuple(tensor.shape), tensor.dtype, _sharding_on(mesh, name, tensor))
-        for name, tensor in named_weights(model).items()
-    }
+def describe(
+    model: nn.Module,
+    mesh: DeviceMesh,
+) -> dict[str, ShardedWeight]:
+    """Describe every parameter and saved buffer of ``model``. Its DTensors are on ``mesh``, or on a mesh with
+    some of its named dimensions. Raises ValueError for a shard of an unexpected shape."""
+    description = {}
+    for name, tensor in named_weights(model).items():
+        sharding = _sharding_on(mesh, name, tensor)
+        description[name] = ShardedWeight(tuple(tensor.shape), tensor.dtype, sharding)
+    return description
 
 
 def local_weights(model: nn.Module) -> dict[str, Tensor]:
-    """Return this rank's shard of every parameter and saved buffer, in the model's memory."""
+    """Return this rank's shard of every parameter and saved buffer. The shards are views of the model."""
     tensors = named_weights(model)
     return {
         name: tensor.to_local() if isinstance(tensor, DTensor) else tensor
@@ -112,21 +119,19 @@ def _sharding_on(mesh: DeviceMesh, name: str, tensor: Tensor) -> Sharding:
         return Sharding(tuple(mesh.shape), (Replicate(),) * mesh.ndim)
     placements = tuple(tensor.placements)
     if tensor.device_mesh != mesh:
-        # It is replicated along the dimensions that its own mesh lacks.
+        # It is replicated along the dimensions that its mesh does not have.
         along = dict(zip(tensor.device_mesh.mesh_dim_names or (), placements, strict=True))
         placements = tuple(
             along.get(dimension, Replicate()) for dimension in mesh.mesh_dim_names or ()
         )
     sharding = Sharding(tuple(mesh.shape), placements)
-    expected, found = (
-        local_box(tensor.shape, sharding, rank_in(mesh)).sizes,
-        tuple(tensor.to_local().shape),
-    )
-    if found != expected:
-        # FSDP on top of tensor parallelism cuts some uneven sizes as no placement says.
+    expected = local_box(tensor.shape, sharding, rank_in(mesh)).sizes
+    shape = tuple(tensor.to_local().shape)
+    if shape != expected:
+        # FSDP on top of tensor parallelism cuts some uneven sizes in a way that no placement describes.
         raise ValueError(
-            f"parameter {name!r} cannot be resharded: this rank's shard has shape {found}, and {sharding} means {expected}; "
-            "choose sizes that the mesh divides"
+            f"parameter {name!r} cannot be resharded: this rank's shard has shape {shape}, and {sharding} "
+            f"means {expected}; choose sizes that the mesh divides"
         )
     return sharding
 
@@ -138,17 +143,19 @@ def outgoing(plan: ModelPlan, model: nn.Module, source: int) -> Pieces:
     for name, moves in plan.moves.items():
         for number, move in enumerate(moves):
             if move.source == source:
-                pieces[move.destination][f"{name}[{number}]"] = shards[name][move.source_slices]
+                piece = shards[name][move.source_slices]
+                pieces[move.destination][f"{name}[{number}]"] = piece
     return pieces
 
 
 def incoming(plan: ModelPlan, model: nn.Module, destination: int) -> Pieces:
-    """Return the pieces of rank ``destination``'s shards that come from each source rank, in their
-    order."""
+    """Return the pieces of rank ``destination``'s shards that come from each source rank, in the order of
+    the ranks."""
     shards = local_weights(model)
     pieces: Pieces = defaultdict(dict)
     for name, moves in plan.moves.items():
         for number, move in enumerate(moves):
             if move.destination == destination:
-                pieces[move.source][f"{name}[{number}]"] = shards[name][move.destination_slices]
+                piece = shards[name][move.destination_slices]
+                pieces[move.source][f"{name}[{number}]"] = piece
     return dict(sorted(pieces.items()))
