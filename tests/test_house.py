@@ -33,18 +33,18 @@ know of each other; ``__main__`` is the door of ``cli``."""
 MONARCH = ("hosts", "services", "training")
 ROOT_FILES, ROOMS = 5, 20
 TOKENS = {
-    "cli": 7_740,
-    "training": 13_320,
+    "cli": 7_970,
+    "training": 13_340,
     "simulation": 6_750,
-    "sizing": 4_140,
-    "learning": 10_070,
+    "sizing": 4_130,
+    "learning": 10_130,
     "hosts": 3_390,
     "run": 6_790,
-    "policy": 19_660,
-    "services": 9_150,
-    "task": 5_870,
-    "weights": 4_320,
-    ".": 2_240,
+    "policy": 19_750,
+    "services": 9_070,
+    "task": 5_880,
+    "weights": 4_410,
+    ".": 2_250,
 }
 """At most so many tokens in each folder; "." is the files of the root. A commit that raises one says why."""
 SYSTEM = 90_000
@@ -53,8 +53,6 @@ CODE_WIDTH, PROSE_WIDTH = 110, 120
 SEVERAL_SHARE = 0.02
 """Of the assignments of a folder, at most this share assigns several values at once: ``a, b = x, y``."""
 FUNCTION_LINES, COMPLEXITY = 40, 12
-NOT_YET = ("training", "learning", "hosts", "policy", "services", "task", "weights", ".")
-"""Folders that are not written like this yet. One that is must leave this list."""
 LARGE_FUNCTIONS: dict[str, str] = {}
 """Functions that may be longer or more complex, each with the reason: "folder/file.py: function"."""
 COURSE_AND_NOTEBOOKS = 135_000
@@ -262,13 +260,7 @@ def large_functions(room: str) -> list[str]:
     return large
 
 
-@pytest.mark.parametrize(
-    "room",
-    [
-        pytest.param(room, marks=[pytest.mark.xfail(strict=True)] * (room in NOT_YET))
-        for room in TOKENS
-    ],
-)
+@pytest.mark.parametrize("room", TOKENS)
 def test_each_folder_can_be_read_at_the_first_pass(room):
     tokens = lines = 0
     assignments: list[ast.Assign] = []

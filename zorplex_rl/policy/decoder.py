@@ -407,7 +407,10 @@ def _prefill_by_forward(model: PreTrainedModel, prompt: Sequence[int]) -> tuple[
     cache = DynamicCache(config=model.config)
     ids = torch.tensor([[*prompt]], device=model.device)
     logits = model(input_ids=ids, **_cache_arguments(model, cache)).logits
-    layers = [torch.stack((layer.keys[0], layer.values[0])) for layer in cache.layers]
+    layers = []
+    for layer in cache.layers:
+        both = torch.stack((layer.keys[0], layer.values[0]))
+        layers.append(both)
     return torch.stack(layers), logits[0, -1].float()
 
 

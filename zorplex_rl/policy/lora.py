@@ -59,9 +59,11 @@ class AdaptedLinear(nn.Linear):
         return F.linear(x, self.weight, self.bias) + self.narrow_path(x)
 
     def narrow_path(self, x: Tensor) -> Tensor:
-        """Return what the path adds to the layer's output [..., out]. It is computed in float32."""
-        narrow = F.linear(x.to(self.lora_a.dtype), self.lora_a) * self.scale
-        return F.linear(narrow, self.lora_b).to(x.dtype)
+        """Return what the path adds to the layer's output [..., out], in the number type of ``x``."""
+        a = self.lora_a.to(x.dtype)
+        b = self.lora_b.to(x.dtype)
+        narrow = F.linear(x, a)
+        return F.linear(self.scale * narrow, b)
 
     @torch.no_grad()
     def merged(self) -> Tensor:
@@ -117,14 +119,18 @@ def as_it_began(model: nn.Module) -> Iterator[None]:
     training goes on."""
     trained = []
     for layer in adapted_layers(model).values():
-        pair = (layer.lora_a.data, layer.lora_b.data)
-        trained.append((layer, pair))
-        layer.lora_a.data, layer.lora_b.data = layer.start or (pair[0], torch.zeros_like(pair[1]))
+        a = layer.lora_a.data
+        b = layer.lora_b.data
+        trained.append((layer, a, b))
+        began = layer.start or (a, torch.zeros_like(b))
+        layer.lora_a.data = began[0]
+        layer.lora_b.data = began[1]
     try:
         yield
     finally:
-        for layer, pair in trained:
-            layer.lora_a.data, layer.lora_b.data = pair
+        for layer, a, b in trained:
+            layer.lora_a.data = a
+            layer.lora_b.data = b
 
 
 def save_adapter(

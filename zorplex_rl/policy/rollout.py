@@ -245,7 +245,8 @@ class RolloutEngine:
 
     def _start(self, free: int) -> None:
         """Begin as many waiting requests as there are ``free`` slots."""
-        entering = [self._waiting.popleft() for _ in range(min(free, len(self._waiting)))]
+        count = min(free, len(self._waiting))
+        entering = [self._waiting.popleft() for _ in range(count)]
         self._prefill([prompt for _, _, prompt in entering])
         # Room in the slots for whatever may follow these prompts.
         longest = max(len(prompt.ids) for _, _, prompt in entering)
@@ -341,7 +342,10 @@ class RolloutEngine:
         # Rows of a branch have written the same.
         first = [branch[0] for branch in self._branches]
         lengths = [row.cached for row in first]
-        tokens = [row.episode.token_ids[-row.unfed :][: self._decode.at_once] for row in first]
+        tokens = []
+        for row in first:
+            unfed = row.episode.token_ids[-row.unfed :]
+            tokens.append(unfed[: self._decode.at_once])
         step = self._cache.begin_step(lengths, tokens)
         logits = self._decode(step, self._cache)
         for branch, fed in zip(self._branches, tokens, strict=True):
@@ -400,7 +404,10 @@ def draw(
         logprobs = torch.log_softmax(logits / temperature, -1)
         # Inverse transform sampling: the first token whose cumulative probability exceeds the draw.
         cumulated = logprobs.exp().cumsum(-1)
-        padded = [[*numbers, *[0.0] * (most - len(numbers))] for numbers in uniform]
+        padded = []
+        for numbers in uniform:
+            missing = most - len(numbers)
+            padded.append([*numbers, *[0.0] * missing])
         # A number that float32 would round up to 1 is kept below it: no token would be left.
         below_one = torch.tensor(padded, device=logits.device).clamp_(max=1 - 2**-23)
         tokens = torch.searchsorted(cumulated, below_one * cumulated[:, -1:], right=True)
@@ -409,7 +416,8 @@ def draw(
     chosen = logprobs.gather(1, tokens)
     drawn = []
     for numbers, ids, values in zip(uniform, tokens.tolist(), chosen.tolist(), strict=True):
-        drawn.append([*zip(ids, values, strict=True)][: len(numbers)])
+        pairs = list(zip(ids, values, strict=True))
+        drawn.append(pairs[: len(numbers)])
     return drawn
 
 
@@ -507,7 +515,9 @@ class RolloutStream:
         version = self._engine.version
         self._engine = self._make_engine()
         self._engine.version = version
-        promises = [*self._promised.values(), *[promise for _, promise in self._inbox]]
+        promises = list(self._promised.values())
+        for _, promise in self._inbox:
+            promises.append(promise)
         self._promised = {}
         self._inbox = []
         for promise in promises:

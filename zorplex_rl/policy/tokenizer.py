@@ -179,7 +179,8 @@ def encode_prompt(tokenizer: Tokenizer, task: Task) -> list[int]:
     looks like a control token in the question is text."""
     added = tokenizer.added_tokens_decoder
     special = {token.content: i for i, token in added.items() if token.special}
-    control = "|".join(map(re.escape, sorted(special, key=len, reverse=True))) or "(?!)"
+    longest_first = sorted(special, key=len, reverse=True)
+    control = "|".join(map(re.escape, longest_first)) or "(?!)"
     question = re.sub(f"(?={control})(.)", rf"\1{HIDING}", task.question, flags=re.DOTALL)
     messages = [{"role": "system", "content": task.system}]
     for asked, answer in task.examples:

@@ -77,7 +77,7 @@ async def subscribe_to_group(
         offers.append(replace(source, owner=actor))
     plan = plan_model(source.description, unsharded(named_weights(model)))
 
-    def parts() -> dict[int, dict[str, Tensor]]:
+    def parts() -> Mapping[int, dict[str, Tensor]]:
         return incoming(plan, model, EVERY_GENERATOR)
 
     readers = await asyncio.gather(*(connect(offers[rank], transport) for rank in parts()))
