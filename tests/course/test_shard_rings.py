@@ -178,7 +178,7 @@ def test_another_model_and_another_plan_are_refused():
 def test_while_one_source_is_ahead_the_version_that_all_have_is_pulled_and_without_one_nothing():
     square = Square()
     square.publish(1, (0,))
-    with pytest.raises(WeightPullError, match=r"whole for 0\.05 s"):
+    with pytest.raises(WeightPullError, match=r"complete for 0\.05 s"):
         readers = square.subscribers[0].readers
         staging = [torch.zeros(reader.layout.size, dtype=torch.uint8) for reader in readers]
         asyncio.run(read_rings(readers, staging, timeout=0.05))

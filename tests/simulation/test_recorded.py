@@ -63,11 +63,7 @@ def test_a_synchronous_step_is_shared_out_to_generators_as_the_simulation_does_i
 
     buffer = SimpleNamespace(admit_now=SimpleNamespace(route=admit_now))
     shares = asyncio.run(
-        Groups.admit_step(
-            SimpleNamespace(
-                config=config, published=0, _roles=SimpleNamespace(replay_buffer=buffer)
-            )
-        )
+        Groups.admit_step(SimpleNamespace(config=config, published=0, _replay_buffer=buffer))
     )
     setting = Setting(generators, prompts, steps=1, max_lag=0, variation=0, share=config.share)
     run = simulate_sync(setting, setting.latencies())

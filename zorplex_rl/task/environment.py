@@ -88,6 +88,8 @@ class Zorplex(Environment):
 
     tools = TOOL_NAMES
     execute = staticmethod(run_tool)
+    find_answer = staticmethod(find_answer)
+    score = staticmethod(score_turns)
 
     def __init__(
         self,
