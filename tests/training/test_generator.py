@@ -36,9 +36,9 @@ def test_what_was_meant_for_a_process_with_weights_never_goes_to_its_successor_t
     restarts: list[object] = []
 
     async def scenario():
-        async with Service(
-            "parrot", replicas_of(Parrot), ServiceOptions(spares=1), restarts.append
-        ) as service:
+        options = ServiceOptions(spares=1)
+        async with Service("parrot", replicas_of(Parrot), options) as service:
+            service.on_restart = restarts.append
             await service.spares_ready()
             handle = GeneratorHandle(service, 0)
             assert handle.version == NO_WEIGHTS
