@@ -85,7 +85,7 @@ def _():
     Each word has a secret number, and only a tool knows it. Solid boxes are tokens of the model, dashed
     ones come from the tool. At the right stands the {lesson.term("reward")}, and what it is made of (exercise 2). At step 0 you see
     three ways to fail, and a success. Once the training further down has run, the slider shows what 20 steps change.
-    The first question comes back in 05b, 08b, 09 and 11.
+    The first question comes back in 05b, 05c, 09 and 11.
     """)
     return
 
@@ -503,7 +503,7 @@ def _():
 
     Ours is strict: it reads what stands behind `[ANSWER]`. A lenient one pays whenever the right number
     appears anywhere, even if only the tool wrote it. Where that is the answer, a policy need only call and stop. Training that finds
-    such a way is {lesson.term("reward hacking")}; 08b shows one.
+    such a way is {lesson.term("reward hacking")}; 05c shows one.
     """)
     return
 

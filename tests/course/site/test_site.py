@@ -31,7 +31,7 @@ from zorplex_rl.course.site.build import MARKER, build_site, check_links, publis
 from zorplex_rl.course.site.contents import Card, built_by, headline_of, routes
 from zorplex_rl.course.site.course_map import Station, course_map
 from zorplex_rl.course.site.export import export
-from zorplex_rl.course.site.frame import search_page
+from zorplex_rl.course.site.frame import MOVED, search_page
 from zorplex_rl.course.site.page import Lesson, Page, PageCell
 from zorplex_rl.errors import SiteError
 
@@ -357,7 +357,7 @@ def visit(chromium):
 
 
 def names_of_pages(site: Path) -> list[str]:
-    return sorted(path.name for path in site.glob("*.html"))
+    return sorted(path.name for path in site.glob("*.html") if path.name not in MOVED)
 
 
 # What a build refuses
@@ -422,6 +422,17 @@ def test_a_build_replaces_what_the_last_one_wrote_and_nothing_else(tmp_path):
     assert set(tree(site)) == {*FRAME, MARKER, ".git/HEAD", "CNAME"}
     with zipfile.ZipFile(zip_site(site)) as archive:
         assert set(archive.namelist()) == {f"site/{name}" for name in (*FRAME, MARKER)}
+
+
+@pytest.mark.parametrize("name", MOVED.values())
+def test_the_old_name_of_a_page_leads_to_it(name, tmp_path):
+    notebook = tmp_path / name.replace(".html", ".py")
+    notebook.write_text("# a notebook")
+    publish(
+        [notebook], [page_of("<p>Hi</p>")], [Lesson("Moved here", 5, "one core")], tmp_path / "s"
+    )
+    (old,) = [old for old, new in MOVED.items() if new == name]
+    assert f'url={name}"' in (tmp_path / "s" / old).read_text()
 
 
 @pytest.mark.parametrize(
@@ -583,13 +594,15 @@ def test_the_contents_say_where_to_start_and_how_long_each_route_takes():
     facts = {"drawing": "", "headline": "", "shows_loop": False, "lit": (), "named": ()}
     cards = [
         Card(f"{number}_x.html", Lesson(f"Title {number}", int(number[:2]), "one core"), **facts)
-        for number in ("01", "05", "06", "07", "07b", "08", "09")
+        for number in ("01", "05", "05b", "06", "07", "07b", "08", "09")
     ]
     shown = re.sub(r"<[^>]+>", "", routes(cards))
     assert shown.startswith("Start here: 05 Title 05.")
-    assert "Two hours, 13 minutes: 05 → 08" in shown
-    assert "Half a day, 35 minutes: 05 → 06 → 07 → 08 → 09" in shown
-    assert "Everything, by the numbers, 43 minutes: 01 → 05 → 06 → 07 → 07b → 08 → 09" in shown
+    assert "The heart, 10 minutes: 05 → 05b" in shown
+    assert "Half a day, 40 minutes: 05 → 05b → 06 → 07 → 08 → 09" in shown
+    assert (
+        "Everything, by the numbers, 48 minutes: 01 → 05 → 05b → 06 → 07 → 07b → 08 → 09" in shown
+    )
     assert routes(cards[:1]) == ""
 
 

@@ -2,8 +2,8 @@
 
     losses of some runs                        ──► loss_chart      02
     what models have learned of a curve        ──► fits_chart      03
-    {policy: {k: share}}                       ──► pass_chart      08b
-    right answers and tool calls over steps    ──► shaped_chart    08b
+    {policy: {k: share}}                       ──► pass_chart      05c
+    right answers and tool calls over steps    ──► shaped_chart    05c
     weight of a token's gradient, by ratio     ──► push_chart      09
     accuracy over steps, live and recorded     ──► runs_chart      09
     ratios of the tokens, for each age         ──► ratio_chart     09

@@ -26,7 +26,10 @@ from zorplex_rl.course.site.outline import sections, words
 from zorplex_rl.course.site.page import Lesson, Page, PageCell
 from zorplex_rl.course.site.render import plain
 
-ROUTES = {"two hours": ("05", "08"), "half a day": ("05", "05b", "06", "07", "08", "09")}
+ROUTES = {
+    "the heart": ("05", "05b"),
+    "half a day": ("05", "05b", "06", "07", "08", "09"),
+}
 """Ways through the course, by the numbers of their notebooks."""
 _FIGURE = re.compile(
     r'<figure class="lesson-figure"[^>]*>(.*?)(?:<figcaption>.*?)?</figure>', re.DOTALL

@@ -39,6 +39,8 @@ HOW = (
 PREVIEW = (
     '. <a href="https://molab.marimo.io/github/{}/blob/previews/notebooks/{}">Open in molab</a>'
 )
+MOVED = {"08b_judging_a_run.html": "05c_judging_a_run.html"}
+"""Pages that have another name now. The old one leads there."""
 # A page without an icon makes the browser request one from the server.
 _ICON = (
     "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 8 8'%3E"
@@ -125,6 +127,15 @@ def glossary_page(pages: Sequence[tuple[str, str, str]], searchable: bool = Fals
         f'<main>\n<h1>Glossary</h1>\n<dl class="glossary">\n{"".join(entries)}</dl>\n</main>'
     )
     return _document("Glossary", body)
+
+
+def moved_page(target: str) -> str:
+    """Build the page of an old name, which opens ``target``."""
+    to = html.escape(target)
+    return (
+        f'<!DOCTYPE html><html lang="en"><meta charset="utf-8"><title>Moved</title>'
+        f'<meta http-equiv="refresh" content="0; url={to}"><p>This page is now <a href="{to}">{to}</a>.</p></html>'
+    )
 
 
 def stacks_page(searchable: bool = False) -> str:

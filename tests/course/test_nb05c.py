@@ -1,11 +1,11 @@
-"""What stands behind notebook 08b: draws that reach every case, a verdict for every outcome, and
+"""What stands behind notebook 05c: draws that reach every case, a verdict for every outcome, and
 sliders over all recorded runs."""
 
 from __future__ import annotations
 
 import pytest
 
-from zorplex_rl.course import nb08b
+from zorplex_rl.course import nb05c
 
 
 @pytest.mark.parametrize(
@@ -19,7 +19,7 @@ from zorplex_rl.course import nb08b
     ],
 )
 def test_every_outcome_has_its_verdict(once, often, old, said):
-    assert said in nb08b.verdict(once, often, old)
+    assert said in nb05c.verdict(once, often, old)
 
 
 def test_a_penalty_saves_the_accuracy_only_if_it_held_the_policy_nearer():
@@ -28,22 +28,22 @@ def test_a_penalty_saves_the_accuracy_only_if_it_held_the_policy_nearer():
         {"accuracy": accuracy, "kl": kl}
         for accuracy, kl in ((0.5, 0.01), (0.3, 0.01), (0.12, 0.01), (0.5, 0.19))
     ]
-    assert [nb08b.saved(began, free, found) for found in held] == [0, 1, 2, []]
+    assert [nb05c.saved(began, free, found) for found in held] == [0, 1, 2, []]
 
 
 def test_the_ends_of_a_run_are_means_of_three_steps_and_of_fewer_in_a_short_run():
     rows = [dict.fromkeys(("reward", "accuracy", "calls", "kl"), float(step)) for step in range(8)]
-    assert [end["kl"] for end in nb08b.ends(rows)] == [1.0, 6.0]
-    assert [end["kl"] for end in nb08b.ends(rows[:2])] == [0.0, 1.0]
+    assert [end["kl"] for end in nb05c.ends(rows)] == [1.0, 6.0]
+    assert [end["kl"] for end in nb05c.ends(rows[:2])] == [0.0, 1.0]
 
 
 @pytest.mark.slow
 def test_every_position_of_the_sliders_has_a_recorded_run():
-    study = nb08b.recorded_runs()
-    slider = nb08b.shaped_slider(study, static=False)
-    found = nb08b.answer_of(study, 0.5, 0.0)
+    study = nb05c.recorded_runs()
+    slider = nb05c.shaped_slider(study, static=False)
+    found = nb05c.answer_of(study, 0.5, 0.0)
     assert found.numbers[1][1] == "52% → 0%" and found.figure.startswith("<svg")
     for bonus in {run["bonus"] for run in study["runs"]}:
         for penalty in {run["penalty"] for run in study["runs"]}:
-            assert nb08b.answer_of(study, bonus, penalty).numbers
+            assert nb05c.answer_of(study, bonus, penalty).numbers
     assert slider is not None

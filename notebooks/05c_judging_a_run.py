@@ -23,7 +23,7 @@ with app.setup(hide_code=True):
     import torch
 
     from zorplex_rl.config import LearnerConfig
-    from zorplex_rl.course import nb08b
+    from zorplex_rl.course import nb05c
     from zorplex_rl.course.figures import bars, lines, loop_drawing
     from zorplex_rl.course.lesson import exercise, lesson
     from zorplex_rl.course.widgets import LiveCurve
@@ -200,7 +200,7 @@ def _(config, environment, learned, policy, sampling):
     )
     lost = [
         sum(old[0].outcomes[kind] - new[0].outcomes[kind] for kind in kinds)
-        for kinds in nb08b.MISTAKES
+        for kinds in nb05c.MISTAKES
     ]
     return lost, new, old
 
@@ -213,8 +213,8 @@ def _(ask_mistakes, lost, new, old):
         ask_mistakes,
         right=lost.index(max(lost)),
         why=f"""
-    Of held-out tasks {_was.accuracy:.0%} were right before, and {_is.accuracy:.0%} are now: {nb08b.points(_gain)} points.
-    The share of wrong answers changed by {nb08b.points(-lost[0])} points, that of missing `[ANSWER]`s by {nb08b.points(-lost[1])}, that of the rest by {nb08b.points(-lost[2])}.
+    Of held-out tasks {_was.accuracy:.0%} were right before, and {_is.accuracy:.0%} are now: {nb05c.points(_gain)} points.
+    The share of wrong answers changed by {nb05c.points(-lost[0])} points, that of missing `[ANSWER]`s by {nb05c.points(-lost[1])}, that of the rest by {nb05c.points(-lost[2])}.
     {"So most of the gain is formatting, and not better arithmetic." if _gain > 0 and lost[1] > _gain / 2 else "So formatting is not most of the gain."}
     """,
         shows=[
@@ -427,8 +427,8 @@ def _(ask_pass, config, entropies, gains, pass_means, right, whose_estimator):
         ask_pass,
         right=0 if _last > _noise else 2 if _last < -_noise else 1,
         why=f"""
-    pass@{_low} changes by {nb08b.points(_first)} ± {100 * _once:.0f} points, and pass@{_high} by {nb08b.points(_last)} ± {100 * _noise:.0f}, from {pass_means["before"][_high]:.0%}, by {whose_estimator}.
-    {nb08b.verdict(gains[_low], gains[_high], pass_means["before"][_high])}
+    pass@{_low} changes by {nb05c.points(_first)} ± {100 * _once:.0f} points, and pass@{_high} by {nb05c.points(_last)} ± {100 * _noise:.0f}, from {pass_means["before"][_high]:.0%}, by {whose_estimator}.
+    {nb05c.verdict(gains[_low], gains[_high], pass_means["before"][_high])}
 
     Of the {config.pass_tasks} tasks the old policy never solved {right["before"].count(0)}, the trained one {right["after"].count(0)}.
     That is a finding about this small policy, and about tasks that it was not trained on.
@@ -530,7 +530,7 @@ def _(config):
 @app.cell
 def _(config, distance, old, policy, sampling, start_hack):
     lesson.wait_for(start_hack)
-    card = nb08b.PaidCard(config.hack_bonus, policy, config.hack_steps, sampling, old[1])
+    card = nb05c.PaidCard(config.hack_bonus, policy, config.hack_steps, sampling, old[1])
     hacked = {0.0: [], config.hack_penalty: []}
     for _penalty, _rows in hacked.items():
         for _step in train(config, shaped(config.hack_bonus), config.hack_steps, _penalty):
@@ -541,7 +541,7 @@ def _(config, distance, old, policy, sampling, start_hack):
                     "reward": _step.reward,
                     "accuracy": accuracy(_step.episodes),
                     "calls": fmean(e.tool_calls for e in _step.episodes),
-                    "kl": distance(*nb08b.tokens_of(_step.episodes, _step.before)).item(),
+                    "kl": distance(*nb05c.tokens_of(_step.episodes, _step.before)).item(),
                 }
             )
     card.seal()
@@ -551,7 +551,7 @@ def _(config, distance, old, policy, sampling, start_hack):
 @app.cell(hide_code=True)
 def _(ask_hack, card, config, hacked):
     _run = hacked[0.0]
-    _was, _is = nb08b.ends(_run)
+    _was, _is = nb05c.ends(_run)
     _up, _change = _is["reward"] - _was["reward"], _is["accuracy"] - _was["accuracy"]
     lesson.reveal(
         ask_hack,
@@ -597,12 +597,12 @@ def _(config):
 @app.cell(hide_code=True)
 def _(ask_kl, config, hacked, shaped_runs, whose_distance):
     lesson.needs(lambda: hacked)
-    (_began, _free), (_, _held) = map(nb08b.ends, hacked.values())
+    (_began, _free), (_, _held) = map(nb05c.ends, hacked.values())
     _honest = {run["penalty"]: run for run in shaped_runs["runs"] if run["bonus"] == 0}
     _strict = _honest[max(_honest)]
     lesson.reveal(
         ask_kl,
-        right=nb08b.saved(_began, _free, _held),
+        right=nb05c.saved(_began, _free, _held),
         why=f"""
     It ends {_held["kl"]:.3f} nats a token from its reference, and without a penalty {_free["kl"]:.3f}, by {whose_distance}.
     Of the last steps' episodes {_held["accuracy"]:.0%} are right, without a penalty {_free["accuracy"]:.0%}; in the first steps {_began["accuracy"]:.0%} were. That is one seed.
@@ -630,13 +630,13 @@ def _(ask_kl, config, hacked, shaped_runs, whose_distance):
 
 @app.cell(hide_code=True)
 def _():
-    shaped_runs = nb08b.recorded_runs()
+    shaped_runs = nb05c.recorded_runs()
     mo.vstack(
         [
             lesson.md(
                 f"The sliders choose among recorded runs of `train`. A negative reward for a call is a fine. *Recorded* on {shaped_runs['date']} with `python {shaped_runs['command']}`, {shaped_runs['conditions']['steps']} steps each, one seed."
             ),
-            nb08b.shaped_slider(shaped_runs, static="execute" in mo.cli_args()),
+            nb05c.shaped_slider(shaped_runs, static="execute" in mo.cli_args()),
         ]
     )
     return (shaped_runs,)
@@ -679,7 +679,7 @@ class Solutions:
 
     def check_change(change):
         exercise.expect(change, [0, 0, 0, 0], [1, 0, 1, 0], result=(0.5, 1 / math.sqrt(3)))
-        exercise.agree(change, Solutions.change, nb08b.drawn_shares, times=30)
+        exercise.agree(change, Solutions.change, nb05c.drawn_shares, times=30)
 
     def change(before, after):
         changes = [new - old for old, new in zip(before, after, strict=True)]
@@ -687,13 +687,13 @@ class Solutions:
 
     def check_pass_at_k(pass_at_k):
         exercise.expect(pass_at_k, 4, 1, 2, result=0.5)
-        exercise.agree(pass_at_k, Solutions.pass_at_k, nb08b.drawn_attempts, times=60)
+        exercise.agree(pass_at_k, Solutions.pass_at_k, nb05c.drawn_attempts, times=60)
 
     def pass_at_k(samples, correct, k):
         return 1 - math.comb(samples - correct, k) / math.comb(samples, k)
 
     def check_kl(kl):
-        nb08b.check_kl(kl, Solutions.kl)
+        nb05c.check_kl(kl, Solutions.kl)
 
     def kl(now, before, sampled):
         d = (now - before)[sampled]

@@ -1,4 +1,4 @@
-"""Drive notebook 08b: draws for its checks, a verdict on pass@k, recorded runs.
+"""Drive notebook 05c: draws for its checks, a verdict on pass@k, recorded runs.
 
 drawn_shares  drawn_attempts  drawn_tokens    arguments of ``change``, ``pass_at_k`` and ``kl``
 check_kl           the same number, and the gradient of the KL that is meant?
