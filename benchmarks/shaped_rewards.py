@@ -26,16 +26,16 @@ from zorplex_rl.course import nb05c
 from zorplex_rl.task.rewards import accuracy
 
 RECORDED = Path(__file__).with_name("shaped_rewards.json")
-NOTEBOOK = Path(__file__).parents[1] / "notebooks" / "05c_judging_a_run.py"
+NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
 BONUSES = (-0.1, 0.0, 0.1, 0.5)
 """Reward of every tool call."""
 PENALTIES = (0.0, 0.3, 3.0)
 """Weight of the KL penalty."""
 
 
-def load_notebook() -> ModuleType:
-    """Import notebook 05c. Its cells do not run."""
-    spec = importlib.util.spec_from_file_location("notebook_05c", NOTEBOOK)
+def load_notebook(name: str) -> ModuleType:
+    """Import a notebook. Its cells do not run."""
+    spec = importlib.util.spec_from_file_location(f"notebook_{name}", NOTEBOOKS / f"{name}.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -59,7 +59,7 @@ def record(
 def main() -> None:
     """Train once for each setting, and write what was measured."""
     torch.set_num_threads(1)
-    notebook = load_notebook()
+    notebook = load_notebook("05c_judging_a_run")
     with patch.object(notebook.mo, "cli_args", dict):
         config = notebook.settings.run()[1]["config"]
     runs = []

@@ -3,6 +3,9 @@ sliders over all recorded runs."""
 
 from __future__ import annotations
 
+import json
+from statistics import fmean
+
 import pytest
 
 from zorplex_rl.course import nb05c
@@ -47,3 +50,30 @@ def test_every_position_of_the_sliders_has_a_recorded_run():
         for penalty in {run["penalty"] for run in study["runs"]}:
             assert nb05c.answer_of(study, bonus, penalty).numbers
     assert slider is not None
+
+
+def test_runs_of_several_seeds_are_shown_with_an_interval_over_runs(tmp_path):
+    file = tmp_path / "seeds.jsonl"
+    lines = []
+    for seed, after in enumerate((0.5, 0.7, 0.9)):
+        shares = {
+            "before": {"greedy": 0.6, "sampled": 0.2},
+            "after": {"greedy": 0.9, "sampled": after},
+        }
+        lines.append(
+            json.dumps({"command": "zorplex-rl train", "seed": seed, "seconds": 50.0} | shares)
+        )
+    file.write_text("\n".join(lines) + "\n")
+
+    def change(before, after):
+        return fmean(after) - fmean(before), 0.23
+
+    text, drawn, verdict = (part.text for part in nb05c.other_seeds(change, "you", file))
+    assert "3 runs of SmolLM2" in text and "zorplex-rl train" in text
+    assert "seed 2 20% to 90%; seed 1 20% to 70%" in drawn
+    assert "ended at 90%, the worst at 50%" in verdict and "+50 ± 23 points" in verdict
+
+
+def test_without_recorded_seeds_one_sentence_says_so(tmp_path):
+    (told,) = nb05c.other_seeds(lambda *given: (0, 0), "you", tmp_path / "none.jsonl")
+    assert "not in this copy" in told.text
