@@ -886,7 +886,6 @@ class Solutions:
                 "the 0.2 come on top of the 1": lambda o, n: (
                     right(o, n) - 0.2 * (o == "success")
                 ),
-                "needless calls must cost, whatever the outcome": lambda o, n: right(o, 0),
             },
         )
 
