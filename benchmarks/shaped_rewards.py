@@ -1,4 +1,4 @@
-"""Record the runs of notebook 08b on shaped rewards: what a policy learns when tool calls are paid, or cost something.
+"""Record the runs of notebook 05c on shaped rewards: what a policy learns when tool calls are paid, or cost something.
 
     python benchmarks/shaped_rewards.py               twelve runs, about three minutes on one quiet core; writes shaped_rewards.json
 
@@ -22,20 +22,20 @@ from unittest.mock import patch
 import torch
 from table import describe_machine
 
-from zorplex_rl.course import nb08b
+from zorplex_rl.course import nb05c
 from zorplex_rl.task.rewards import accuracy
 
 RECORDED = Path(__file__).with_name("shaped_rewards.json")
-NOTEBOOK = Path(__file__).parents[1] / "notebooks" / "08b_judging_a_run.py"
+NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
 BONUSES = (-0.1, 0.0, 0.1, 0.5)
 """Reward of every tool call."""
 PENALTIES = (0.0, 0.3, 3.0)
 """Weight of the KL penalty."""
 
 
-def load_notebook() -> ModuleType:
-    """Import notebook 08b. Its cells do not run."""
-    spec = importlib.util.spec_from_file_location("notebook_08b", NOTEBOOK)
+def load_notebook(name: str) -> ModuleType:
+    """Import a notebook. Its cells do not run."""
+    spec = importlib.util.spec_from_file_location(f"notebook_{name}", NOTEBOOKS / f"{name}.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -51,7 +51,7 @@ def record(
         series["reward"].append(round(step.reward, 4))
         series["accuracy"].append(round(accuracy(step.episodes), 4))
         series["calls"].append(round(fmean(episode.tool_calls for episode in step.episodes), 3))
-        apart = notebook.kl_solution(*nb08b.tokens_of(step.episodes, step.before)).item()
+        apart = notebook.Solutions.kl(*nb05c.tokens_of(step.episodes, step.before)).item()
         series["kl"].append(round(apart, 4))
     return {"bonus": bonus, "penalty": penalty, **series}
 
@@ -59,7 +59,7 @@ def record(
 def main() -> None:
     """Train once for each setting, and write what was measured."""
     torch.set_num_threads(1)
-    notebook = load_notebook()
+    notebook = load_notebook("05c_judging_a_run")
     with patch.object(notebook.mo, "cli_args", dict):
         config = notebook.settings.run()[1]["config"]
     runs = []

@@ -27,52 +27,45 @@ with app.setup(hide_code=True):
     from zorplex_rl.course.figures.loop_drawing import loop_drawing
     from zorplex_rl.course.lesson import exercise, lesson
     from zorplex_rl.course.lesson.later import later
-    from zorplex_rl.course.widgets import TimelineSimulator, WhatIf
-    from zorplex_rl.course.widgets.what_if import Knob
-    from zorplex_rl.run.timeline import SpanRecorder, group_latencies
-    from zorplex_rl.simulation.recorded import group_variation
-    from zorplex_rl.simulation.setting import Setting
+    from zorplex_rl.course.widgets import TimelineSimulator
+    from zorplex_rl.run.timeline import SpanRecorder
     from zorplex_rl.task.environment import Zorplex
     from zorplex_rl.task.episode import OUTCOMES
     from zorplex_rl.task.rewards import final_answer, score
-    from zorplex_rl.task.specs import HELD_OUT_WORDS, TASK_SPECS
+    from zorplex_rl.task.specs import TASK_SPECS
 
     # The page shows its top before these are there: torch takes seconds.
     torch = later("torch")
     nb05 = later("zorplex_rl.course.nb05")
     nb05b = later("zorplex_rl.course.nb05b")
     learning = later("zorplex_rl.learning.learner")
-    simple = later("zorplex_rl.learning.train_simple")
+    models = later("zorplex_rl.policy.load")
+    requests = later("zorplex_rl.policy.requests")
+    rollouts = later("zorplex_rl.policy.rollout")
 
 
 @app.cell(hide_code=True)
 def _():
     lesson.header(
         __file__,
-        minutes=50,
+        minutes=45,
         hardware="two CPU cores, no GPU; a network only to fetch SmolLM2",
         goals=[
-            "say when RL needs a distributed system, and when one process is enough",
-            "say why we ask for made-up words and not for word problems",
-            "run a benchmark, and read its intervals and outcomes",
+            "say when RL needs more than one machine, with a number",
+            "say why a model that knows the answer may be paid nothing, and what RL does about it",
             "sort failures, and write the reward that prices them",
-            "say why a batch waits for its slowest episode, and what asynchrony costs",
+            "say what the slowest answer costs, and what asynchrony buys and costs",
         ],
     )
     return
 
 
 @app.cell(hide_code=True)
-def _(config, environment, sampling, small):
-    _exam = environment.tasks(("compositional",), 40, "held_out")
-    with mo.status.spinner("A small model answers 40 questions", remove_on_exit=True):
-        _answered = simple.play(small, environment, _exam, config.seed, sampling)
-    card = nb05b.Card(
-        "Four questions, and what a small model writes while it is trained",
-        small,
-        config.steps,
+def _(sampling):
+    card = nb05b.RecordedCard(
+        "Drag the slider: a small model, while it learns from rewards alone",
+        "small",
         sampling,
-        nb05b.varied([nb05b.example(small, sampling), *_answered], 4),
         lines=5,
     )
     card
@@ -80,12 +73,20 @@ def _(config, environment, sampling, small):
 
 
 @app.cell(hide_code=True)
-def _():
+def _(card):
+    _before, _after = card.recording["right"]
     lesson.md(f"""
-    Each word has a secret number, and only a tool knows it. Solid boxes are tokens of the model, dashed
-    ones come from the tool. At the right stands the {lesson.term("reward")}, and what it is made of (exercise 2). At step 0 you see
-    three ways to fail, and a success. Once the training further down has run, the slider shows what 20 steps change.
-    The first question comes back in 05b, 08b, 09 and 11.
+    A box is a token: solid if the model wrote it, dashed if a tool inserted it. The number at the right is the
+    {lesson.term("reward")}: 1 for the right number, 0.2 for writing a number behind `[ANSWER]`, −0.1 for each look-up
+    more than needed. The bar at the left says how the text ended. Green is right, red a wrong number, orange no
+    `[ANSWER]`, light blue too many calls, grey cut off.
+
+    *Look at the first question, at step 0.* The model looks up both words and subtracts correctly. Then it
+    writes `So 3.`, and is paid nothing. It *knows* the answer, but it does not *say* it where a program looks.
+    Nobody shows it a better text. It tries, and what was paid becomes more likely. Of 200 new questions it
+    answered {_before:.0%} before, and {_after:.0%} after the last step.
+
+    The recorded run gives way to your own: *The asynchronous answer* has the button.
     """)
     return
 
@@ -95,13 +96,19 @@ def _():
     lesson.md(f"""
     ## When does RL need a distributed system?
 
-    In reinforcement learning a model, called a {lesson.term("policy")}, writes answers. A program judges them, and the model
-    is trained on the judgements.
+    In reinforcement learning (RL) a model, called a {lesson.term("policy")}, writes answers, a program judges them, and the model is
+    trained on the judgements. Two things make that too much for one machine.
 
-    *Generating* is limited by memory bandwidth: each step of decoding reads all weights, and does little
-    arithmetic with them. *Tools and checks* are other programs, to wait for. *Training* is limited by
-    arithmetic. As long as one machine does all three and nobody waits for long, one process is enough;
-    notebook 10 counts what fits.
+    - *It does not fit.* Training keeps about 16 bytes for each parameter: weights, gradients, a float32 copy
+      and two moments. A model of 7 billion parameters needs {7e9 * 16 / 1e9:.0f} GB, and a large GPU has 80.
+    - *The expensive part stands idle.* Answers are written a token at a time, and the trainer cannot begin before the
+      slowest is done. For answers of 16,000 tokens, [SortedRL](https://arxiv.org/abs/2603.23414)
+      reports that writing takes up to 70% of a step. For that time the trainer's GPUs wait.
+
+    Writing and training also want different hardware. Each new token makes the machine read all weights and compute
+    little, so memory limits it; training is limited by arithmetic.
+
+    If the model is small and answers are short, one process is enough. So it is here, and you can see the whole loop.
     """)
     return
 
@@ -109,11 +116,15 @@ def _():
 @app.cell(hide_code=True)
 def _():
     _drawing = lesson.figure(
-        loop_drawing(), "The buffer keeps finished answers that are not too old."
+        loop_drawing(),
+        "Each box becomes a program of its own in notebook 08. The replay buffer keeps finished answers until the trainer "
+        "takes them, and drops those that a too old version of the model wrote. Weights: where the trainer leaves each new "
+        "version, for the generators to fetch.",
     )
     _models = mo.md("""
-    Two models answer here. The *small policy* comes with the course, and was made for this task, with
-    bad habits on purpose. *SmolLM2* is a real language model of 135 million parameters.
+    Two models answer on this page. The *small policy* comes with the course. It was taught this task with bad
+    habits on purpose, so that you can watch RL break a habit within seconds. *SmolLM2* is a real
+    language model of 135 million parameters, which has never seen the task.
     """)
     mo.vstack([_drawing, _models])
     return
@@ -130,73 +141,25 @@ def _():
 def settings():
     config = SimpleNamespace(
         seed=0,
-        samples=100,  # tasks of each of four kinds for the small policy
-        real_samples=12,  # and for SmolLM2, which is 150 times as large
-        shots=2,  # worked examples that SmolLM2 sees before each question
+        samples=100,  # tasks of each of four kinds, for the small policy
+        real_samples=32,  # tasks of one kind, for SmolLM2, which is 150 times as large
         steps=20,  # of training the small policy
     )
     return (config,)
 
 
-@app.cell
+@app.cell(hide_code=True)
 def _(config):
-    from zorplex_rl.policy.load import load_policy
-    from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
-
-    small = load_policy("embedded")  # it comes with this course
+    small = models.load_policy("embedded")  # it comes with this course
+    torch.set_num_threads(1)  # fastest for a model this small
     environment = Zorplex(config.seed)
-    # A tool call ends a turn. A slot writes one episode at a time, beside the others.
-    sampling = Sampling(temperature=1.0, max_tokens=96, max_turns=6, slots=64)
-    return RolloutRequest, environment, load_policy, rollout, sampling, small
-
-
-@app.cell
-def _(fetch, small):
-    smol, computed_on = nb05.pretrained(fetch)
-    torch.set_num_threads(2 if smol else 1)
-    policy, name = (smol, "SmolLM2") if smol else (small, "the small policy")
-    return computed_on, name, policy, smol
+    sampling = requests.Sampling(temperature=1.0, max_tokens=96, max_turns=6, slots=64)
+    return environment, sampling, small
 
 
 @app.cell(hide_code=True)
-def _(policy):
-    lesson.ran_on(policy)
-    return
-
-
-@app.cell(hide_code=True)
-def _(computed_on, name, policy):
-    with mo.status.spinner("Answering a word problem", remove_on_exit=True):
-        _text = nb05.word_problem(policy)
-    lesson.md(f"""
-    {computed_on}
-
-    ## A word problem, answered live
-
-    {nb05.WORD_PROBLEM.question}
-
-    This is what {name} writes:
-
-    {lesson.fence(_text)}
-
-    The right answer is **{nb05.WORD_PROBLEM.answer}**; the last number of that text is {(re.findall("[0-9]+", _text) or ["missing"])[-1]}.
-    A model may remember such an answer. And how should a program find it in prose: is it really the
-    last number? We need a task without these two doubts.
-    """)
-    return
-
-
-@app.cell(hide_code=True)
-def _():
-    lesson.table(
-        "Why a made-up task is better for training, and for measuring",
-        nb05.rows("""
-        | a word problem | made-up words
-        Could it be memorised? | yes, the web is full of them | no, each task draws its own numbers
-        Can a program check it? | if it finds a number in prose | yes: `[ANSWER]` and an integer
-        Can we set how hard it is? | hardly, with problems from a file | yes: how many words
-        """),
-    )
+def _(small):
+    lesson.ran_on(small)
     return
 
 
@@ -205,8 +168,12 @@ def _():
     mo.md("""
     ## Words with a secret number
 
-    Each number is new in every task. The model cannot know it; it can only ask a tool. Here is one task
-    with its table, which only the tool sees.
+    Why not ask word problems, as everybody does? A model may have read a problem, and remember its answer. A
+    program would have to find the answer in prose: is it the last number? And nobody can set how hard a
+    problem is.
+
+    So our tasks are made up. Each word has a number, drawn anew for every task, and only a tool knows it. A model
+    cannot remember it; it can only ask. Here is one task with its table, which only the tool sees.
     """)
     return
 
@@ -222,21 +189,9 @@ def _(environment):
 def _():
     mo.md("""
     An answer is written in three moves. *Generate*: the model draws a token. *Call*: once the text holds
-    a complete call, the tool runs. *Inject*: its result is appended, as tokens, and generating goes on.
+    a complete call, the tool runs. *Inject*: its result is appended, as tokens, and generating goes on. What
+    the model writes between two results is a *turn*. In the card at the top you can see all three.
     """)
-    return
-
-
-@app.cell(hide_code=True)
-def _(answered, small):
-    _episode = next(e for e in answered["compositional"] if e.score.outcome == "success")
-    WhatIf(
-        "An episode grows: solid boxes are the model's tokens, dashed ones the tool's",
-        [Knob("tokens", "Tokens so far", list(range(1, len(_episode.token_ids) + 1)))],
-        lambda tokens: nb05.injection(small, _episode, tokens),
-        {"tokens": min(9, len(_episode.token_ids))},
-        static="execute" in mo.cli_args(),
-    )
     return
 
 
@@ -244,7 +199,7 @@ def _(answered, small):
 def _(environment):
     lesson.figure(
         nb05.four_kinds(environment),
-        "The four kinds: instruction, question, and in bold a perfect answer. Results stand behind arrows.",
+        "The four kinds of task: instruction, question, and in bold a perfect answer. What follows an arrow was inserted by the tool.",
     )
     return
 
@@ -254,133 +209,171 @@ def _():
     lesson.md(f"""
     ## The benchmark
 
-    The benchmark asks questions of every kind, and scores the {lesson.term("episode", "episodes")}. The questions are held out: their
-    words are kept from all training.
+    How good is the small policy? Ask it questions of every kind, and score its {lesson.term("episode", "episodes")}:
+    an episode is one attempt at one task, with all that the tool answered. The questions are held out, which means that
+    their words are kept from all training.
     """)
     return
 
 
-@app.cell
-def _(RolloutRequest, config, rollout):
-    def benchmark(policy, kinds, samples, shots, sampling):
-        """Answer `samples` held-out tasks of each kind. Returns {kind: episodes, scored}."""
-        results = {}
-        for kind in mo.status.progress_bar(kinds, title="Asking", remove_on_exit=True):
-            environment = Zorplex(config.seed, shots=shots)
-            tasks = environment.tasks((kind,), samples, "held_out")
-            requests = [RolloutRequest(task, seed) for seed, task in enumerate(tasks)]
-            results[kind] = rollout(policy, requests, environment.execute, sampling)
-            for episode in results[kind]:
-                episode.score = score(episode)
-        return results
-
-    return (benchmark,)
-
-
-@app.cell
-def _(benchmark, config, sampling, small):
-    answered = benchmark(small, TASK_SPECS, config.samples, 0, sampling)
-    return (answered,)
+@app.function
+def benchmark(policy, kind, samples, shots, sampling, one_more):
+    """Answer `samples` held-out tasks of a kind, behind `shots` worked examples. Returns scored episodes."""
+    environment = Zorplex(0, shots=shots)
+    tasks = environment.tasks((kind,), samples, "held_out")
+    asked = [requests.RolloutRequest(task, seed) for seed, task in enumerate(tasks)]
+    episodes = []
+    for first in range(0, samples, 16):
+        batch = asked[first : first + 16]
+        episodes += rollouts.rollout(policy, batch, environment.execute, sampling)
+        one_more(number=len(batch))
+    for episode in episodes:
+        episode.score = score(episode)
+    return episodes
 
 
 @app.cell(hide_code=True)
-def _(config, smol):
-    # All kinds, and `simple` with three other numbers of worked examples.
-    _asked = f"Ask SmolLM2 {(len(TASK_SPECS) + 3) * config.real_samples} questions"
-    start_real = lesson.start_button(_asked, seconds=100) if smol else None
-    start_real
-    return (start_real,)
+def _(config):
+    start_small = lesson.start_button(
+        f"Ask the small policy {len(TASK_SPECS) * config.samples} questions", seconds=8
+    )
+    start_small
+    return (start_small,)
 
 
-@app.cell
-def _(answered, benchmark, config, sampling, smol, start_real):
+@app.cell(hide_code=True)
+def _(config, sampling, small, start_small):
     from zorplex_rl.policy.evaluate import summarise
 
-    real = {}
-    if smol:
-        lesson.wait_for(start_real)
-        real = benchmark(smol, TASK_SPECS, config.real_samples, config.shots, sampling)
-    reports = [summarise(f"small {kind}", episodes) for kind, episodes in answered.items()]
-    reports += [summarise(f"SmolLM2 {kind}", episodes) for kind, episodes in real.items()]
-    return real, reports, summarise
+    lesson.wait_for(start_small)
+    answered, reports = {}, []
+    with lesson.counting(len(TASK_SPECS) * config.samples, "questions") as _one_more:
+        for _kind in TASK_SPECS:
+            answered[_kind] = benchmark(
+                small, _kind, config.samples, 0, sampling, _one_more
+            )
+            reports.append(summarise(_kind, answered[_kind]))
+    return answered, reports, summarise
 
 
 @app.cell(hide_code=True)
-def _(config, real, reports):
-    _real = f", {config.real_samples} for SmolLM2, after {config.shots} worked examples"
-    _caption = f"The benchmark, sampled at temperature 1: {config.samples} tasks of each kind for the small policy{_real if real else ''}"
-    _table = lesson.table(_caption, nb05.rows_of(reports))
-    mo.vstack([_table, lesson.figure(nb05.accuracy_chart(reports))])
+def _(config, reports):
+    mo.vstack(
+        [
+            lesson.figure(
+                nb05.accuracy_chart(reports),
+                f"The small policy's right answers, {config.samples} sampled texts of each kind.",
+            ),
+            mo.md("""
+    The black line is an interval: with 95% certainty the true share lies in it. Two questions about
+    the same word are not independent, so we count them as one observation; that makes the interval wide.
+    """),
+        ]
+    )
     return
 
 
 @app.cell(hide_code=True)
-def _(reports):
-    _widest = max(reports, key=lambda report: report.interval[1] - report.interval[0])
-    lesson.md(f"""
-    Read the intervals first: the true accuracy of `{_widest.name}` may be anywhere from {_widest.interval[0]:.0%} to {_widest.interval[1]:.0%}.
-    Mistakes about the same words repeat, so the interval counts questions with the same words as one. There are
-    {len(HELD_OUT_WORDS)} held-out words.
+def _():
+    mo.md("""
+    ## It knows more than it says
+
+    Only a number behind `[ANSWER]` counts. Where else may the right number stand?
     """)
     return
 
 
+@app.function
+def place_of_the_number(episode):
+    """Say where the right number stands: in the answer, else in the policy's own words, else only
+    in the tool's. None: nowhere."""
+    number = re.compile(rf"(?<!\d){episode.task.answer}(?!\d)")
+    if episode.score.outcome == "success":
+        return "answer"
+    if any(number.search(text) for text in episode.sampled_text):
+        return "own words"
+    if any(number.search(turn.result or "") for turn in episode.turns):
+        return "tool's words"
+    return None
+
+
 @app.cell(hide_code=True)
-def _(name):
-    ask_shots = lesson.predict(
-        f"How many questions of kind `simple` does {name} answer in the required format if it sees no worked example?",
+def _():
+    ask_known = lesson.predict(
+        "Take the texts that are *not* right. How many of them have the right number somewhere in the policy's own words?",
         "fewer than a third",
         "a third to two thirds",
         "more than two thirds",
     )
-    ask_shots
-    return (ask_shots,)
-
-
-@app.cell
-def _(benchmark, config, real, sampling, small, smol, summarise):
-    by_shots, anywhere = {}, {}
-    policies = {"small": small} | ({"SmolLM2": smol} if smol else {})
-    for who, asked in policies.items():
-        for shots in (0, 1, 2, 4):
-            found = real
-            if asked is small or shots != config.shots:
-                found = benchmark(asked, ("simple",), config.real_samples, shots, sampling)
-            by_shots[who, shots] = summarise(f"{who}, examples: {shots}", found["simple"])
-            # Does the right number stand anywhere?
-            numbers = [
-                (e.task.answer, re.findall("[0-9]+", e.text)) for e in found["simple"]
-            ]
-            anywhere[who, shots] = fmean(str(right) in texts for right, texts in numbers)
-    return anywhere, by_shots
+    ask_known
+    return (ask_known,)
 
 
 @app.cell(hide_code=True)
-def _(anywhere, ask_shots, by_shots, computed_on, config, smol):
-    from zorplex_rl.course.figures.bars import outcome_chart
-
-    _who = "SmolLM2" if smol else "small"
-    _without, _with = (
-        by_shots[_who, n].outcomes["success"] + by_shots[_who, n].outcomes["wrong_answer"]
-        for n in (0, 4)
+def _(answered, ask_known):
+    places = [
+        place_of_the_number(episode)
+        for episodes in answered.values()
+        for episode in episodes
+    ]
+    _said, _own, _tool, _none = map(
+        places.count, ("answer", "own words", "tool's words", None)
     )
-    _bare, _shown = (anywhere[_who, n] for n in (0, 4))
+    _share = _own / max(1, len(places) - _said)
     lesson.reveal(
-        ask_shots,
-        right=0 if 3 * _without < 1 else 1 if 3 * _without <= 2 else 2,
+        ask_known,
+        right=0 if 3 * _share < 1 else 1 if 3 * _share <= 2 else 2,
         why=f"""
-    Without an example {_without:.0%} answer in the format, with 4 examples {_with:.0%}.
-    The right number stands somewhere, the tool's lines included, in {_bare:.0%} of the texts without an example, and in {_shown:.0%} of those with 4.
-    {"" if not smol else "So the examples show the task, not only the form." if 2 * _bare < _shown else "The number was often there: much of what examples add is the form."}
-    {"RL needs a model that already gets some answers right, so 05b trains SmolLM2 with two examples before each question." if smol else computed_on}
+    {_share:.0%}. **The policy knew the answer in {_said + _own} of {len(places)} texts, and said it in {_said}.** In {_own} it
+    wrote the number, but not behind `[ANSWER]`. In {_tool} only the tool wrote it, and in {_none} it stands nowhere.
+
+    The ability is there; what is missing is the discipline to use it. *RL pays for saying it.* A teacher would have to write
+    right texts. RL only has to recognise one, and the model finds them itself. But it must
+    find one now and then: if it never succeeded, there would be nothing to pay for.
     """,
-        shows=[
-            lesson.figure(
-                outcome_chart([by_shots[key] for key in sorted(by_shots, reverse=True)]),
-                f"How answers to `simple` end, by the number of worked examples ({config.real_samples} answers each, so only large differences count). The small policy was made without any.",
-            )
-        ],
     )
+    return (places,)
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    ## A real language model, asked the same
+
+    SmolLM2 has never seen this task. Ask it for the number of one word: first plainly, then behind two worked
+    examples, which are earlier turns of the same chat.
+    """)
+    return
+
+
+@app.cell(hide_code=True)
+def _(config, fetch):
+    smol, computed_on = nb05.pretrained(fetch)
+    smol_answers = lesson.Kept(__file__, "smollm2_answers", samples=config.real_samples)
+    start_real = lesson.start_button(
+        f"Ask SmolLM2 {2 * config.real_samples} questions", seconds=40
+    )
+    start_real if smol else lesson.md(computed_on)
+    return computed_on, smol, smol_answers, start_real
+
+
+@app.cell(hide_code=True)
+def _(config, sampling, smol, smol_answers, start_real):
+    if smol:
+        lesson.wait_for(start_real, unless=smol_answers)
+
+    def _ask():
+        samples = config.real_samples
+        torch.set_num_threads(nb05.cores())
+        with lesson.counting(2 * samples, "questions") as one_more:
+            found = {
+                shots: benchmark(smol, "simple", samples, shots, sampling, one_more)
+                for shots in (0, 2)
+            }
+        torch.set_num_threads(1)
+        return found
+
+    nb05.real_answers(smol, smol_answers.get(_ask)) if smol else lesson.md("")
     return
 
 
@@ -389,9 +382,11 @@ def _():
     mo.md("""
     ## A gallery of failures
 
-    "Wrong" is not one thing. First sort the failures, then give each of them a price.
+    "Wrong" is not one thing, and a reward treats each kind of failure in its own way. So first sort them.
 
     ### Exercise 1: sort them
+
+    Go through the list from its top: the first line that holds decides.
     """)
     return
 
@@ -402,13 +397,13 @@ def outcome(answer, expected, finish):
 
     "success"        an answer, the expected one
     "wrong_answer"   an answer, another one
-    "tool_spam"      no answer, `finish` is "turns": still calling
-    "truncated"      no answer, `finish` is "tokens": cut off
-    "wrong_format"   no answer, and any other `finish`
+    "tool_spam"      no answer, and it called tools until its turns were used up
+    "truncated"      no answer, and it wrote until its tokens were used up
+    "wrong_format"   no answer, and it ended otherwise
 
-    `answer` and `expected` are integers; `answer` is None if there is none.
-    `finish` says what ended it: a limit ("turns", "tokens"), its last token ("eos")
-    or its last line ("answer").
+    `answer` is the integer behind `[ANSWER]`, or None; `expected` is an integer.
+    `finish` says why the text ended: "turns" (all used up), "tokens" (all used up),
+    "eos" (the model ended it), "answer" (its last line was one).
 
     >>> outcome(7, 7, "answer"), outcome(None, 7, "turns")
     ('success', 'tool_spam')
@@ -433,23 +428,21 @@ def _():
     return
 
 
-@app.cell
-def _(answered, real):
-    lesson.needs(lambda: real)
+@app.cell(hide_code=True)
+def _(answered):
+    lesson.needs(lambda: answered)
     sort, whose_sort = exercise.running(lambda: outcome, Solutions)
-    gallery = {"small": [], "SmolLM2": []}
-    for _policy, _results in (("small", answered), ("SmolLM2", real)):
-        for _episode in [episode for found in _results.values() for episode in found]:
-            _answer = final_answer(_episode.sampled_text)
-            ending = sort(_answer, _episode.task.answer, _episode.finish)
-            gallery[_policy].append((ending, _episode))
+    gallery = []
+    for _episode in [episode for episodes in answered.values() for episode in episodes]:
+        _answer = final_answer(_episode.sampled_text)
+        gallery.append((sort(_answer, _episode.task.answer, _episode.finish), _episode))
     return gallery, whose_sort
 
 
 @app.cell(hide_code=True)
-def _(gallery, small, smol, whose_sort):
+def _(gallery, small, whose_sort):
     lesson.figure(
-        nb05.gallery_of(gallery, (small, smol)),
+        nb05.gallery_of(gallery, small),
         f"One episode of each sort, and how often it comes. By {whose_sort}.",
     )
     return
@@ -462,7 +455,7 @@ def _():
 
     A {lesson.term("reward")} turns failures into numbers, and training follows the numbers. Ours is a sum:
 
-    1 for the right answer + 0.2 for any answer in the form − 0.1 for each needless call
+    1 for the right number + 0.2 for any number behind `[ANSWER]` − 0.1 for each needless call
 
     Calls beyond the number that a perfect answer makes are *needless*. They cost in every outcome, so a
     reward may be negative.
@@ -489,7 +482,7 @@ def _():
         minutes=3,
         lines=1,
         hints=(
-            "Which two outcomes have an answer in the format?",
+            "Which two outcomes have a number behind `[ANSWER]`?",
             'A comparison counts as 0 or 1: `(outcome == "success") + 0.2 * (outcome in (…)) − …`.',
         ),
     )
@@ -497,104 +490,46 @@ def _():
 
 
 @app.cell(hide_code=True)
+def _(answered, places):
+    lesson.needs(lambda: (answered, places))
+    pay, whose_pay = exercise.running(lambda: reward, Solutions)
+    lesson.table(
+        f"What each ending earns in the mean. The reward is by {whose_pay}",
+        nb05.prices(answered, places, pay),
+    )
+    return
+
+
+@app.cell(hide_code=True)
 def _():
     lesson.md(f"""
-    ### What a lenient checker pays for
-
-    Ours is strict: it reads what stands behind `[ANSWER]`. A lenient one pays whenever the right number
-    appears anywhere, even if only the tool wrote it. Where that is the answer, a policy need only call and stop. Training that finds
-    such a way is {lesson.term("reward hacking")}; 08b shows one.
+    The last column is a warning. A *lenient* checker pays whenever the right number appears anywhere, even if only
+    the tool wrote it. In `simple` tasks the tool's reply is the answer. So a policy that looks it up and stops would be paid in full,
+    and training would find that out. It is called {lesson.term("reward hacking")}; 05c shows one.
     """)
     return
 
 
-@app.function
-def paid_for(episode):
-    """What a lenient checker would pay for, or None: the right number stands nowhere."""
-    number = re.compile(rf"(?<!\d){episode.task.answer}(?!\d)")
-    if episode.score.outcome == "success":
-        return "answer"
-    if any(number.search(text) for text in episode.sampled_text):
-        return "own words"
-    if any(number.search(turn.result or "") for turn in episode.turns):
-        return "tool's words"
-    return None
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    ## The slowest answer
+
+    A reward comes when its episode is done, and when is that? One text stops after a line, another goes on until
+    it is cut off. A generator writes many episodes at once, each in a *slot* of its own. When an episode is done,
+    its slot takes the next one. The trainer starts when the last episode of the batch is done: the *straggler*.
+    """)
+    return
 
 
-@app.cell
+@app.cell(hide_code=True)
 def _(answered):
-    pay, whose_pay = exercise.running(lambda: reward, Solutions)
-    priced, lenient = {outcome: [] for outcome in OUTCOMES}, []
-    for _episode in [episode for episodes in answered.values() for episode in episodes]:
-        _ending, _parts = _episode.score.outcome, _episode.score.parts.values()
-        _needless = max(0, _episode.tool_calls - _episode.task.min_tool_calls)
-        lenient.append(paid_for(_episode))
-        priced[_ending].append((*_parts, pay(_ending, _needless), bool(lenient[-1])))
-    return lenient, priced, whose_pay
-
-
-@app.cell(hide_code=True)
-def _(lenient, priced, whose_pay):
-    _rows = ["ending | episodes | answer | form | calls | reward | lenient"]
-    for _ending, _found in priced.items():
-        if _found:
-            *_parts, _share = (fmean(column) for column in zip(*_found, strict=True))
-            _means = " | ".join(f"{value + 0:+.2f}".replace("-", "−") for value in _parts)
-            _rows.append(
-                f"{_ending.replace('_', ' ')} | {len(_found)} | {_means} | {_share:.0%}"
-            )
-    _table = lesson.table(
-        f"What each ending earns, term by term, in the mean. The reward is by {whose_pay}",
-        nb05.rows("\n".join(_rows)),
-    )
-    _right, _own, _tool = map(lenient.count, ("answer", "own words", "tool's words"))
-    _told = lesson.md(f"""
-    A lenient checker pays for {_right + _own + _tool} of {len(lenient)} episodes instead of {_right}. In {_own} the policy wrote the
-    number, but not as its answer; in {_tool} only the tool wrote it.
-    """)
-    mo.vstack([_table, _told])
-    return
-
-
-@app.cell(hide_code=True)
-def _():
-    mo.md("""
-    ## Latencies
-
-    Rewards come when episodes are done, and when is that? One stops after a line, another goes on until it is cut off. They are written side by side,
-    so each also waits for the others' tokens.
-    """)
-    return
-
-
-@app.cell
-def _(answered, real):
-    timed = {
-        kind: [e.seconds for e in episodes] for kind, episodes in (real or answered).items()
-    }
-    times = [seconds for found in timed.values() for seconds in found]
+    times = [episode.seconds for found in answered.values() for episode in found]
     slowest_over_fastest = max(times) / min(times)
-    return slowest_over_fastest, timed, times
-
-
-@app.cell(hide_code=True)
-def _(slowest_over_fastest, timed, times):
-    lesson.figure(
-        nb05.density_chart(timed),
-        f"How dense the times lie, by kind. The fastest episode took {min(times):.2f} s, the slowest {slowest_over_fastest:.1f} times as long.",
-    )
-    return
-
-
-@app.cell(hide_code=True)
-def _():
-    mo.md("""
-    ### Exercise 3: the straggler
-
-    Each slot of a generator writes one episode at a time. In turns, the trainer starts when the last
-    episode of a batch, the *straggler*, is done.
+    lesson.md(f"""
+    Among the {len(times)} episodes of the benchmark, the slowest took {slowest_over_fastest:.0f} times as long as the fastest.
     """)
-    return
+    return slowest_over_fastest, times
 
 
 @app.cell(hide_code=True)
@@ -607,6 +542,14 @@ def _():
     )
     ask_idle
     return (ask_idle,)
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    ### Exercise 3: the straggler
+    """)
+    return
 
 
 @app.function
@@ -637,7 +580,7 @@ def _():
     return
 
 
-@app.cell
+@app.cell(hide_code=True)
 def _(times):
     lesson.needs(lambda: times)
     plan_of, whose_plan = exercise.running(lambda: schedule, Solutions)
@@ -671,9 +614,9 @@ def _():
     lesson.md(f"""
     ## The asynchronous answer
 
-    This is the synchronous loop. Each line waits for the one before it. Several answers to one question
-    are a {lesson.term("group")}. An answer's {lesson.term("advantage")} says how much better it was than the mean of its group, and
-    only that teaches. In 05b you write the sampler and the loss, in 08 the advantages.
+    The plain loop takes turns: each line waits for the one before it. Several answers to one question
+    are a {lesson.term("group")}. An answer's {lesson.term("advantage")} says how much better it was than the mean of its
+    group, because a reward alone does not tell a good answer from an easy question.
 
     ```python
     for step in range(steps):
@@ -686,89 +629,127 @@ def _():
         send_weights(policy, generators)                   # everybody waits
     ```
 
-    Stop taking turns: put a buffer between generators and trainer, and write the next batch while the trainer
-    works. If each side has its own hardware, a step then takes at best as long as the slower of the
-    two, not as long as both. And while one answer is late, others of later batches are begun. The price: the trainer
-    learns from answers of older weights, {lesson.term("off-policy")} data. `max_lag` bounds their age in versions.
+    *Spot the problem?* While the generators write, the trainer waits, and the other way round. And everybody waits
+    for the slowest answer.
 
-    Here is the loop in turns, with a clock around each phase. It fills the card at the top.
-    """)
-    return
+    So stop taking turns. Put a buffer between generators and trainer, and write the next batch while the trainer
+    works on this one. With hardware of its own for each side, a step then takes at best as long as the slower of the two, not
+    as long as both. While one answer is late, the generators already start answers of the next batch.
 
+    The price: the trainer learns from answers that an older version of the model wrote. Such data are called
+    {lesson.term("off-policy")}. `max_lag` says how many versions old they may be.
 
-@app.cell
-def _(card, config, environment, load_policy, sampling):
-    generator = load_policy("embedded")
-    rate = LearnerConfig(learning_rate=3e-4, warmup_steps=0)
-    trainer = learning.Learner(load_policy("embedded"), rate)
-    clock, latencies = SpanRecorder("this process"), []
-    for _step in range(config.steps):
-        with clock.span("generate"):
-            _episodes = nb05.generate(generator, environment, _step, sampling)
-        with clock.span("train"):
-            trainer.step(_episodes, nb05.compare_within_groups(_episodes))
-        with clock.span("pull"):
-            generator.model.load_state_dict(trainer.policy.model.state_dict())
-        latencies.append(group_latencies(_episodes))
-        card.play(generator, _step + 1)
-    card.seal()
-    spans = clock.drain()
-    seconds = {
-        kind: fmean(span.end - span.start for span in spans if span.kind == kind)
-        for kind in ("generate", "train", "pull")
-    }
-    return latencies, seconds
-
-
-@app.cell(hide_code=True)
-def _(seconds):
-    _share = {kind: f"{took / sum(seconds.values()):.1%}" for kind, took in seconds.items()}
-    lesson.md(f"""
-    Of a step with 32 episodes, generating takes {_share["generate"]}, training {_share["train"]}, loading the new weights
-    {_share["pull"]}. For a large model and answers of 16,000 tokens,
-    [SortedRL](https://arxiv.org/abs/2603.23414) reports that generating takes up to 70%.
-
-    The simulator below draws both ways, as if each side had its own machine. Its scenario *this machine* has the numbers of this run.
+    Play with it. The simulator draws both ways, as if each side had its own machine. Raise the *variation*, the scatter of the
+    answers' times, and watch who waits.
     """)
     return
 
 
 @app.cell(hide_code=True)
 def _():
+    TimelineSimulator(static="execute" in mo.cli_args())
+    return
+
+
+@app.cell(hide_code=True)
+def _():
     ask_lag = lesson.predict(
-        "Four generators write the eight groups of a step, 1 s each, and the trainer takes 4 s. Once, a group takes 8 s. "
-        "What is the smallest `max_lag` of 0 to 4 whose run of six steps is within 2 % of the fastest? "
-        "Afterwards try it: the scenario *one straggler*.",
-        *("0", "1", "2", "3 or more"),
+        "In the scenario *one straggler*, one answer takes 8 s instead of 1. With `max_lag` 1 the generators may be one batch ahead. "
+        "Does that hide the straggler completely? Think first, then try it above.",
+        "yes",
+        "no, but `max_lag` 2 does",
+        "no, and 2 is not enough either",
     )
     ask_lag
     return (ask_lag,)
 
 
-@app.cell
-def _(latencies, seconds):
-    this_machine = Setting(
-        generators=1,
-        groups_per_step=8,
-        generation_seconds=seconds["generate"] / 8,
-        variation=group_variation(latencies),
-        training_seconds=seconds["train"],
-        sync_seconds=seconds["pull"],
-    )
-    TimelineSimulator(this_machine, static="execute" in mo.cli_args())
-    return (this_machine,)
-
-
 @app.cell(hide_code=True)
 def _(ask_lag):
     _lags = nb05.straggler_by_lag()
-    _enough = [took <= 1.02 * min(_lags.values()) for took in _lags.values()].index(True)
+    _hidden = [lag for lag, took in _lags.items() if took <= 1.02 * min(_lags.values())]
     _told = ", ".join(f"{took:.1f} s at {lag}" for lag, took in _lags.items())
     lesson.reveal(
         ask_lag,
-        right=min(_enough, 3),
-        why=f"{_told}. The larger `max_lag`, the earlier the straggler may begin.",
+        right={1: 0, 2: 1}.get(min(_hidden), 2),
+        why=f"""
+    Six steps take {_told}. The straggler lasts as long as two steps of the trainer. If the generators may be
+    one batch ahead, the trainer has one batch to work on in that time, and then it waits. Each further batch fills one more step.
+    """,
     )
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    ### The loop in turns, with a clock
+
+    How long does each phase take here? Your own run also fills the card at the top of the page.
+    """)
+    return
+
+
+@app.function
+def take_turns(policy, environment, sampling, steps, on_step):
+    """Train for `steps` steps. Returns the mean seconds of each phase."""
+    rate = LearnerConfig(learning_rate=3e-4, warmup_steps=0)
+    trainer = learning.Learner(models.load_policy("embedded"), rate)
+    clock = SpanRecorder("this process")
+    for step in range(steps):
+        with clock.span("generate"):
+            episodes = nb05.generate(policy, environment, step, sampling)
+        with clock.span("train"):
+            trainer.step(episodes, nb05.compare_within_groups(episodes))
+        with clock.span("pull"):
+            policy.model.load_state_dict(trainer.policy.model.state_dict())
+        on_step(step + 1)
+    spans = clock.drain()
+    return {
+        kind: fmean(span.end - span.start for span in spans if span.kind == kind)
+        for kind in ("generate", "train", "pull")
+    }
+
+
+@app.cell(hide_code=True)
+def _(config):
+    trained = lesson.Kept(__file__, "twenty_steps", seed=config.seed, steps=config.steps)
+    start_turns = lesson.start_button(f"Train {config.steps} steps", seconds=25)
+    start_turns
+    return start_turns, trained
+
+
+@app.cell(hide_code=True)
+def _(card, config, environment, sampling, start_turns, trained):
+    lesson.wait_for(start_turns, unless=trained)
+
+    def _train():
+        policy = models.load_policy("embedded")
+        card.play(policy, 0)
+        with lesson.counting(config.steps, "steps") as one_more:
+
+            def on_step(step):
+                card.play(policy, step)
+                one_more()
+
+            took = take_turns(policy, environment, sampling, config.steps, on_step)
+        return card.texts, took
+
+    _texts, seconds = trained.get(_train)
+    card.show(_texts, config.steps)
+    card.seal()
+    return (seconds,)
+
+
+@app.cell(hide_code=True)
+def _(seconds, trained):
+    _share = {kind: f"{took / sum(seconds.values()):.0%}" for kind, took in seconds.items()}
+    lesson.md(f"""
+    Of a step with 32 episodes, generating takes {_share["generate"]}, training {_share["train"]}, and loading the new weights
+    {_share["pull"]}. Scroll up: the card now shows your run.
+
+    {"" if lesson.unattended() else trained.note}
+    """)
     return
 
 
@@ -777,12 +758,12 @@ def _():
     lesson.table(
         "What asynchrony buys, and what it costs",
         nb05.rows("""
-        | in turns: on-policy | side by side: off-policy
-        data | of the current model | up to `max_lag` versions old
-        loss | the plain one | with a correction factor (09)
+        | in turns: on-policy | asynchronous: off-policy
+        data | by the present model | up to `max_lag` versions old
+        loss | the plain one | with a correction for old data (09)
         waiting | everybody, for the slowest | less: 08 measures how much
-        repeating a run | bit for bit | only by replay (11)
-        risk | idle machines | learning that collapses (09)
+        repeating a run | bit for bit | by a journal (11)
+        risk | machines that stand idle | old data that ruin the run (09)
         """),
     )
     return
@@ -790,18 +771,21 @@ def _():
 
 @app.cell(hide_code=True)
 def _():
-    mo.md("""
-    Two separate sides buy more than that:
+    lesson.md(f"""
+    Two separate sides buy more than speed:
 
-    - Generators and trainers *scale separately* (notebook 06).
-    - They run on *different hardware*: fast memory for one, arithmetic for the other (notebook 10).
-    - *Faults stay where they are*: a dead generator takes only its own episodes with it (notebook 03).
+    - Generators and trainers *scale separately*: twice as many generators need no second trainer (06).
+    - They run on *different hardware*: fast memory for one, arithmetic for the other (10).
+    - *Faults stay where they are.* In turns one crash loses the whole batch; here a dead generator takes only its own episodes with it (03).
 
     ## Why these are actors
 
-    A box of the drawing keeps something of its own, like weights or a queue. It speaks to the others
-    only by messages, and may die alone. That is an actor: 01 shows one, 06 a
-    pool, 07 how weights reach them, 08 the whole drawing.
+    A generator keeps weights and half-written answers, a trainer keeps an optimizer, a buffer keeps a queue. Each keeps something
+    of its own, talks to the others by messages alone, and may die without them. Such a program is called an
+    {lesson.term("actor")}.
+
+    What comes next: in 05b you write the inner loop and the loss yourself, and train this policy and SmolLM2 with them. 05c asks what they
+    really learned. Then the boxes become processes: a pool that heals (06), weights on their way (07), the whole loop (08).
     """)
     return
 
@@ -813,13 +797,21 @@ def _():
 
 
 @app.cell(hide_code=True)
-def _(idle_share, reports):
-    _small = reports[1]
+def _(idle_share):
     lesson.recap(
-        "A made-up task cannot be memorised, and a program checks it.",
-        f"The small policy is right in {_small.accuracy:.0%} of sums; {_small.outcomes['wrong_format']:.0%} end in the wrong format.",
+        "A made-up task cannot be remembered, and a program checks it strictly.",
+        "A model often knows more than it says; RL pays for saying it, if it succeeds now and then.",
         f"With 16 episodes on eight slots, the slots wait {idle_share:.0%} of the time.",
-        "In turns a step takes as long as all phases together; side by side, at best as the slowest.",
+        "In turns a step takes as long as all phases together; with a buffer between, at best as the slowest.",
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _(places):
+    _said = places.count("answer")
+    lesson.headline(
+        f"A small model knew {_said + places.count('own words')} of {len(places)} answers, and said {_said}: RL pays for saying it."
     )
     return
 
@@ -836,15 +828,34 @@ class Solutions:
 
     def check_outcome(outcome):
         numbers, finishes = [None, 0, *range(-3, 4)], ("eos", "answer", "turns", "tokens")
+        right = Solutions.outcome
+        limits = {"turns": "tool_spam", "tokens": "truncated"}
         exercise.agree(
             outcome,
-            Solutions.outcome,
+            right,
             lambda rng: (
                 rng.choice(numbers),
                 rng.choice(numbers[1:]),
                 rng.choice(finishes),
             ),
             times=150,
+            examples=[
+                (0, 3, "turns"),
+                (0, 0, "answer"),
+                (3, 3, "tokens"),
+                (None, 3, "tokens"),
+            ],
+            mistakes={
+                "an answer may be 0, and `if answer` takes that for none": lambda a, e, f: (
+                    right(a or None, e, f)
+                ),
+                "you ask how it ended before you look for an answer": lambda a, e, f: (
+                    limits.get(f) or right(a, e, f)
+                ),
+                "`turns` and `tokens` are exchanged": lambda a, e, f: right(
+                    a, e, {"turns": "tokens", "tokens": "turns"}.get(f, f)
+                ),
+            },
         )
 
     def outcome(answer, expected, finish):
@@ -853,12 +864,29 @@ class Solutions:
         return {"turns": "tool_spam", "tokens": "truncated"}.get(finish, "wrong_format")
 
     def check_reward(reward):
-        exercise.expect(reward, "success", 0, result=1.2)
+        right = Solutions.reward
         exercise.agree(
             reward,
-            Solutions.reward,
+            right,
             lambda rng: (rng.choice(OUTCOMES), rng.randrange(4)),
             times=60,
+            examples=[
+                ("success", 0),
+                ("wrong_answer", 0),
+                ("wrong_format", 0),
+                ("tool_spam", 3),
+            ],
+            mistakes={
+                "a wrong number behind `[ANSWER]` earns the 0.2, too": lambda o, n: (
+                    right(o, n) - 0.2 * (o == "wrong_answer")
+                ),
+                "you cut it off at 0, and needless calls cost in every outcome": lambda o, n: (
+                    max(0, right(o, n))
+                ),
+                "the 0.2 come on top of the 1": lambda o, n: (
+                    right(o, n) - 0.2 * (o == "success")
+                ),
+            },
         )
 
     def reward(outcome, needless_calls):
@@ -869,14 +897,28 @@ class Solutions:
         )
 
     def check_schedule(schedule):
+        right = Solutions.schedule
         exercise.agree(
             schedule,
-            Solutions.schedule,
+            right,
             lambda rng: (
                 rng.choices((0.5, 1.0, 2.0, 4.5), k=rng.randint(1, 9)),
                 rng.randint(1, 4),
             ),
             times=40,
+            examples=[([2.0, 1.0], 2), ([2.0, 1.0, 1.0], 2)],
+            mistakes={
+                "you go round the slots in turn, and the next episode goes to the slot that is free first": lambda s, n: [
+                    (i % n, sum(s[i % n : i : n])) for i in range(len(s))
+                ],
+                "you say when each episode ends, not when it starts": lambda s, n: [
+                    (slot, start + took)
+                    for (slot, start), took in zip(right(s, n), s, strict=True)
+                ],
+                "the slot comes first in a pair": lambda s, n: [
+                    (start, slot) for slot, start in right(s, n)
+                ],
+            },
         )
 
     def schedule(seconds, slots):

@@ -140,7 +140,7 @@ def test_the_wheel_alone_opens_05b(home):
     where = run(
         own / "python",
         "-c",
-        "import zorplex_rl.course.nb08b as m; print(m.RECORDED); m.recorded_runs()",
+        "import zorplex_rl.course.nb05c as m; print(m.RECORDED); m.recorded_runs()",
     )
     assert where.startswith(str(here))
     with socket.create_server(("127.0.0.1", 0)) as free:

@@ -114,3 +114,24 @@ MISTAKES = {
     "takes_the_logits_of_the_token_itself": "it takes the logits at a token's own position, which predict the next one",
     "divides_by_the_episodes": "it divides by the number of episodes, not of sampled tokens",
 }
+
+
+def test_where_a_response_parts_from_the_right_one_says_what_was_misunderstood():
+    attempts = [
+        wrong for wrong in answers("05b").WRONG["sample_episode"] if wrong.__name__ in PARTED
+    ]
+    said = refusals("05b", "sample_episode", attempts)
+    assert {
+        name: sentence.partition(":")[0].partition(". ")[0] for name, sentence in said.items()
+    } == PARTED
+
+
+PARTED = {
+    "takes_the_likeliest": "another token was drawn, although the text before is the same",
+    "never_moves_the_start_of_the_turn": "the same call was run again",
+    "reads_an_answer_that_is_not_finished": "it stops too early",
+    "never_stops_at_the_end_of_the_text": "it goes on where the episode is over",
+    "marks_the_result_as_drawn": "the tokens of a result are marked as drawn, or the other way round",
+    "runs_no_tool": "a call is complete, and no result is injected",
+    "draws_one_token_more": "it is longer than `max_tokens`",
+}

@@ -11,8 +11,9 @@ from types import SimpleNamespace
 import pytest
 from test_notebooks import Later
 
-from zorplex_rl.course import nb05
-from zorplex_rl.policy.rollout import RolloutRequest, rollout
+from zorplex_rl.course import nb05, nb05b
+from zorplex_rl.course.recorded_steps import recorded_steps
+from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
 from zorplex_rl.task.environment import Zorplex
 from zorplex_rl.task.rewards import final_answer, score
 
@@ -58,14 +59,6 @@ def test_no_slot_waits_while_there_are_episodes(episodes):
     )
 
 
-def test_the_slider_says_who_writes_the_next_token(embedded, episodes):
-    episode = next(e for e in episodes if e.tool_calls and e.finish != "tokens")
-    first = episode.sampled.index(False)
-    assert "draws one more" in nb05.injection(embedded, episode, first - 1).said
-    assert "result is appended" in nb05.injection(embedded, episode, first).said
-    assert "the episode is over" in nb05.injection(embedded, episode, len(episode.token_ids)).said
-
-
 def test_what_a_policy_writes_adds_no_element_to_the_page(embedded, episodes):
     task = replace(episodes[0].task, question="<img src=x>")
     card = nb05.episode_card(embedded, [replace(episodes[0], task=task, score=score(episodes[0]))])
@@ -79,8 +72,8 @@ def test_a_straggler_is_hidden_from_lag_two_on():
 
 
 def test_it_tells_what_the_policy_wrote_itself_from_what_a_tool_wrote():
-    def paid(outcome, *turns):
-        return notebook.paid_for(
+    def place(outcome, *turns):
+        return notebook.place_of_the_number(
             SimpleNamespace(
                 task=SimpleNamespace(answer=50),
                 score=SimpleNamespace(outcome=outcome),
@@ -89,10 +82,10 @@ def test_it_tells_what_the_policy_wrote_itself_from_what_a_tool_wrote():
             )
         )
 
-    assert paid("success", ("[ANSWER] 50", None)) == "answer"
-    assert paid("wrong_format", ("LOOKUP[a]", " -> 50\n"), ("so it is 50", None)) == "own words"
-    assert paid("wrong_format", ("LOOKUP[a]", " -> 50\n"), ("done", None)) == "tool's words"
-    assert paid("wrong_answer", ("LOOKUP[a]", " -> 150\n"), ("[ANSWER] 501", None)) is None
+    assert place("success", ("[ANSWER] 50", None)) == "answer"
+    assert place("wrong_format", ("LOOKUP[a]", " -> 50\n"), ("so it is 50", None)) == "own words"
+    assert place("wrong_format", ("LOOKUP[a]", " -> 50\n"), ("done", None)) == "tool's words"
+    assert place("wrong_answer", ("LOOKUP[a]", " -> 150\n"), ("[ANSWER] 501", None)) is None
 
 
 def test_the_first_cells_wait_for_no_library_that_they_do_not_use():
@@ -111,16 +104,35 @@ def test_the_first_cells_wait_for_no_library_that_they_do_not_use():
     assert said.stdout.strip().splitlines()[-1] == "[]"
 
 
+def test_the_card_shows_the_recorded_run_and_then_the_readers_own(embedded):
+    card = nb05b.RecordedCard("A title", "small", Sampling(max_tokens=96), lines=2)
+    assert "Recorded on" in card.result["said"] and "So" in card.result["figure"]
+    assert len(card.texts) == 21 and card.texts[0][0]["outcome"] == "wrong_format"
+    card.play(embedded, 0)
+    assert card.texts[0][0] == card.recording["steps"][0][0], "the same question, the same text"
+    card.play(embedded, 1)
+    assert "By the run on this page" in card.result["said"] and len(card.texts) == 2
+    assert "still step 1" in card.at(7).said
+
+
+def test_a_recording_is_of_the_first_question_of_all_cards_and_gets_better():
+    for name in ("small", "smollm2"):
+        run = recorded_steps(name)
+        assert run["asked"][0][:3] == ["compositional", 0, 7]
+        assert run["right"][1] > run["right"][0] + 0.2
+        assert "benchmarks/recorded_steps.py" in run["source"]
+        assert all(len(step) == len(run["asked"]) for step in run["steps"])
+
+
 @pytest.mark.long
 def test_it_runs_from_its_first_cell_to_its_last_without_a_real_model(monkeypatch, tmp_path):
     monkeypatch.setenv("ZORPLEX_CACHE", str(tmp_path))
-    config = SimpleNamespace(seed=0, samples=40, real_samples=8, shots=2, steps=12)
+    config = SimpleNamespace(seed=0, samples=40, real_samples=8, steps=12)
     _, values = notebook.app.run(defs={"config": config})
-    assert values["smol"] is None and "small policy alone" in values["computed_on"]
+    assert values["smol"] is None and "not on this machine" in values["computed_on"]
     assert len(values["reports"]) == 4
-    assert values["lenient"].count("own words") > values["lenient"].count("tool's words") > 0
-    sorts = {ending for ending, _ in values["gallery"]["small"]}
-    assert {"success", "wrong_format"} < sorts and not values["gallery"]["SmolLM2"]
-    shown = [[episode.score.reward for episode in step] for step in values["card"].recorded]
+    assert values["places"].count("own words") > values["places"].count("tool's words") > 0
+    assert {"success", "wrong_format"} < {ending for ending, _ in values["gallery"]}
+    shown = [[one["reward"] for one in step] for step in values["card"].texts]
     assert len(shown) == config.steps + 1 and sum(shown[-1]) > sum(shown[0])
     assert 0 < values["idle_share"] < 1 and values["slowest_over_fastest"] > 2

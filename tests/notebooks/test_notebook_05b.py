@@ -40,12 +40,12 @@ def small(**changes) -> SimpleNamespace:
     settings = {
         "policy": "embedded",
         "seed": 0,
+        "kind": "compositional",
         "prompts": 4,
         "samples": 4,
         "steps": 2,
         "learning_rate": 3e-4,
         "held_out": 24,
-        "real_steps": 1,
         "real_tasks": 2,
     }
     return SimpleNamespace(**settings | changes)
@@ -123,8 +123,8 @@ def test_a_push_moves_mass_as_the_softmax_says():
         )
     assert "Nothing moves" in push(chances, "So", 0.0).said
     assert (
-        "comes from" in push(chances, "So", 1.0).said
-        and "goes to" in push(chances, "So", -1.0).said
+        "gained were taken from" in push(chances, "So", 1.0).said
+        and "lost went to" in push(chances, "So", -1.0).said
     )
 
 
@@ -169,7 +169,15 @@ def test_the_real_model_is_better_where_more_answers_turned_right_than_chance_tu
     marks = [
         [exam("simple", one), exam("compositional", two)] for one, two in ((4, 4), (looks_up, adds))
     ]
-    assert learned(marks)[0] == option
+    found, why, _ = learned(marks)
+    assert found == option and "nothing to pay for" not in why
+
+
+def test_where_no_answer_was_ever_right_the_page_says_why_it_stays_so(embedded):
+    task = ENV.tasks(("compositional",), 1, "held_out")[0]
+    ids = encode_text(embedded.tokenizer, f"[ANSWER] {task.answer + 1}\n")
+    exam = [as_episode(embedded, task, ids, [True] * len(ids))]
+    assert "as long as none is right, the gradient is 0" in learned([[exam, exam], [exam, exam]])[1]
 
 
 def test_its_two_loops_both_learn_and_only_one_is_told_the_answer():
@@ -223,7 +231,8 @@ def test_the_learners_two_functions_are_what_trains():
 @pytest.mark.long
 def test_it_runs_from_its_first_cell_to_its_last_and_learns():
     config = small(steps=20, held_out=100)
-    _, values = notebook.app.run(defs={"config": config})
+    real = small(kind="simple", prompts=1, steps=1, max_tokens=26)
+    _, values = notebook.app.run(defs={"config": config, "real_config": real})
     assert all(values["same_tokens"])
     assert "the course's" in values["whose_sampler"] and "the course's" in values["whose_loss"]
     assert values["foreseen"][False] < values["foreseen"][True]

@@ -149,11 +149,9 @@ def test_the_course_starts_at_05_and_names_the_first_notebook_for_those_who_need
         "The course starts here. If actors are new to you, first: <strong>Actors</strong>" in start
     )
     assert "Shards" not in start and "Next: <strong>Write</strong>" in start
-    assert "With two hours only, next: <strong>Loop</strong>" in start
     assert "Before this: <strong>RL</strong>" in lesson.links(str(tmp_path / "05b_c.py")).text
     end = lesson.links(str(tmp_path / "08_e.py")).text
     assert "Before this: <strong>Services</strong>" in end
-    assert "With two hours only, before this: <strong>RL</strong>" in end
 
 
 def test_a_table_has_a_caption_and_puts_numbers_on_the_right():

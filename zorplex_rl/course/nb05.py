@@ -1,12 +1,12 @@
 """What notebook 05 needs and does not show.
 
 fetch_button  pretrained    SmolLM2: a button that gets it, and the policy, if it is there
-word_problem                a question that stands in no table, and what a policy writes to it
-injection                   an episode that grows token by token, for a slider
 four_kinds                  a task of each kind, side by side
-rows  rows_of               the rows of a table: from text, and of the benchmark
-accuracy_chart  gallery_of  its accuracies with intervals; an episode of each ending, and how often each comes
-density_chart  batch_chart  the times of episodes: their density by kind, and a batch on its slots
+rows                        the rows of a table, from text
+accuracy_chart  gallery_of  the benchmark's accuracies with intervals; an episode of each ending, and how often each comes
+real_answers                SmolLM2's answers without and with examples, and a result that it invented
+prices                      what each ending earns
+batch_chart                 a batch on its slots
 generate                    the scored episodes of a training step, in groups of four
 compare_within_groups       their advantages
 straggler_by_lag            what the simulator finds for one straggler
@@ -16,44 +16,36 @@ from __future__ import annotations
 
 import html
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from textwrap import wrap
+from statistics import fmean
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import marimo as mo
-import numpy as np
 
 from zorplex_rl.course.figures.bars import outcome_chart
 from zorplex_rl.course.figures.loop_drawing import ROLES
-from zorplex_rl.course.figures.tokens import episode_card
+from zorplex_rl.course.figures.tokens import episode_card, invents, written
 from zorplex_rl.course.lesson import lesson
 from zorplex_rl.course.widgets.timeline_simulator import GRID, ONE_STRAGGLER
-from zorplex_rl.course.widgets.what_if import Answer
+from zorplex_rl.devices import cores as cores
 from zorplex_rl.errors import PolicyError
 from zorplex_rl.learning.train_simple import compare, play
 from zorplex_rl.policy import smollm2
-from zorplex_rl.policy.evaluate import Report
+from zorplex_rl.policy.evaluate import Report, summarise
 from zorplex_rl.policy.load import Policy, load_policy
-from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
+from zorplex_rl.policy.rollout import Sampling
 from zorplex_rl.run import figure as style
 from zorplex_rl.run.figure import render
 from zorplex_rl.simulation.simulate import compare as simulate
-from zorplex_rl.task.environment import Environment, Zorplex
-from zorplex_rl.task.episode import OUTCOMES, Episode, Task
+from zorplex_rl.task.environment import Zorplex
+from zorplex_rl.task.episode import OUTCOMES, Episode
 from zorplex_rl.task.specs import TASK_SPECS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-WORD_PROBLEM = Task(
-    kind="word problem",
-    question="Tom has 7 pencils. He buys 5 more and gives 4 to Ann. How many pencils does Tom have?",
-    answer=7 + 5 - 4,
-    min_tool_calls=0,
-    system="You are a helpful assistant. Solve the problem step by step, in a few words.",
-)
 COLOURS = dict(zip(TASK_SPECS, style.SERIES, strict=True))
 
 
@@ -78,32 +70,11 @@ def pretrained(button: Any) -> tuple[Policy | None, str]:
     except PolicyError as error:
         return None, f"SmolLM2 could not be fetched: {error}."
     if folder := real_model():
-        return load_policy(
-            folder
-        ), "This page was computed on SmolLM2, and beside it on the small policy."
+        return load_policy(folder), ""
     return (
         None,
-        "SmolLM2 is not on this machine, so this page was computed on the small policy alone.",
+        "SmolLM2 is not on this machine, so this section has no numbers; the button further up fetches it.",
     )
-
-
-def word_problem(policy: Policy) -> str:
-    """Return what ``policy`` writes to the word problem, greedily, in up to 96 tokens."""
-    no_tools = Environment()
-    request, greedy = RolloutRequest(WORD_PROBLEM), Sampling(temperature=0.0, max_tokens=96)
-    (episode,) = rollout(policy, [request], no_tools.execute, greedy, environment=no_tools)
-    return "\n".join(line for part in episode.text.strip().splitlines() for line in wrap(part, 76))
-
-
-def injection(policy: Policy, episode: Episode, tokens: int) -> Answer:
-    """Return the first ``tokens`` of an episode as boxes, and who writes the next one."""
-    cut = replace(episode, token_ids=episode.token_ids[:tokens], sampled=episode.sampled[:tokens])
-    said = {
-        None: "It ended its text, or a line with an answer: the episode is over.",
-        True: "Next: the model reads all of these tokens, and draws one more.",
-        False: "Next: the text holds a complete call, so the tool's result is appended. The model reads it, and did not draw it.",
-    }[next(iter(episode.sampled[tokens:]), None)]
-    return Answer(figure=episode_card(policy, [cut], reward=False, lines=4), said=said)
 
 
 def four_kinds(environment: Zorplex) -> str:
@@ -130,22 +101,6 @@ def rows(text: str) -> list[dict[str, str]]:
     return [dict(zip(names, line, strict=True)) for line in lines]
 
 
-def rows_of(reports: Sequence[Report]) -> list[dict[str, str]]:
-    """Return the rows of the benchmark's table."""
-    return [
-        {
-            "policy, kind": report.name,
-            "right": f"{report.accuracy:.0%}",
-            "95 % interval": "{:.0%} to {:.0%}".format(*report.interval),
-            "turns": f"{report.turns:.1f}",
-            "calls": f"{report.tool_calls:.1f}",
-            "tokens": f"{report.tokens:.0f}",
-            "seconds, median": f"{report.seconds_median:.2f}",
-        }
-        for report in reports
-    ]
-
-
 def accuracy_chart(reports: Sequence[Report]) -> str:
     """Draw each accuracy as a bar from zero, with its interval."""
 
@@ -166,58 +121,59 @@ def accuracy_chart(reports: Sequence[Report]) -> str:
     return render(draw, 70 + 30 * len(reports), "Right answers by kind", said)
 
 
-def gallery_of(
-    sorted_by: Mapping[str, Sequence[tuple[str, Episode]]], policies: Sequence[Policy | None]
-) -> str:
-    """Draw the first episode of each ending, a success last, of each policy, and how often each ending comes."""
-    cards, bars = "", list[Any]()
-    for policy, (name, found) in zip(policies, sorted_by.items(), strict=True):
-        if policy is not None:
-            first, count = dict(reversed(found)), Counter(ending for ending, _ in found)
-            cards += f"<p><strong>{'The small policy' if name == 'small' else name}</strong></p>"
-            cards += episode_card(
-                policy,
-                [first[ending] for ending in (*OUTCOMES[1:], OUTCOMES[0]) if ending in first],
-            )
-            shares = {ending: count[ending] / len(found) for ending in OUTCOMES}
-            bars.append(SimpleNamespace(name=f"{name}, {len(found)} episodes", outcomes=shares))
-    return cards + outcome_chart(bars)
+def gallery_of(sorted_by: Sequence[tuple[str, Episode]], policy: Policy) -> str:
+    """Draw the first episode of each ending, a success last, and how often each ending comes."""
+    first = dict(reversed(sorted_by))
+    count = Counter(ending for ending, _ in sorted_by)
+    endings = [ending for ending in (*OUTCOMES[1:], OUTCOMES[0]) if ending in first]
+    shares = {ending: count[ending] / len(sorted_by) for ending in OUTCOMES}
+    bar: Any = SimpleNamespace(name=f"{len(sorted_by)} episodes", outcomes=shares)
+    return episode_card(policy, [first[ending] for ending in endings]) + outcome_chart([bar])
 
 
-def density_chart(seconds: Mapping[str, Sequence[float]]) -> str:
-    """Draw how dense the times of episodes lie, by kind, each as high as the others."""
-    from scipy.stats import gaussian_kde
+def real_answers(policy: Policy, real: Mapping[int, list[Episode]]) -> mo.Html:
+    """Return how answers behind 0 and 2 examples end, and an episode whose result the policy invented."""
+    names = {0: "plain", 2: "two examples"}
+    bars = [summarise(names[shots], episodes) for shots, episodes in real.items()]
+    plain, shown = bars
+    made_up = [episode for episode in real[2] if invents(written(policy, episode))]
+    said = f"""
+    Asked plainly, SmolLM2 answers {plain.accuracy:.0%} right; behind two examples {shown.accuracy:.0%}, sampled. The interval is
+    wide, {shown.interval[0]:.0%} to {shown.interval[1]:.0%}, because all {shown.episodes} questions are about the same few words.
+    {"But it is not 0, and more RL does not need." if shown.interval[0] > 0 else "If it is never right, RL has nothing to pay for."}
+    """
+    if made_up:
+        said += f"""
+    **In {len(made_up)} of {len(real[2])} texts it wrote the arrow and a number itself.** It did not wait for the tool; it *invented
+    the tool's reply*. Look for an arrow in a solid box:
+    """
+    parts = [
+        lesson.md(said),
+        lesson.figure(episode_card(policy, made_up[:1]) + outcome_chart(bars)),
+    ]
+    return mo.vstack(parts)
 
-    longest = max(max(found) for found in seconds.values())
-    at = np.linspace(0, 1.4 * longest, 200)  # so far the density reaches beyond the last
 
-    def draw(figure: Figure) -> None:
-        axes = figure.subplots()
-        for row, (kind, found) in enumerate(seconds.items()):
-            # Equal times have no density: a thousandth of noise keeps the estimate alive.
-            height = gaussian_kde(np.asarray(found) + np.linspace(0, 1e-3 * longest, len(found)))(
-                at
-            )
-            axes.fill_between(
-                at,
-                row,
-                row - 0.85 * height / height.max(),
-                color=COLOURS[kind],
-                alpha=0.7,
-                linewidth=0,
-            )
-            axes.plot(found, [row + 0.08] * len(found), "|", color=style.TEXT, markersize=7)
-        style.name_rows(axes, list(seconds), margin=1.0)
-        axes.set(
-            xlim=(0, 1.4 * longest),
-            xlabel="seconds from an episode's first to its last token; a mark for each",
-        )
-        style.bare_axes(axes, grid="x")
-
-    said = "; ".join(
-        f"{kind} {min(found):.2f} to {max(found):.2f} s" for kind, found in seconds.items()
-    )
-    return render(draw, 300, "The times of episodes, by kind", said)
+def prices(
+    answered: Mapping[str, Sequence[Episode]],
+    places: Sequence[str | None],
+    pay: Callable[[str, int], float],
+) -> list[dict[str, str]]:
+    """Return the rows of a table: what each ending earns in the mean, by ``pay`` and by a lenient checker."""
+    episodes = [episode for some in answered.values() for episode in some]
+    table = []
+    for ending in OUTCOMES:
+        rewards, lenient = list[float](), list[bool]()
+        for episode, place in zip(episodes, places, strict=True):
+            if episode.scored.outcome == ending:
+                needless = max(0, episode.tool_calls - episode.task.min_tool_calls)
+                rewards.append(pay(ending, needless))
+                lenient.append(place is not None)
+        if rewards:
+            row = {"ending": ending, "episodes": f"{len(rewards)}"}
+            row["mean reward"] = f"{fmean(rewards):.2f}"
+            table.append(row | {"paid by a lenient checker": f"{fmean(lenient):.0%}"})
+    return table
 
 
 def batch_chart(seconds: Sequence[float], plan: Sequence[tuple[int, float]]) -> str:

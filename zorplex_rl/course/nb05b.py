@@ -6,12 +6,15 @@ foreseen  diagnosis     how well tokens are foreseen; what a trainer would log o
 chances_after           the next-token probabilities where an answer begins
 push  mass_chart        these after one push; over the steps of a run
 Card  example  varied   episodes before training and after each step, with a slider; one is on all pages
+RecordedCard            the same, which shows a recording until a reader's own run has begun
+teach  counted  learned  SmolLM2, taught by the learner's two functions; what came of it
 """
 
 from __future__ import annotations
 
+import importlib
 import math
-import time
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby, zip_longest
@@ -21,19 +24,20 @@ from typing import TYPE_CHECKING, Any
 import torch
 import traitlets
 
-from zorplex_rl.course.figures.tokens import episode_card
+from zorplex_rl.course.figures.tokens import Written, written, written_card
+from zorplex_rl.course.kept_file import EXAMPLES
 from zorplex_rl.course.lesson import exercise
 from zorplex_rl.course.lesson.lesson import table
 from zorplex_rl.course.lesson.markup import quote
 from zorplex_rl.course.lesson.time_limit import run_within
-from zorplex_rl.course.nb05 import rows_of
+from zorplex_rl.course.recorded_steps import recorded_steps
 from zorplex_rl.course.widgets.live_curve import LiveCurve
 from zorplex_rl.course.widgets.what_if import Answer, Bar, Knob, Panel, WhatIf
 from zorplex_rl.course.widgets.widget import pack
 from zorplex_rl.devices import cores
 from zorplex_rl.learning.learner import response_logprobs
-from zorplex_rl.policy.evaluate import Report, clustered_interval, summarise
-from zorplex_rl.policy.load import Policy
+from zorplex_rl.policy.evaluate import clustered_interval
+from zorplex_rl.policy.load import Policy, load_policy
 from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
 from zorplex_rl.policy.tokenizer import encode_prompt, encode_text
 from zorplex_rl.run import figure as style
@@ -81,28 +85,25 @@ def as_episode(
 
 def beside_the_engine(
     policy: Policy, environment: Zorplex, sampler: Sampler, sampling: Sampling
-) -> tuple[list[Episode], list[bool], tuple[float, float]]:
-    """Sample eight tasks both ways. Returns the engine's episodes, which are equal, seconds."""
+) -> tuple[list[Episode], list[bool]]:
+    """Sample eight tasks both ways. Returns the engine's episodes, and which of the sampler's are equal."""
     tasks = environment.tasks(tuple(TASK_SPECS), 8)
-    clock = [time.monotonic()]
     engine = rollout(
         policy,
         [RolloutRequest(task, seed) for seed, task in enumerate(tasks)],
         environment.execute,
         sampling,
     )
-    clock.append(time.monotonic())
     with torch.inference_mode():
         found = [
             sampler(policy, task, environment.execute, sampling, seed)
             for seed, task in enumerate(tasks)
         ]
-    clock.append(time.monotonic())
     equal = [
         exercise.same(one, (other.token_ids, other.sampled))
         for one, other in zip(found, engine, strict=True)
     ]
-    return engine, equal, (clock[1] - clock[0], clock[2] - clock[1])
+    return engine, equal
 
 
 def foreseen(policy: Policy, episodes: Sequence[Episode]) -> dict[bool, float]:
@@ -148,7 +149,7 @@ def diagnose(policy: Policy, episodes: Sequence[Episode], training_row: Row) -> 
     return {
         "tokens that the trainer learns from": f"{sum(map(len, learned))}",
         "of these, tokens that end a text": f"{ends}",
-        "their mean probability to the trainer": f"{fmean(math.exp(lp) for row in learned for lp in row):.0%}",
+        "mean probability that the trainer gives them": f"{fmean(math.exp(lp) for row in learned for lp in row):.0%}",
         "largest difference from the log-prob at sampling": f"{max(abs(one - other) for one, other in pairs):.4f}",
     }
 
@@ -197,8 +198,8 @@ def push(chances: Mapping[str, float], token: str, advantage: float, rate: float
         Panel(title, [bar(*pair) for pair in found.items()], 1.0) for title, found in drawn.items()
     ]
     moved = after[token] - before[token]
-    way = "comes from" if moved > 0 else "goes to"
-    said = f"{abs(moved):.0%} of the mass {way} the other tokens."
+    way = "gained were taken from" if moved > 0 else "lost went to"
+    said = f"The {100 * abs(moved):.0f} points that {quote(token)} {way} the other tokens."
     return Answer(
         panels,
         said
@@ -245,6 +246,9 @@ class Card(WhatIf):
     ``seal`` makes the table of a static page, which begins at step 0.
     """
 
+    source = ""
+    """A sentence on where the texts come from."""
+
     def __init__(
         self,
         title: str,
@@ -254,43 +258,76 @@ class Card(WhatIf):
         shown: Sequence[Episode],
         lines: int = 2,
     ) -> None:
-        self.policy = policy
-        self.sampling = sampling
-        self.lines = lines
         self.requests = [RolloutRequest(episode.task, episode.seed) for episode in shown]
         self.recorded: list[list[Episode]] = [list(shown)]
-        super().__init__(
-            title, [Knob("step", "Training step", list(range(steps + 1)))], self.at, {"step": 0}
-        )
+        self._open(title, steps, sampling, lines, [[written(policy, one) for one in shown]])
+
+    def _open(
+        self, title: str, steps: int, sampling: Sampling, lines: int, texts: list[list[Written]]
+    ) -> None:
+        self.sampling = sampling
+        self.lines = lines
+        self.texts = texts
+        knob = Knob("step", "Training step", list(range(steps + 1)))
+        WhatIf.__init__(self, title, [knob], self.at, {"step": 0})
 
     @traitlets.default("kind")
     def _drawn_as(self) -> str:
         return "WhatIf"
 
     def at(self, step: int) -> Answer:
-        """Return the episodes of ``step``, or of the newest one before it."""
-        newest = len(self.recorded) - 1
-        shown = self.recorded[min(step, newest)]
-        right = sum(episode.scored.outcome == "success" for episode in shown)
-        reward = fmean(episode.scored.reward for episode in shown)
+        """Return the texts of ``step``, or of the newest one before it."""
+        newest = len(self.texts) - 1
+        shown = self.texts[min(step, newest)]
+        right = sum(one["outcome"] == "success" for one in shown)
+        reward = fmean(one["reward"] for one in shown)
         said = f"Step {step}: {right} of {len(shown)} right, mean reward {reward:.2f}.".replace(
             "-", "−"
         )
         if step > newest:
             said = f"This is still step {newest}: the training further down this page has not come so far."
-        return Answer(figure=episode_card(self.policy, shown, lines=self.lines), said=said)
+        return Answer(
+            figure=written_card(shown, lines=self.lines), said=f"{said} {self.source}".strip()
+        )
 
     def play(self, policy: Policy, step: int) -> None:
         """Sample the tasks with ``policy``, which has taken ``step`` steps, and show the episodes."""
-        episodes = rollout(policy, self.requests, ZORPLEX.execute, self.sampling)
-        for episode in episodes:
-            episode.score = score(episode)
+        sampled = rollout(policy, self.requests, ZORPLEX.execute, self.sampling)
+        episodes = [self.scored(episode) for episode in sampled]
         self.recorded[step:] = [episodes]
+        self.show([*self.texts[:step], [written(policy, one) for one in episodes]], step)
+
+    def scored(self, episode: Episode) -> Episode:
+        """Return an episode with its score."""
+        return replace(episode, score=score(episode))
+
+    def show(self, texts: list[list[Written]], step: int) -> None:
+        """Show ``texts``, what was written after each step, at one of them."""
+        self.texts = texts
         self.result = self.answer({"step": step}) | {"params": self.params}
 
     def seal(self) -> None:
         self.result = self.answer(self.params) | {"params": self.params}
         self.table = pack(self.make_table())
+
+
+class RecordedCard(Card):
+    """Show the recorded run ``name`` until the reader's own begins, with step 0, and then that."""
+
+    def __init__(self, title: str, name: str, sampling: Sampling, lines: int) -> None:
+        self.recording = recorded_steps(name)
+        self.source = self.recording["source"]
+        self.recorded = []
+        self.requests = []
+        for kind, number, seed, shots in self.recording["asked"]:
+            tasks = Zorplex(0, shots=shots).tasks((kind,), number + 1, "held_out")
+            self.requests.append(RolloutRequest(tasks[number], seed))
+        texts = self.recording["steps"]
+        self._open(title, len(texts) - 1, sampling, lines, texts)
+
+    def show(self, texts: list[list[Written]], step: int) -> None:
+        self.source = "By the run on this page."
+        super().show(texts, step)
 
 
 def example(policy: Policy, sampling: Sampling, shots: int = 0) -> Episode:
@@ -314,37 +351,55 @@ def varied(episodes: Sequence[Episode], count: int) -> list[Episode]:
     return turns[:count]
 
 
-def train_the_real_one(
-    policy: Policy | None,
+def teach(
+    folder: str,
     exams: Sequence[Sequence[Task]],
     answer: Callable[..., list[Episode]],
     train: Callable[..., None],
-    steps: int,
     curve: LiveCurve,
-    say: Callable[[str], Any],
-) -> tuple[list[list[list[Episode]]], Card | None]:
-    """Let ``policy`` answer the ``exams``, train it, let it answer again. Returns the answers, and a card of the run."""
-    if policy is None:
-        return [], None
-    sampling = Sampling(max_tokens=48, max_turns=8, slots=32)
+    card: RecordedCard,
+    one_more: Callable[..., None],
+) -> list[list[list[Episode]]]:
+    """Let the model in ``folder`` answer the ``exams``, ``train`` it, let it answer again. Returns the answers.
+
+    It reads through a key-value cache, as in ``my_rl_smollm2.py``: the learner's sampler gives it all of the text for
+    each token.
+    """
     torch.set_num_threads(cores())
-    marks = [[answer(policy, tasks, sampling) for tasks in exams]]
-    shown = [example(policy, sampling, shots=2), *marks[0][0][:3]]
-    card = Card(
-        "SmolLM2: an arrow in a solid box is an invented result", policy, steps, sampling, shown
-    )
+    sys.path.insert(0, str(EXAMPLES))
+    reader = importlib.import_module("my_rl_smollm2").Reader
+    sys.path.remove(str(EXAMPLES))
+    policy = load_policy(folder, of_transformers=True)
+
+    def ask() -> list[list[Episode]]:
+        answers = []
+        for tasks in exams:
+            answers.append(answer(policy, tasks, card.sampling))
+            one_more(number=len(tasks))
+        return answers
 
     def on_step(step: int, episodes: Sequence[Episode]) -> None:
-        curve.add("sampled", step, accuracy(episodes))
+        curve.add("right answers, sampled", step, accuracy(episodes))
         card.play(policy, step)
 
-    say(f"It trains {steps} steps")
-    train(policy, Zorplex(shots=2), sampling, steps, on_step)
+    before = ask()
+    card.play(policy, 0)
+    train(replace(policy, model=reader(policy.model)), on_step)
     card.seal()
-    say("It answers again")
-    marks.append([answer(policy, tasks, sampling) for tasks in exams])
+    after = ask()
     torch.set_num_threads(1)
-    return marks, card
+    return [before, after]
+
+
+def counted(sampler: Sampler, one_more: Callable[..., None]) -> Sampler:
+    """Return ``sampler``, which then counts one more at each episode."""
+
+    def sample(*given: Any) -> tuple[list[int], list[bool]]:
+        found = sampler(*given)
+        one_more()
+        return found
+
+    return sample
 
 
 def learned(marks: list[list[list[Episode]]]) -> tuple[int | list[int], str, list[Any]]:
@@ -355,7 +410,7 @@ def learned(marks: list[list[list[Episode]]]) -> tuple[int | list[int], str, lis
     """
     if not marks:
         return [], "SmolLM2 is not on this machine.", []
-    better, why, reports = list[bool](), "", list[Report]()
+    better, rows, why = list[bool](), list[dict[str, str]](), ""
     for before, after in zip(*marks, strict=True):
         changed = [
             new
@@ -366,12 +421,16 @@ def learned(marks: list[list[list[Episode]]]) -> tuple[int | list[int], str, lis
         words = [tuple(sorted(new.task.words)) for new in changed]
         better.append(bool(changed) and clustered_interval(turned_right, words)[0] > 0.5)
         kind, right = before[0].task.kind, turned_right.count(True)
-        reports += [summarise(f"{kind}, before", before), summarise(f"{kind}, after", after)]
-        why += f"`{kind}`: {accuracy(before):.0%} before, {accuracy(after):.0%} after. "
+        shares = [accuracy(before), accuracy(after)]
+        row = {"kind": kind, "before": f"{shares[0]:.0%}", "after": f"{shares[1]:.0%}"}
+        rows.append(row | {"turned right": f"{right}", "turned wrong": f"{len(changed) - right}"})
+        why += f"`{kind}`: from {shares[0]:.0%} to {shares[1]:.0%}. "
         why += (
-            f"Of {len(before)} questions {right} turned right, and {len(changed) - right} wrong. "
+            f"{right} of {len(before)} questions turned right, and {len(changed) - right} wrong. "
         )
-    why += "If training changed nothing, as many would turn right as wrong. *Better*: chance alone turns so many right at most once in forty. "
+        if shares == [0, 0]:
+            why += "It was never once right, so there was nothing to pay for: as long as none is right, the gradient is 0. "
+    why += "We call a kind *better* if chance alone would turn so many right, and so few wrong, less than once in forty times."
     caption = f"SmolLM2 before and after training, {len(marks[0][0])} sampled answers to held-out tasks of each kind"
     option = [[True, False], [False, True], [True, True], [False, False]].index(better)
-    return option, why, [table(caption, rows_of(reports))]
+    return option, why, [table(caption, rows)]

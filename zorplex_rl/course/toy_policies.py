@@ -91,8 +91,7 @@ def check_sampler(attempt: Sampler, solution: Sampler, times: int = 60) -> None:
         )
         limits = SimpleNamespace(temperature=temperature, max_tokens=most)
         called = exercise.case(
-            f"{quote(f'sample_episode(…, seed={seed})')} with temperature={temperature}, max_tokens={most} and a policy that mostly writes "
-            f"{quote(policy.script)}"
+            f"{quote(f'sample_episode(…, seed={seed})')}, with max_tokens={most} and a policy that means to write {quote(policy.script)},"
         )
         right, found = (
             sampler(
@@ -106,8 +105,9 @@ def check_sampler(attempt: Sampler, solution: Sampler, times: int = 60) -> None:
         )
         ours, theirs = _marked(policy, found), _marked(policy, right)
         marks = "; « » is around what is marked as not drawn" if "«" in ours + theirs else ""
+        cause = _parting(found, right, most)
         assert exercise.same(found, right), (
-            f"{called} returns {quote(ours)}, and should return {quote(theirs)}{marks}"
+            f"{cause}{called} returns {quote(ours)}, and should return {quote(theirs)}{marks}"
         )
         # Other kinds of sequences, and ones for True, would break the page, and a program without it.
         kinds = [(type(part), {*map(type, part)}) for part in found]
@@ -116,6 +116,39 @@ def check_sampler(attempt: Sampler, solution: Sampler, times: int = 60) -> None:
         )
 
     exercise.shortest(one, times)
+
+
+def _parting(found: Any, right: Any, most: int) -> str:
+    """Say what happens where a response parts from the right one, as a sentence; or nothing."""
+    try:
+        ours, theirs = (
+            list(zip(*map(plain, response), strict=True)) for response in (found, right)
+        )
+        same = 0
+        while same < min(len(ours), len(theirs)) and ours[same] == theirs[same]:
+            same += 1
+        (token, own), (right_token, right_own) = (
+            pairs[same] if same < len(pairs) else (None, None) for pairs in (ours, theirs)
+        )
+    except Exception:
+        return ""
+    ran_before = not all(drawn for _, drawn in theirs[:same])
+    causes = {
+        "it stops too early": own is None,
+        "it is longer than `max_tokens`": right_own is None and same == most,
+        "it goes on where the episode is over": right_own is None,
+        "the tokens of a result are marked as drawn, or the other way round": token == right_token,
+        "another text is injected than an arrow, the result and a line break": not (
+            own or right_own
+        ),
+        "the same call was run again: look only at what was written since its result": not own
+        and ran_before,
+        "it runs a tool before the call is complete": not own,
+        "a call is complete, and no result is injected": not right_own,
+        "another token was drawn, although the text before is the same: draw with `rng.choices`, by one `rng` for the "
+        "whole episode, at the temperature, from what the model says of prompt and text": True,
+    }
+    return next(cause for cause, is_so in causes.items() if is_so) + ". "
 
 
 def _marked(policy: ScriptedPolicy, found: Any) -> str:
@@ -167,18 +200,24 @@ def check_loss(attempt: Callable[..., Any], solution: Callable[..., Any], times:
             for e in episodes
         )
         called = exercise.case(
-            quote(f"policy_gradient(policy, [episodes of {sizes}], advantages={advantages})")
+            quote(f"policy_gradient(policy, [{sizes}], advantages={advantages})")
         )
         seed = rng.randrange(99)
         models = [TinyModel(7, seed) for _ in range(2)]
-        right, found = (
-            function(
-                SimpleNamespace(model=model, eos_ids=(0,)),
-                copy.deepcopy(episodes),
-                list(advantages),
+        try:
+            right, found = (
+                function(
+                    SimpleNamespace(model=model, eos_ids=(0,)),
+                    copy.deepcopy(episodes),
+                    list(advantages),
+                )
+                for function, model in zip((solution, attempt), models, strict=True)
             )
-            for function, model in zip((solution, attempt), models, strict=True)
-        )
+        except (IndexError, RuntimeError) as error:
+            raise AssertionError(
+                "two of your tensors differ in length: the logits of the response begin at the prompt's *last* position, and "
+                f"those at its own last position predict nothing. {called} raises {quote(f'{type(error).__name__}: {error}')}"
+            ) from error
         assert exercise.same(found, right, 1e-4), (
             f"{_cause(found, right, solution, TinyModel(7, seed), episodes, advantages)}"
             f"{called} gives {quote(exercise.shown(found))}, and should give {quote(exercise.shown(right))}"
@@ -236,7 +275,7 @@ def _cause(
 
 def _drawn_episode(rng: random.Random, vocabulary: int) -> SimpleNamespace:
     prompt, response = (
-        [rng.randrange(vocabulary) for _ in range(rng.randint(*size))] for size in ((1, 4), (2, 7))
+        [rng.randrange(vocabulary) for _ in range(rng.randint(*size))] for size in ((1, 3), (2, 4))
     )
     sampled = [True, *(rng.random() < 0.6 for _ in response[1:])]
     rng.shuffle(sampled)

@@ -25,6 +25,7 @@ from zorplex_rl.course.figures.lines import (
     push_chart,
     ratio_chart,
     runs_chart,
+    seeds_chart,
     shaped_chart,
 )
 from zorplex_rl.course.figures.spans import (
@@ -36,7 +37,7 @@ from zorplex_rl.course.figures.spans import (
     paired_timelines,
     timeline_chart,
 )
-from zorplex_rl.course.nb05 import accuracy_chart, batch_chart, density_chart
+from zorplex_rl.course.nb05 import accuracy_chart, batch_chart
 from zorplex_rl.course.nb05b import mass_chart
 from zorplex_rl.run import figure as style
 from zorplex_rl.run.plots import learning_curve
@@ -73,13 +74,15 @@ FIGURES: dict[str, tuple[Callable[[], str], int, str]] = {
         lambda: mass_chart([{"So": 0.6, "[ANSWER": 0.4}, {"[ANSWER": 0.9}]), 720, "[ANSWER goes from 40% to 90%, So from 60% to 0%",
     ),
     "accuracies": (lambda: accuracy_chart(REPORTS), 720, "simple 75%"),
-    "densities": (lambda: density_chart({"simple": [0.5, 1.0, 4.0], "recursive": [2.0, 2.0]}), 720, "simple 0.50 to 4.00 s; recursive 2.00"),
     "a batch": (
         lambda: batch_chart([3.0, 1.0, 1.0], [(0, 0.0), (1, 0.0), (1, 1.0)]), 720, "3 episodes on 2 slots; the last ends after 3.00 s",
     ),
     "paired timelines": (
         lambda: paired_timelines({"sync": SYNC, "async": ASYNC}, 2.0, ["generator", "trainer"]), 720,
         "sync: generator 50%, trainer 50%; async: generator 75%, trainer 100%",
+    ),
+    "runs of other seeds": (
+        lambda: seeds_chart({"0": (0.2, 0.8), "1": (0.25, 0.9)}), 720, "seed 1 25% to 90%; seed 0 20% to 80%",
     ),
     "a shaped reward": (
         lambda: shaped_chart([0.5, 0.25], [2.0, 5.5], 6.0), 720,

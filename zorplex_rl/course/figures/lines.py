@@ -2,8 +2,9 @@
 
     losses of some runs                        ──► loss_chart      02
     what models have learned of a curve        ──► fits_chart      03
-    {policy: {k: share}}                       ──► pass_chart      08b
-    right answers and tool calls over steps    ──► shaped_chart    08b
+    {policy: {k: share}}                       ──► pass_chart      05c
+    right answers and tool calls over steps    ──► shaped_chart    05c
+    {seed: (share before, share after)}        ──► seeds_chart     05c
     weight of a token's gradient, by ratio     ──► push_chart      09
     accuracy over steps, live and recorded     ──► runs_chart      09
     ratios of the tokens, for each age         ──► ratio_chart     09
@@ -182,6 +183,25 @@ def shaped_chart(accuracies: Sequence[float], calls: Sequence[float], most_calls
 
     said = f"right answers from {accuracies[0]:.0%} to {accuracies[-1]:.0%}, tool calls from {calls[0]:.1f} to {calls[-1]:.1f}"
     return line_panels(panels, "What a shaped reward did", said, 220, finish)
+
+
+def seeds_chart(runs: Mapping[str, tuple[float, float]]) -> str:
+    """Draw each run as a line from its share of right answers before training to that after it, the best first."""
+    ordered = sorted(runs.items(), key=lambda run: -run[1][1])
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        for row, (_, (before, after)) in enumerate(ordered):
+            axes.plot([before, after], [row, row], color=style.GREY, linewidth=1.2)
+            axes.plot(before, row, "o", color=style.GREY)
+            axes.plot(after, row, "o", color=style.BLUE)
+        style.name_rows(axes, [f"seed {seed}" for seed, _ in ordered])
+        axes.set(xlim=(0, 1), xlabel="right answers: grey before training, blue after it")
+        style.show_percent(axes.xaxis)
+        style.bare_axes(axes, grid="x")
+
+    said = "; ".join(f"seed {seed} {a:.0%} to {b:.0%}" for seed, (a, b) in ordered)
+    return render(draw, 60 + 22 * len(ordered), "Runs that differ in their seed", said)
 
 
 def push_chart(

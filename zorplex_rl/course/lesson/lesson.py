@@ -53,8 +53,8 @@ if TYPE_CHECKING:
     from zorplex_rl.policy.load import Policy
 
 
-START, GOAL = "05", "08"
-"""The notebooks that a reader begins with, and that one with two hours goes on with."""
+START = "05"
+"""The notebook that a reader begins with."""
 
 
 def title_of(notebook: str | Path) -> str:
@@ -251,12 +251,6 @@ def links(notebook: str) -> mo.Html:
     if place and here.name.startswith(f"{START}_"):
         earlier = {"The course starts here. If actors are new to you, first": course[0]}
     neighbours = earlier | {"Next": next(iter(course[place + 1 :]), None)}
-    way, other = {START: ("next", GOAL), GOAL: ("before this", START)}.get(
-        here.name.split("_")[0], ("", "-")
-    )
-    neighbours[f"With two hours only, {way}"] = next(
-        (p for p in course if p.name.startswith(f"{other}_")), None
-    )
     lines = [
         f"<p>{label}: <strong>{html.escape(title_of(path))}</strong> <code>marimo edit --no-sandbox notebooks/{html.escape(path.name)}</code></p>"
         for label, path in neighbours.items()

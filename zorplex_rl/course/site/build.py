@@ -15,12 +15,14 @@ from pathlib import Path
 from statistics import median
 
 from zorplex_rl.course.site import reference, search
-from zorplex_rl.course.site.contents import animation_of, built_by, card_of
+from zorplex_rl.course.site.contents import built_by, card_of
 from zorplex_rl.course.site.export import end_exports, export
 from zorplex_rl.course.site.frame import (
+    MOVED,
     contents_page,
     glossary_page,
     lesson_page,
+    moved_page,
     search_page,
     stacks_page,
 )
@@ -144,7 +146,7 @@ def publish(course: list[Path], pages: list[Page], lessons: list[Lesson], site: 
             card_of(*part, built.get(notebook.stem, ""))
             for part, notebook in zip(parts, course, strict=True)
         ]
-        contents = contents_page(cards, animation_of(parts), searchable)
+        contents = contents_page(cards, searchable)
         (draft / "index.html").write_text(contents, encoding="utf-8")
         (draft / "glossary.html").write_text(glossary_page(texts, searchable), encoding="utf-8")
         (draft / reference.PAGE).write_text(stacks_page(searchable), encoding="utf-8")
@@ -155,6 +157,9 @@ def publish(course: list[Path], pages: list[Page], lessons: list[Lesson], site: 
             }
             del found["index.html"]
             (draft / search.PAGE).write_text(search_page(found), encoding="utf-8")
+        for old, new in MOVED.items():
+            if (draft / new).exists():
+                (draft / old).write_text(moved_page(new), encoding="utf-8")
         for written_page in draft.glob("*.html"):
             check_links(written_page)
         earlier, names = _own_files(site), sorted(path.name for path in draft.iterdir())

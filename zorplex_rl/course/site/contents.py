@@ -1,5 +1,5 @@
-"""Build the contents page: a run to play, the whole course in one drawing, and for every notebook
-its drawing, what it builds and what it measured.
+"""Build the contents page: what a model writes before and after, a run to play, the course in one drawing, and for every
+notebook its drawing, what it builds and what it measured.
 
     pages ──card_of──► cards ──► contents page
 
@@ -11,9 +11,7 @@ Only "what you will have built" stands elsewhere: in the table of README.md.
 
 from __future__ import annotations
 
-import ast
 import base64
-import copy
 import html
 import re
 from collections.abc import Sequence
@@ -21,12 +19,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from zorplex_rl.course.figures.tokens import invents, written_card
 from zorplex_rl.course.lesson.lesson import START, inline
-from zorplex_rl.course.site.outline import sections, words
+from zorplex_rl.course.recorded_steps import recorded_steps
+from zorplex_rl.course.site.outline import words
 from zorplex_rl.course.site.page import Lesson, Page, PageCell
 from zorplex_rl.course.site.render import plain
 
-ROUTES = {"two hours": ("05", "08"), "half a day": ("05", "05b", "06", "07", "08", "09")}
+ROUTES = {
+    "the heart": ("05", "05b"),
+    "half a day": ("05", "05b", "06", "07", "08", "09"),
+}
 """Ways through the course, by the numbers of their notebooks."""
 _FIGURE = re.compile(
     r'<figure class="lesson-figure"[^>]*>(.*?)(?:<figcaption>.*?)?</figure>', re.DOTALL
@@ -125,60 +128,10 @@ def _split(drawings: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def headline_of(page: Page) -> str:
-    """Return the HTML of one result that the notebook computed during the build; empty if there is
-    none.
-
-    It is what ``lesson.headline`` states; else the first point of the recap that is computed (an
-    f-string in the notebook); else the last question that the measurement decided, with its answer.
-    """
+    """Return the HTML of the result that the notebook states by ``lesson.headline``; empty if there is none."""
     markup = "".join(cell.markup for cell in page.cells)
-    if given := re.search(r'<p class="lesson-headline">(.*?)</p>', markup, re.DOTALL):
-        return plain(given[1])
-    for cell in page.cells:
-        if (index := _computed_point(cell)) is not None:
-            points = re.findall(
-                r"<li>(.*?)</li>", cell.markup.partition('class="lesson-recap"')[2], re.DOTALL
-            )
-            if index < len(points):
-                return plain(points[index])
-    return _last_answer(page)
-
-
-def _computed_point(cell: PageCell) -> int | None:
-    """Return which argument of ``lesson.recap`` in this cell is the first with computed values;
-    None if there is none."""
-    if "lesson.recap(" not in cell.code:
-        return None
-    for node in ast.walk(ast.parse(cell.code)):
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "lesson.recap":
-            for index, point in enumerate(node.args):
-                if isinstance(point, ast.JoinedStr) and any(
-                    isinstance(part, ast.FormattedValue) for part in point.values
-                ):
-                    return index
-    return None
-
-
-def _last_answer(page: Page) -> str:
-    """Return the last question to the reader that the run has answered, with the answer."""
-    markup = "".join(cell.markup for cell in page.cells)
-    questions = {
-        name: asked
-        for asked, name in re.findall(
-            r'<section class="lesson-predict"><strong>[^<]*</strong>(.*?)<fieldset>.*?<input type="radio" name="([^"]+)"',
-            markup,
-            re.DOTALL,
-        )
-    }
-    answers = re.findall(
-        r'<section class="lesson-reveal ([^"]+)">.*?<p class="lesson-measured">(.*?)</p>',
-        markup,
-        re.DOTALL,
-    )
-    for name, measured in reversed(answers):
-        if name in questions and "<q>" in measured:
-            return f"{plain(questions[name])} {plain(measured)}"
-    return ""
+    given = re.search(r'<p class="lesson-headline">(.*?)</p>', markup, re.DOTALL)
+    return plain(given[1]) if given else ""
 
 
 def _unfolded(cell: PageCell) -> list[str]:
@@ -196,39 +149,40 @@ def _lit(svg: str) -> list[str]:
     return re.findall(r'<g data-part="([^"]+)" data-lit="true">', svg)
 
 
-@dataclass(frozen=True, slots=True)
-class Animation:
-    """Hold the run that the page plays: the model of a ``LoopPlayer``, and a sentence on where it
-    comes from."""
+def before_and_after() -> str:
+    """Return what SmolLM2 wrote for one question before training and after it, as HTML: the first one that it learned to answer."""
+    run = recorded_steps("smollm2")
+    first, last = run["steps"][0], run["steps"][-1]
+    pairs = zip(first, last, strict=True)
+    learned = [
+        pair for pair in pairs if [one["outcome"] == "success" for one in pair] == [False, True]
+    ]
+    titles = ("Before", f"After {len(run['steps']) - 1} steps of training")
+    columns = "".join(
+        f"<div><p><strong>{title}</strong></p>{written_card([one])}</div>"
+        for title, one in zip(titles, learned[0], strict=True)
+    )
+    before, after = run["right"]
+    invented = (
+        "Before, it wrote the arrow and the number itself: it invented the tool's reply. "
+        if invents(learned[0][0])
+        else ""
+    )
+    return (
+        f'<figure class="lesson-figure" tabindex="0"><div class="lesson-side-by-side">{columns}</div><figcaption>What SmolLM2 writes, '
+        "a language model of 135 million parameters. Only a tool knows the word's number. A solid box is a token of the model, a dashed "
+        f"one was inserted by the tool. {invented}Of new questions like this one it answered {before:.0%} before, and {after:.0%} after. "
+        f"Nobody showed it a right answer. {inline(run['source'])}</figcaption></figure>"
+    )
 
-    model: dict[str, Any]
-    source: str
 
-
-def animation_of(pages: Sequence[tuple[str, Page, Lesson, str]]) -> Animation:
-    """Return the first run that a page of the course plays, (file, page, lesson, HTML); simulates
-    one if none does."""
-    for file, page, lesson, written in pages:
-        for name, model in page.models.items():
-            if model["state"].get("kind") == "LoopPlayer":
-                before = written.partition(f'data-model="{html.escape(name)}"')[0]
-                section = next(reversed(sections(before)), None)
-                place = f"{file}#{section.anchor}" if section else file
-                where = f"section <q>{html.escape(section.title)}</q>" if section else "its page"
-                source = (
-                    f'Computed by the notebook <a href="{html.escape(place)}">{html.escape(lesson.title)}</a> when this site was built; '
-                    f"{where} says from what."
-                )
-                return Animation(_playing(model), source)
-    return _simulated()
-
-
-def _simulated() -> Animation:
+def film() -> tuple[dict[str, Any], str]:
+    """Return a simulated run as the model of a ``LoopPlayer``, which starts by itself, and a sentence on where it comes from."""
     from zorplex_rl.course.widgets import LoopPlayer
     from zorplex_rl.simulation.setting import Setting
     from zorplex_rl.simulation.simulate import compare
 
-    setting = Setting(generators=2, training_seconds=3)
+    setting = Setting()
     both = compare(setting)
     player = LoopPlayer(
         {
@@ -240,22 +194,15 @@ def _simulated() -> Animation:
     state = {
         "kind": player.kind,
         "runs": player.runs,
-        "look": player.look,
+        "look": player.look | {"plays": True},
         "_css": str(player._css),
     }
     model = {"esm": f"data:text/javascript;base64,{script}", "state": state, "buffers": {}}
     source = (
-        f"Simulated for this page: a generator takes {setting.generation_seconds:g} s for a group on average, a training step takes "
+        f"Simulated: a generator takes {setting.generation_seconds:g} s for a group on average, a training step takes "
         f"{setting.training_seconds:g} s, and the new weights arrive {setting.sync_seconds:g} s later."
     )
-    return Animation(_playing(model), source)
-
-
-def _playing(model: dict[str, Any]) -> dict[str, Any]:
-    """Return a copy of a player that starts by itself, from the beginning."""
-    own = copy.deepcopy(model)
-    own["state"]["look"] |= {"start": 0, "plays": True}
-    return own
+    return model, source
 
 
 def builds_on(card: Card, cards: Sequence[Card]) -> list[Card]:
@@ -279,8 +226,8 @@ def routes(cards: Sequence[Card]) -> str:
     first = by_number[START]
     return (
         f'<p class="start"><strong>Start here:</strong> <a href="{html.escape(first.file)}">{START} {html.escape(first.lesson.title)}</a>. '
-        f"The notebooks before it are what the loop stands on: read them first if actors and processes are new to you; "
-        f'otherwise come back when a page links to them.</p><ul class="routes">{items}</ul>\n'
+        f"The notebooks before it explain actors and processes. You need them for 06 and what follows, and can "
+        f'come back when a page links to them.</p><ul class="routes">{items}</ul>\n'
     )
 
 

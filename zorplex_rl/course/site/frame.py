@@ -13,7 +13,7 @@ from importlib.resources import files
 from zorplex_rl.course.lesson.glossary import GLOSSARY, anchor, entry_of
 from zorplex_rl.course.lesson.lesson import inline
 from zorplex_rl.course.site import reference, search
-from zorplex_rl.course.site.contents import Animation, Card, entry, routes
+from zorplex_rl.course.site.contents import Card, before_and_after, entry, film, routes
 from zorplex_rl.course.site.course_map import Station, course_map
 from zorplex_rl.course.site.outline import anchored, outline
 from zorplex_rl.course.site.page import Lesson, Page
@@ -25,11 +25,15 @@ Link = tuple[str, str]
 
 TITLE = "RL for language models: the systems side"
 LEAD = (
-    "How generators, a replay buffer and a trainer become processes, how weights travel between them, how the whole survives a crash, "
-    "and what asynchrony buys and costs. The cells computed the numbers beside them when this site was built; what comes from a "
-    "recorded study or a published table says so, with its date."
+    "You will teach a small language model to use a tool, in an hour, on a laptop; then you make that loop fast and hard to kill. "
+    "Each page predicts, measures and lets you write the part that matters; what you see was computed when this site was built."
 )
-MAX_LAG = "With <code>max_lag</code> 1, a batch may come from weights one version older than the trainer's; with 0, the two take turns."
+LEGEND = (
+    "The same work twice. Generators at the left write answers, the trainer at the right learns from them, and each dot is a "
+    "<em>group</em>: several answers to one question. In turns, one side stands still while the other works. "
+    "Side by side, generators go on: with <code>max_lag</code> 1 they may use weights one version old."
+)
+MAP = "A number at a box: the notebook that takes this part apart. Those at no box are about the whole loop, or about the ground it stands on."
 NEEDED = "You know Python and have trained a model with PyTorch; RL and actors are explained here."
 HOW = (
     "To work in a notebook instead of reading it, take the repository and run <code>uv run zorplex-rl open NUMBER</code>. "
@@ -39,6 +43,8 @@ HOW = (
 PREVIEW = (
     '. <a href="https://molab.marimo.io/github/{}/blob/previews/notebooks/{}">Open in molab</a>'
 )
+MOVED = {"08b_judging_a_run.html": "05c_judging_a_run.html"}
+"""Pages that have another name now. The old one leads there."""
 # A page without an icon makes the browser request one from the server.
 _ICON = (
     "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 8 8'%3E"
@@ -80,11 +86,12 @@ def lesson_page(
     return _document(lesson.title, body)
 
 
-def contents_page(cards: Sequence[Card], film: Animation, searchable: bool = False) -> str:
-    """Build the contents page: a run to play, the course in one drawing, the card of every notebook."""
+def contents_page(cards: Sequence[Card], searchable: bool = False) -> str:
+    """Build the contents page: a text before and after, a run to play, the course in one drawing, the card of every notebook."""
     minutes = sum(card.lesson.minutes for card in cards)
     count = "1 notebook" if len(cards) == 1 else f"{len(cards)} notebooks"
-    model = Page([], {"film": film.model})
+    run, source = film()
+    model = Page([], {"film": run})
     player = with_drawings('<div class="widget" data-model="film"></div>', model)
     map_of_course = course_map(
         [Station(card.number, card.name, card.shows_loop, card.lit) for card in cards]
@@ -97,9 +104,11 @@ def contents_page(cards: Sequence[Card], film: Animation, searchable: bool = Fal
     )
     body = (
         f"{search.FORM if searchable else ''}\n<main>\n<h1>{TITLE}</h1>\n"
-        f'<div class="film">{player}<p class="source">{film.source} {MAX_LAG}</p></div>\n<p class="lead">{LEAD}</p>\n'
-        f"<p>{count}, {minutes} minutes. {NEEDED} {HOW}</p>\n{routes(cards)}"
-        f'<h2 id="course">The course in one drawing</h2>\n<figure class="lesson-figure" tabindex="0">{map_of_course}</figure>\n'
+        f'<p class="lead">{LEAD}</p>\n{before_and_after()}\n{routes(cards)}'
+        f"<p>{count}, about {minutes / 60:.0f} hours in all. {NEEDED} {HOW}</p>\n"
+        f'<h2 id="loop">What makes it a system</h2>\n<p>{LEGEND}</p>\n<div class="film">{player}<p class="source">{source}</p></div>\n'
+        f'<h2 id="course">The course in one drawing</h2>\n<figure class="lesson-figure" tabindex="0">{map_of_course}'
+        f"<figcaption>{MAP}</figcaption></figure>\n"
         f'<h2 id="notebooks">The notebooks</h2>\n<ol class="lessons">\n{"".join(entry(card, cards) for card in cards)}</ol>\n{ran_on}</main>\n'
         f"{_widgets(model)}<script>\n{_file('course/site/scrolling.js')}</script>"
     )
@@ -125,6 +134,15 @@ def glossary_page(pages: Sequence[tuple[str, str, str]], searchable: bool = Fals
         f'<main>\n<h1>Glossary</h1>\n<dl class="glossary">\n{"".join(entries)}</dl>\n</main>'
     )
     return _document("Glossary", body)
+
+
+def moved_page(target: str) -> str:
+    """Build the page of an old name, which opens ``target``."""
+    to = html.escape(target)
+    return (
+        f'<!DOCTYPE html><html lang="en"><meta charset="utf-8"><title>Moved</title>'
+        f'<meta http-equiv="refresh" content="0; url={to}"><p>This page is now <a href="{to}">{to}</a>.</p></html>'
+    )
 
 
 def stacks_page(searchable: bool = False) -> str:

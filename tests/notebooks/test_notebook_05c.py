@@ -1,4 +1,4 @@
-"""Notebook 08b: its estimators have no bias, what it trains is what was recorded, and it runs from
+"""Notebook 05c: its estimators have no bias, what it trains is what was recorded, and it runs from
 its first cell to its last."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pytest
 import torch
 from test_notebooks import Later
 
-from zorplex_rl.course import nb08b
+from zorplex_rl.course import nb05c
 from zorplex_rl.course.lesson import exercise
 from zorplex_rl.learning.losses import kl_penalty
 from zorplex_rl.task.rewards import accuracy
@@ -22,7 +22,7 @@ from zorplex_rl.task.rewards import accuracy
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
-notebook = Later(ROOT / "notebooks" / "08b_judging_a_run.py")
+notebook = Later(ROOT / "notebooks" / "05c_judging_a_run.py")
 
 
 def settings(**changes) -> SimpleNamespace:
@@ -50,7 +50,7 @@ def test_a_change_is_clear_only_beyond_its_scatter():
 
 def test_the_kl_of_the_page_is_what_the_package_s_penalty_computes_and_has_its_gradient():
     given = [-1.0, -0.5, 0.0, -3.0], [-2.0, -0.4, -9.0, -1.0], [True, True, False, True]
-    ours, theirs = nb08b.as_tensors(*given), nb08b.as_tensors(*given)
+    ours, theirs = nb05c.as_tensors(*given), nb05c.as_tensors(*given)
     page = notebook.Solutions.kl(*ours)
     package = kl_penalty(*(tensor[None] for tensor in theirs))
     assert page.item() == pytest.approx(package.item())
@@ -89,7 +89,7 @@ def test_the_recorded_runs_begin_as_this_page_trains():
         run["accuracy"][:2], abs=0.05
     )
     apart = [
-        notebook.Solutions.kl(*nb08b.tokens_of(step.episodes, step.before)).item() for step in steps
+        notebook.Solutions.kl(*nb05c.tokens_of(step.episodes, step.before)).item() for step in steps
     ]
     assert apart[0] == pytest.approx(0, abs=1e-4) and apart[1] > 1e-5, (
         "the first episodes are the reference's own"
@@ -97,7 +97,7 @@ def test_the_recorded_runs_begin_as_this_page_trains():
 
 
 def test_the_recorded_runs_show_what_the_page_says_of_them():
-    config, runs = settings(), nb08b.recorded_runs()["runs"]
+    config, runs = settings(), nb05c.recorded_runs()["runs"]
     found = {(run["bonus"], run["penalty"]): run for run in runs}
     assert len(found) == len({bonus for bonus, _ in found}) * len({penalty for _, penalty in found})
     hacked, harmless = found[config.hack_bonus, 0.0], found[0.0, 0.0]

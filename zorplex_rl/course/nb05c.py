@@ -1,7 +1,8 @@
-"""Drive notebook 08b: draws for its checks, a verdict on pass@k, recorded runs.
+"""Drive notebook 05c: draws for its checks, a verdict on pass@k, recorded runs.
 
 drawn_shares  drawn_attempts  drawn_tokens    arguments of ``change``, ``pass_at_k`` and ``kl``
-check_kl           the same number, and the gradient of the KL that is meant?
+check_change  check_pass_at_k  check_kl       their checks, with the mistakes that learners make
+other_seeds        benchmarks/seeds.jsonl ──► runs that differ in nothing but their seed
 points             a change of a share, in words
 verdict            pass@1 and pass@k, before and after ──► taught, sharpened, narrowed, or undecided
 PaidCard           what a policy writes in training, with what it is paid for it
@@ -14,16 +15,18 @@ from __future__ import annotations
 import json
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from statistics import fmean
+from pathlib import Path
+from statistics import fmean, pstdev, stdev, variance
 from typing import Any
 
 import torch
 
 from zorplex_rl.course import FILES
-from zorplex_rl.course.figures.lines import shaped_chart
+from zorplex_rl.course.figures.lines import seeds_chart, shaped_chart
 from zorplex_rl.course.lesson import exercise
+from zorplex_rl.course.lesson.lesson import figure, md
 from zorplex_rl.course.lesson.markup import quote
 from zorplex_rl.course.nb05b import Card, example, varied
 from zorplex_rl.course.widgets.what_if import Answer, Knob, WhatIf
@@ -32,6 +35,8 @@ from zorplex_rl.policy.rollout import Sampling
 from zorplex_rl.task.episode import Episode, Score
 
 RECORDED = FILES / "benchmarks" / "shaped_rewards.json"
+SEEDS = FILES / "benchmarks" / "seeds.jsonl"
+Change = Callable[[Sequence[float], Sequence[float]], Sequence[float]]
 MISTAKES = (("wrong_answer",), ("wrong_format",), ("tool_spam", "truncated"))
 """Outcomes of failed episodes, as the page asks for them."""
 
@@ -66,11 +71,90 @@ def as_tensors(
     return log_probs[0].requires_grad_(), log_probs[1], torch.tensor(sampled)
 
 
+def check_change(attempt: exercise.Attempt, solution: exercise.Attempt) -> None:
+    def mistake(wrong: Callable[..., float]) -> exercise.Attempt:
+        """Return an answer with the right mean, and as noise ``wrong`` of n and the differences."""
+
+        def answer(before: Sequence[float], after: Sequence[float]) -> tuple[float, float]:
+            apart = [new - old for old, new in zip(before, after, strict=True)]
+            return fmean(apart), 2 * wrong(len(apart), apart)
+
+        return answer
+
+    def unpaired(before: Sequence[float], after: Sequence[float]) -> tuple[float, float]:
+        noise = (variance(before) + variance(after)) / len(before)
+        return fmean(after) - fmean(before), 2 * math.sqrt(noise)
+
+    exercise.agree(
+        attempt,
+        solution,
+        drawn_shares,
+        examples=[([0, 1], [0, 1]), ([0, 0, 1], [1, 0, 1]), ([0, 0, 0, 0], [1, 0, 1, 0])],
+        mistakes={
+            "you compared the two lists, not task by task, so how hard a task is counts as noise": unpaired,
+            "that is one standard error, and two are asked for": mistake(
+                lambda n, apart: stdev(apart) / math.sqrt(n) / 2
+            ),
+            "`pstdev` divides by n; of a sample, `stdev` divides by n − 1": mistake(
+                lambda n, apart: pstdev(apart) / math.sqrt(n)
+            ),
+            "that is the scatter of a task, not of the mean: divide by √n": mistake(
+                lambda n, apart: stdev(apart)
+            ),
+            "you subtract the wrong way round": lambda before, after: solution(after, before),
+        },
+    )
+
+
+def check_pass_at_k(attempt: exercise.Attempt, solution: exercise.Attempt) -> None:
+    exercise.agree(
+        attempt,
+        solution,
+        drawn_attempts,
+        times=60,
+        examples=[(4, 1, 2), (2, 1, 2), (2, 0, 1), (3, 1, 1)],
+        mistakes={
+            "you put each attempt back after it was drawn": lambda n, c, k: 1 - (1 - c / n) ** k,
+            "that is the chance that all are wrong": lambda n, c, k: 1 - solution(n, c, k),
+            "that is the chance that all are right": lambda n, c, k: (
+                math.comb(c, k) / math.comb(n, k)
+            ),
+            "if fewer than k are wrong, one of the k is right": lambda n, c, k: (
+                solution(n, c, k) * (n - c >= k)
+            ),
+        },
+    )
+
+
 def check_kl(attempt: exercise.Attempt, solution: exercise.Attempt) -> None:
     """Compare numbers, and then gradients: first on the smallest case, where a mistake has a name."""
     small = as_tensors([-1.0, 0.0], [-2.0, -9.0], [True, False])
-    exercise.expect(attempt, *small, result=math.exp(-1))
-    exercise.agree(attempt, solution, drawn_tokens, times=30)
+
+    def terms(now: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
+        d = now - before
+        return (-d).exp() - 1 + d
+
+    exercise.agree(
+        attempt,
+        solution,
+        drawn_tokens,
+        times=30,
+        examples=[small],
+        mistakes={
+            "the tool's tokens count too; the policy did not choose them": lambda now, before, own: (
+                terms(now, before).mean()
+            ),
+            "you divide by all tokens, not by the sampled ones": lambda now, before, own: (
+                terms(now, before)[own].sum() / len(now)
+            ),
+            "that is the mean of d alone, which scatters more": lambda now, before, own: (
+                now - before
+            )[own].mean(),
+            "that is the other direction: d is now − before": lambda now, before, own: terms(
+                before, now
+            )[own].mean(),
+        },
+    )
     called = exercise.case(quote("kl([-1.0, 0.0], [-2.0, -9.0], [True, False])"))
     gradient, *_ = exercise.gradients_of(attempt(*small), small)
     plain = 1 - math.exp(-1)
@@ -134,10 +218,8 @@ class PaidCard(Card):
             score=Score(honest.outcome, honest.answer, right, 0.0, self.bonus * episode.tool_calls),
         )
 
-    def play(self, policy: Policy, step: int) -> None:
-        super().play(policy, step)
-        self.recorded[step] = [self.paid(episode) for episode in self.recorded[step]]
-        self.result = self.answer({"step": step}) | {"params": self.params}
+    def scored(self, episode: Episode) -> Episode:
+        return self.paid(super().scored(episode))
 
 
 def tokens_of(
@@ -152,7 +234,7 @@ def tokens_of(
 def ends(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:
     """Return the means over the first and the last three steps of a run."""
     count = min(3, len(rows) // 2) or 1
-    names = ("reward", "accuracy", "calls", "kl")
+    names = [name for name in ("reward", "accuracy", "calls", "kl") if name in rows[0]]
     return [
         {name: fmean(row[name] for row in part) for name in names}
         for part in (rows[:count], rows[-count:])
@@ -168,6 +250,40 @@ def saved(
     if held["accuracy"] >= began["accuracy"] - 0.05:
         return 0
     return 1 if held["accuracy"] > free["accuracy"] + 0.05 else 2
+
+
+def other_seeds(change: Change, whose: str, file: Path = SEEDS) -> list[Any]:
+    """Return what the page shows of runs that differ in nothing but their seed: texts and a figure."""
+    rows = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+    if len(rows) < 2:
+        return [md("The recorded runs of several seeds are not in this copy of the course.")]
+    before, after = ([row[when]["sampled"] for row in rows] for when in ("before", "after"))
+    gain, noise = map(float, change(before, after))
+    scatter = 2 * stdev(after)
+    best, worst = max(after), min(after)
+    return [
+        md(f"""
+        An interval over *tasks* says what other questions would give. It does not say what another *run* would give: other training
+        tasks, other draws. So run again. Here are {len(rows)} runs of SmolLM2 with nothing changed but the seed, by
+        `{rows[0]["command"]}`.
+        """),
+        figure(
+            seeds_chart(
+                {f"{row['seed']}": (a, b) for row, a, b in zip(rows, before, after, strict=True)}
+            ),
+            "Right answers, sampled, of the same held-out questions: before training, and after it. A row for each seed.",
+        ),
+        md(f"""
+        The best run ended at {best:.0%}, the worst at {worst:.0%}. Whoever shows one of them may show either. In the mean, training
+        changed the share by {points(gain)} ± {100 * noise:.0f} points, by {whose}, with a run in the place of a task. That
+        interval is about the *mean* of many runs. A single further run would mostly end within {100 * scatter:.0f} points
+        of {fmean(after):.0%}.
+
+        What makes runs differ? Look first at what is drawn once for a whole run. In this course it was the *worked
+        examples*. With two examples of the same wording, SmolLM2 copied the call only where a question was worded like
+        them, and some seeds never got beyond that. Since then the examples are worded in turns.
+        """),
+    ]
 
 
 def recorded_runs() -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Answers to the exercises of notebook 08b: wrong ones that learners give, and right ones that look
+"""Answers to the exercises of notebook 05c: wrong ones that learners give, and right ones that look
 unusual."""
 
 from __future__ import annotations

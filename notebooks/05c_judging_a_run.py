@@ -23,7 +23,7 @@ with app.setup(hide_code=True):
     import torch
 
     from zorplex_rl.config import LearnerConfig
-    from zorplex_rl.course import nb08b
+    from zorplex_rl.course import nb05c
     from zorplex_rl.course.figures import bars, lines, loop_drawing
     from zorplex_rl.course.lesson import exercise, lesson
     from zorplex_rl.course.widgets import LiveCurve
@@ -40,10 +40,10 @@ with app.setup(hide_code=True):
 def _():
     lesson.header(
         __file__,
-        minutes=38,
+        minutes=42,
         hardware="one CPU core, no network; a GPU is used where there is one",
         goals=[
-            "tell a clear change from a lucky one",
+            "tell a clear change from a lucky one, within a run and between runs",
             "say whether training taught something, or sharpened what was there",
             "recognise a hacked reward, and say what a KL penalty can do about it",
         ],
@@ -65,9 +65,13 @@ def _():
     mo.md("""
     ## A run to judge
 
-    At the end of a run some number has risen. What has the policy learned? Here you train one as in
-    notebook 05b, in a single process, and then ask in three ways. `play` samples and scores one episode for
-    each task, and `compare` makes advantages of a group's rewards. Both do what `play` and `advantages_of` did there.
+    The run is over, some number has risen, and somebody wants to know what the model has learned. It may have learned the
+    task. It may only say more often what it knew. It may have found a way to be paid without the task. Or you were
+    lucky. The curve looks the same in all four cases.
+
+    Here you train a policy as in notebook 05b, in a single process, and then find out. The code is that page's: `play`
+    samples and scores an episode for each task, and `compare` makes advantages of a group's rewards (there:
+    `advantages_of`). New is `pays`, the reward, which we will exchange for a bad one.
     """)
     return
 
@@ -101,7 +105,7 @@ def settings():
     return (config,)
 
 
-@app.cell
+@app.cell(hide_code=True)
 def _(config):
     torch.set_num_threads(config.threads)
     policy = load_policy(config.policy, config.device)
@@ -148,22 +152,24 @@ def train(config, pays, steps, kl=0.0):
 
 @app.cell(hide_code=True)
 def _(config):
-    start_honest = lesson.start_button(f"Train {config.steps} steps", seconds=25)
+    start_honest = lesson.start_button(
+        f"Train {config.steps} steps, and examine both policies", seconds=40
+    )
     curve = LiveCurve(config.steps, title="Right answers in each training batch")
     mo.vstack([start_honest, curve])
     return curve, start_honest
 
 
-@app.cell
+@app.cell(hide_code=True)
 def _(config, curve, start_honest):
     lesson.wait_for(start_honest)
     curve.clear()
     entropies = []
-    for _number, _step in enumerate(
-        train(config, lambda episode: episode.score.reward, config.steps), start=1
-    ):
-        curve.add("honest reward", _number, accuracy(_step.episodes))
-        entropies.append(_step.entropy)
+    with lesson.counting(config.steps, "steps") as _one_more:
+        for _step in train(config, lambda episode: episode.score.reward, config.steps):
+            entropies.append(_step.entropy)
+            curve.add("honest reward", len(entropies), accuracy(_step.episodes))
+            _one_more()
     learned = _step.policy
     return entropies, learned
 
@@ -173,8 +179,9 @@ def _():
     mo.md("""
     ## Which mistakes are gone?
 
-    An episode ends in one of five ways. It is right, or its answer is wrong, or it has no answer. If
-    it has none, it wrote no `[ANSWER]`, called tools to the limit, or was cut off.
+    One number hides how a text ends, and there are five ways. It is right (`success`), or there is an answer and it is wrong
+    (`wrong_answer`). Without an answer, it called tools to the limit (`tool_spam`), was cut off (`truncated`), or
+    simply wrote no `[ANSWER]` (`wrong_format`).
     """)
     return
 
@@ -183,26 +190,35 @@ def _():
 def _():
     ask_mistakes = lesson.predict(
         "Which kind of mistake does training reduce most?",
-        "the answer is wrong",
-        "it wrote no `[ANSWER]`",
-        "too many calls, or cut off",
+        "`wrong_answer`",
+        "`wrong_format`: it wrote no `[ANSWER]`",
+        "`tool_spam` or `truncated`: too many calls, or cut off",
     )
     ask_mistakes
     return (ask_mistakes,)
 
 
-@app.cell
+@app.cell(hide_code=True)
 def _(config, environment, learned, policy, sampling):
-    _tasks = environment.tasks(kinds_of("compositional"), config.held_out, "held_out")
-    old, new = (
-        evaluate(who, name, _tasks, environment.execute, sampling, seed=1)
-        for name, who in (("before", policy), ("after", learned))
+    _asked = {"compositional": config.held_out} | dict.fromkeys(
+        ("simple", "multi_step", "recursive"), config.kind_tasks
     )
+    examined = {}
+    with lesson.counting(2 * sum(_asked.values()), "questions") as _one_more:
+        for _kind, _count in _asked.items():
+            _tasks = environment.tasks(kinds_of(_kind), _count, "held_out")
+            examined[_kind] = []
+            for _name, _who in (("before", policy), ("after", learned)):
+                examined[_kind].append(
+                    evaluate(_who, _name, _tasks, environment.execute, sampling, seed=1)
+                )
+                _one_more(number=_count)
+    old, new = examined["compositional"]
     lost = [
         sum(old[0].outcomes[kind] - new[0].outcomes[kind] for kind in kinds)
-        for kinds in nb08b.MISTAKES
+        for kinds in nb05c.MISTAKES
     ]
-    return lost, new, old
+    return examined, lost, new, old
 
 
 @app.cell(hide_code=True)
@@ -213,9 +229,9 @@ def _(ask_mistakes, lost, new, old):
         ask_mistakes,
         right=lost.index(max(lost)),
         why=f"""
-    Of held-out tasks {_was.accuracy:.0%} were right before, and {_is.accuracy:.0%} are now: {nb08b.points(_gain)} points.
-    The share of wrong answers changed by {nb08b.points(-lost[0])} points, that of missing `[ANSWER]`s by {nb08b.points(-lost[1])}, that of the rest by {nb08b.points(-lost[2])}.
-    {"So most of the gain is formatting, and not better arithmetic." if _gain > 0 and lost[1] > _gain / 2 else "So formatting is not most of the gain."}
+    Of held-out tasks {_was.accuracy:.0%} were right before, and {_is.accuracy:.0%} are now: {nb05c.points(_gain)} points.
+    The share of `wrong_answer` changed by {nb05c.points(-lost[0])} points, that of `wrong_format` by {nb05c.points(-lost[1])}, that of the other two by {nb05c.points(-lost[2])}.
+    {"So most of the gain is formatting, and not better arithmetic: it says what it knew." if _gain > 0 and lost[1] > _gain / 2 else "So formatting is not most of the gain."}
     """,
         shows=[
             lesson.figure(
@@ -232,9 +248,12 @@ def _():
     mo.md("""
     ### Exercise 1: is it clear?
 
-    Both policies answer the same tasks. So compare task by task: the difficulty of a task then cancels. Write `change` for two lists with one number a task, `before` and `after`. Return the
-    mean difference, and two standard errors of it. The standard error of a mean of n numbers is
-    their `stdev` over √n. Call a change *clear* if it is larger than two of them.
+    Ask other questions, and the shares are others. How far may they move by luck? Both policies answer the same tasks. So compare
+    task by task: some tasks are hard for both, and that cancels in the difference.
+
+    Write `change` for two lists with one number a task, `before` and `after`. Return the
+    mean difference, and two *standard errors* of it. The standard error of a mean of n numbers is
+    their `stdev` over √n. Why two? About 95 of 100 intervals of that width contain the truth. So call a change *clear* if it is larger.
     """)
     return
 
@@ -243,7 +262,8 @@ def _():
 def change(before, after):
     """Return the mean change, and two standard errors.
 
-    change([0, 0, 0, 0], [1, 0, 1, 0]) is (0.5, 0.577).
+    change([0, 0, 0, 0], [1, 0, 1, 0]) is (0.5, 0.577): the differences are 1, 0, 1, 0,
+    their stdev is 0.577, and 2 * 0.577 / √4 = 0.577.
     """
     ...
 
@@ -282,18 +302,15 @@ def _(whose_paired):
     return (ask_kinds,)
 
 
-@app.cell
-def _(config, environment, learned, paired, policy, sampling):
-    lesson.needs(lambda: learned)
+@app.cell(hide_code=True)
+def _(examined, paired):
+    lesson.needs(lambda: examined)
     kinds = {}
     for _kind in ("simple", "multi_step", "recursive"):
-        _tasks = environment.tasks(kinds_of(_kind), config.kind_tasks, "held_out")
-        _right = []
-        for _who in (policy, learned):
-            _, _episodes = evaluate(
-                _who, _kind, _tasks, environment.execute, sampling, seed=2
-            )
-            _right.append([float(e.score.outcome == "success") for e in _episodes])
+        _right = [
+            [float(episode.score.outcome == "success") for episode in episodes]
+            for _, episodes in examined[_kind]
+        ]
         kinds[_kind] = (*map(fmean, _right), *map(float, paired(*_right)))
     return (kinds,)
 
@@ -326,24 +343,34 @@ def _(ask_kinds, config, kinds):
 
 
 @app.cell(hide_code=True)
-def _():
-    mo.md("""
+def _(paired, whose_paired):
+    _title = mo.md("""
+    ## The same settings, another seed
+    """)
+    mo.vstack([_title, *nb05c.other_seeds(paired, whose_paired)])
+    return
+
+
+@app.cell(hide_code=True)
+def _(config):
+    lesson.md(f"""
     ## Taught, or sharpened?
 
     A policy that is right once in a hundred attempts can already find the answer. Training may only
-    make it find it at the first attempt, and teach nothing new. So ask for more. **pass@k** is the chance that at least
-    one of k attempts is right. If training only sharpens, the old policy catches up as k grows
-    ([Yue et al. 2025](https://arxiv.org/abs/2504.13837)).
+    make it find it at the first attempt, and teach nothing new. So ask for more attempts: **pass@k** is the chance that at least
+    one of k is right. If training only sharpens, the old policy catches up as k grows
+    ([Yue et al. 2025](https://arxiv.org/abs/2504.13837)). It may even overtake, if training has narrowed what the policy tries.
 
-    If the old policy solves every task at the largest k, no other policy can be better. So we take
-    *harder* tasks than in training: four words to add and subtract instead of two.
+    Where the old policy solves every task at some k, no other policy can be better there. So we take
+    *harder* tasks than in training, four words instead of two. We judge at k = {config.pass_judged} of {config.pass_samples} attempts, because beyond
+    it the old policy solves nearly all. That choice was made once, on this policy; with another one, look first.
 
     ### Exercise 2: pass@k
 
     Of `samples` attempts at a task, `correct` were right. Write `pass_at_k`: draw k of these attempts,
     each at most once. What is the chance that a right one is among them? That is the estimator
-    of [Chen et al. 2021](https://arxiv.org/abs/2107.03374), equation 1, and it has no bias.
-    `1 - (1 - correct / samples) ** k` has one.
+    of [Chen et al. 2021](https://arxiv.org/abs/2107.03374), equation 1. In the mean it is exactly right. The
+    obvious `1 - (1 - correct / samples) ** k` is not: it puts each attempt back.
     """)
     return
 
@@ -385,22 +412,24 @@ def _(config):
     return ask_pass, estimator, start_pass, whose_estimator
 
 
-@app.cell
+@app.cell(hide_code=True)
 def _(config, environment, learned, policy, sampling, start_pass):
     lesson.wait_for(start_pass)
     _kinds = kinds_of("compositional", config.pass_difficulty)
     _tasks = environment.tasks(_kinds, config.pass_tasks, "held_out")
     right = {"before": [], "after": []}
-    for _counts, _who in zip(right.values(), (policy, learned), strict=True):
-        _copies = [task for task in _tasks for _ in range(config.pass_samples)]
-        _played = play(_who, environment, _copies, 0, sampling)
-        for _first in range(0, len(_played), config.pass_samples):
-            _attempts = _played[_first : _first + config.pass_samples]
-            _counts.append(sum(e.score.outcome == "success" for e in _attempts))
+    _attempts = config.pass_samples
+    with lesson.counting(2 * len(_tasks) * _attempts, "episodes") as _one_more:
+        for _counts, _who in zip(right.values(), (policy, learned), strict=True):
+            for _number, _task in enumerate(_tasks):
+                _seed = _number * _attempts
+                _played = play(_who, environment, [_task] * _attempts, _seed, sampling)
+                _counts.append(sum(e.score.outcome == "success" for e in _played))
+                _one_more(number=_attempts)
     return (right,)
 
 
-@app.cell
+@app.cell(hide_code=True)
 def _(config, estimator, paired, right):
     lesson.needs(lambda: right)
     passes = {
@@ -427,13 +456,14 @@ def _(ask_pass, config, entropies, gains, pass_means, right, whose_estimator):
         ask_pass,
         right=0 if _last > _noise else 2 if _last < -_noise else 1,
         why=f"""
-    pass@{_low} changes by {nb08b.points(_first)} ± {100 * _once:.0f} points, and pass@{_high} by {nb08b.points(_last)} ± {100 * _noise:.0f}, from {pass_means["before"][_high]:.0%}, by {whose_estimator}.
-    {nb08b.verdict(gains[_low], gains[_high], pass_means["before"][_high])}
+    pass@{_low} changes by {nb05c.points(_first)} ± {100 * _once:.0f} points, and pass@{_high} by {nb05c.points(_last)} ± {100 * _noise:.0f}, from {pass_means["before"][_high]:.0%}, by {whose_estimator}.
+    {nb05c.verdict(gains[_low], gains[_high], pass_means["before"][_high])}
 
     Of the {config.pass_tasks} tasks the old policy never solved {right["before"].count(0)}, the trained one {right["after"].count(0)}.
-    That is a finding about this small policy, and about tasks that it was not trained on.
+    That is one run of one small policy, on tasks that it was not trained on.
 
-    The **entropy** says how undecided the policy is about its next token. In training it went from {entropies[0]:.2f} to {entropies[-1]:.2f} nats.
+    The **entropy** says how undecided the policy is about its next token: 0 means that it always draws the same. In training it went from {entropies[0]:.2f} to {entropies[-1]:.2f} nats.
+    {"A policy that is so sure writes nearly the same text each time, so further attempts add little: that is how narrowing looks from inside." if entropies[-1] < 0.5 * entropies[0] else ""}
     """,
         shows=[
             lesson.figure(
@@ -450,9 +480,9 @@ def _():
     mo.md("""
     ## A reward that gets hacked
 
-    In notebook 05 a lenient checker paid for a number that the tool wrote. Here is a reward with a
-    good intention: the policy should use its tools, so every call earns a bonus. That is a *shaped*
-    reward.
+    A reward never says what you want, it only pays for it. In notebook 05 a lenient checker would have paid for a number that
+    the tool wrote. Here is a reward with a good intention: the policy should use its tools, so every call earns a bonus.
+    That is a *shaped* reward.
     """)
     return
 
@@ -471,12 +501,15 @@ def _():
     ### Exercise 3: how far has it gone?
 
     The usual guard is a KL penalty. KL, the Kullback–Leibler divergence, measures how far the policy
-    is from its **reference**, a copy of what it was before training.
+    is from its **reference**, a copy of what it was before training. KL(policy ‖ reference) is a mean over the tokens that
+    the *policy* draws: how much likelier does it find them than the reference does? (The other direction would ask
+    about tokens that the reference draws, and nobody samples those.)
 
     Write `kl`. It gets three tensors of equal length, over all tokens of a batch: the log-prob `now`, the
     log-prob `before` by the reference, and whether the policy `sampled` the token. With d = now − before,
-    the mean of `exp(-d) - 1 + d` over the sampled tokens estimates KL(policy ‖ reference)
-    ([Schulman 2020](http://joschu.net/blog/kl-approx.html)).
+    the mean of d over the sampled tokens is already right in the mean, but it scatters widely and may be negative.
+    `exp(-d) - 1` has the mean 0. Added to d, it makes each term at least 0, and the sum scatter less
+    ([Schulman 2020](http://joschu.net/blog/kl-approx.html)). So take the mean of `exp(-d) - 1 + d`.
 
     As a part of the loss it also needs the right gradient. That of the mean is wrong: it takes the
     tokens as given, but a policy that changes will draw others. It would be the gradient of the reverse,
@@ -527,31 +560,46 @@ def _(config):
     return ask_hack, distance, start_hack, whose_distance
 
 
-@app.cell
-def _(config, distance, old, policy, sampling, start_hack):
+@app.cell(hide_code=True)
+def _(config, old, policy, sampling, start_hack):
     lesson.wait_for(start_hack)
-    card = nb08b.PaidCard(config.hack_bonus, policy, config.hack_steps, sampling, old[1])
+    card = nb05c.PaidCard(config.hack_bonus, policy, config.hack_steps, sampling, old[1])
     hacked = {0.0: [], config.hack_penalty: []}
-    for _penalty, _rows in hacked.items():
-        for _step in train(config, shaped(config.hack_bonus), config.hack_steps, _penalty):
-            if not _penalty:
-                card.play(_step.policy, len(_rows) + 1)
-            _rows.append(
-                {
-                    "reward": _step.reward,
-                    "accuracy": accuracy(_step.episodes),
-                    "calls": fmean(e.tool_calls for e in _step.episodes),
-                    "kl": distance(*nb08b.tokens_of(_step.episodes, _step.before)).item(),
-                }
-            )
+    with lesson.counting(2 * config.hack_steps, "steps") as _one_more:
+        for _penalty, _rows in hacked.items():
+            for _step in train(
+                config, shaped(config.hack_bonus), config.hack_steps, _penalty
+            ):
+                if not _penalty:
+                    card.play(_step.policy, len(_rows) + 1)
+                _rows.append(
+                    {
+                        "reward": _step.reward,
+                        "accuracy": accuracy(_step.episodes),
+                        "calls": fmean(e.tool_calls for e in _step.episodes),
+                        "tokens": nb05c.tokens_of(_step.episodes, _step.before),
+                    }
+                )
+                _one_more()
     card.seal()
     return card, hacked
 
 
 @app.cell(hide_code=True)
+def _(distance, hacked):
+    lesson.needs(lambda: hacked)
+    # Here, and not in training: an edit of the exercise must not train again.
+    measured = [
+        [row | {"kl": float(distance(*row["tokens"]))} for row in rows]
+        for rows in hacked.values()
+    ]
+    return (measured,)
+
+
+@app.cell(hide_code=True)
 def _(ask_hack, card, config, hacked):
-    _run = hacked[0.0]
-    _was, _is = nb08b.ends(_run)
+    _was, _is = nb05c.ends(hacked[0.0])
+    _six, _five = 6 * config.hack_bonus, 5 * config.hack_bonus + 1
     _up, _change = _is["reward"] - _was["reward"], _is["accuracy"] - _was["accuracy"]
     lesson.reveal(
         ask_hack,
@@ -559,16 +607,13 @@ def _(ask_hack, card, config, hacked):
         why=f"""
     The reward went from {_was["reward"]:.2f} to {_is["reward"]:.2f}, the share of right answers from {_was["accuracy"]:.0%} to {_is["accuracy"]:.0%}, and the calls from {_was["calls"]:.1f} to {_is["calls"]:.1f}.
     These are means of the first steps and of the last. {"That is **reward hacking**: nobody cheated, the policy learns what is paid." if _change < -0.1 else ""}
-    On a dashboard of rewards this run looks like a success. Drag the slider, and read what it writes, for the question of notebook 05 first:
+    On a dashboard of rewards this run looks like a success.
+
+    Six calls are not even the best: they earn 6 × {config.hack_bonus} = {_six:.1f}, and five with a right answer 5 × {config.hack_bonus} + 1 = {_five:.1f}. Why does
+    it learn six? A call always pays, an answer only if it is right. The gradient follows what pays more among the episodes that were sampled, not
+    what could pay most. Drag the slider, and read what it writes, for the question of notebook 05 first:
     """,
-        shows=[
-            card,
-            lesson.folded(
-                "Six calls are not the best. Why does it learn them?",
-                f"Six calls earn {6 * config.hack_bonus:.1f}, and five with a right answer {5 * config.hack_bonus + 1:.1f}. But a call always pays {config.hack_bonus}, an answer only if it is right. "
-                "The gradient follows what pays more among the sampled episodes, not what could pay most.",
-            ),
-        ],
+        shows=[card],
     )
     return
 
@@ -577,7 +622,8 @@ def _(ask_hack, card, config, hacked):
 def _():
     mo.md("""
     The penalty adds your KL, times a weight, to the *loss*. Its gradient pulls the policy back to the
-    reference. The reward stays as it is.
+    reference. The reward stays as it is. (TRL's `beta` does the same; other libraries subtract KL from the reward.
+    Weights cannot be compared between libraries: they depend on the learning rate, and on what is summed or averaged.)
     """)
     return
 
@@ -595,14 +641,13 @@ def _(config):
 
 
 @app.cell(hide_code=True)
-def _(ask_kl, config, hacked, shaped_runs, whose_distance):
-    lesson.needs(lambda: hacked)
-    (_began, _free), (_, _held) = map(nb08b.ends, hacked.values())
+def _(ask_kl, config, hacked, measured, shaped_runs, whose_distance):
+    (_began, _free), (_, _held) = map(nb05c.ends, measured)
     _honest = {run["penalty"]: run for run in shaped_runs["runs"] if run["bonus"] == 0}
     _strict = _honest[max(_honest)]
     lesson.reveal(
         ask_kl,
-        right=nb08b.saved(_began, _free, _held),
+        right=nb05c.saved(_began, _free, _held),
         why=f"""
     It ends {_held["kl"]:.3f} nats a token from its reference, and without a penalty {_free["kl"]:.3f}, by {whose_distance}.
     Of the last steps' episodes {_held["accuracy"]:.0%} are right, without a penalty {_free["accuracy"]:.0%}; in the first steps {_began["accuracy"]:.0%} were. That is one seed.
@@ -630,16 +675,32 @@ def _(ask_kl, config, hacked, shaped_runs, whose_distance):
 
 @app.cell(hide_code=True)
 def _():
-    shaped_runs = nb08b.recorded_runs()
+    shaped_runs = nb05c.recorded_runs()
     mo.vstack(
         [
             lesson.md(
                 f"The sliders choose among recorded runs of `train`. A negative reward for a call is a fine. *Recorded* on {shaped_runs['date']} with `python {shaped_runs['command']}`, {shaped_runs['conditions']['steps']} steps each, one seed."
             ),
-            nb08b.shaped_slider(shaped_runs, static="execute" in mo.cli_args()),
+            nb05c.shaped_slider(shaped_runs, static="execute" in mo.cli_args()),
         ]
     )
     return (shaped_runs,)
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    ## Before you report a run
+
+    1. How do the episodes end, before and after? Show all five endings, not the reward.
+    2. Are both policies asked the same tasks? Then compare task by task, and give two standard errors.
+    3. What happens on tasks that were not trained?
+    4. What is pass@k, at a k that leaves the old policy room?
+    5. How many seeds were there? Show all of them.
+    6. What do the texts of the last step look like? Read ten.
+    7. Which number did you watch that nobody was paid for?
+    """)
+    return
 
 
 @app.cell(hide_code=True)
@@ -652,7 +713,7 @@ def _():
 def _():
     lesson.recap(
         "Look at how episodes end before you say what was learned.",
-        "Compare task by task, and call a change clear only beyond two standard errors.",
+        "Compare task by task, and call a change clear only beyond two standard errors; then do it again with other seeds.",
         "pass@k tells sharpening from teaching, on tasks that leave the old policy room.",
         "A policy learns what it is paid for. So watch a number that it is not paid for.",
     )
@@ -678,22 +739,20 @@ class Solutions:
     """Check the exercises of this page, and solve them."""
 
     def check_change(change):
-        exercise.expect(change, [0, 0, 0, 0], [1, 0, 1, 0], result=(0.5, 1 / math.sqrt(3)))
-        exercise.agree(change, Solutions.change, nb08b.drawn_shares, times=30)
+        nb05c.check_change(change, Solutions.change)
 
     def change(before, after):
         changes = [new - old for old, new in zip(before, after, strict=True)]
         return fmean(changes), 2 * stdev(changes) / math.sqrt(len(changes))
 
     def check_pass_at_k(pass_at_k):
-        exercise.expect(pass_at_k, 4, 1, 2, result=0.5)
-        exercise.agree(pass_at_k, Solutions.pass_at_k, nb08b.drawn_attempts, times=60)
+        nb05c.check_pass_at_k(pass_at_k, Solutions.pass_at_k)
 
     def pass_at_k(samples, correct, k):
         return 1 - math.comb(samples - correct, k) / math.comb(samples, k)
 
     def check_kl(kl):
-        nb08b.check_kl(kl, Solutions.kl)
+        nb05c.check_kl(kl, Solutions.kl)
 
     def kl(now, before, sampled):
         d = (now - before)[sampled]

@@ -1,0 +1,79 @@
+"""What stands behind notebook 05c: draws that reach every case, a verdict for every outcome, and
+sliders over all recorded runs."""
+
+from __future__ import annotations
+
+import json
+from statistics import fmean
+
+import pytest
+
+from zorplex_rl.course import nb05c
+
+
+@pytest.mark.parametrize(
+    ("once", "often", "old", "said"),
+    [
+        ((0.3, 0.1), (0.2, 0.1), 0.6, "taught"),
+        ((0.3, 0.1), (-0.2, 0.1), 0.6, "narrowed"),
+        ((0.3, 0.1), (0.02, 0.1), 0.95, "too little room"),
+        ((0.3, 0.1), (0.02, 0.1), 0.6, "sharpening. It left 40 points of room"),
+        ((0.0, 0.1), (0.02, 0.1), 0.6, "decides nothing"),
+    ],
+)
+def test_every_outcome_has_its_verdict(once, often, old, said):
+    assert said in nb05c.verdict(once, often, old)
+
+
+def test_a_penalty_saves_the_accuracy_only_if_it_held_the_policy_nearer():
+    began, free = {"accuracy": 0.5}, {"accuracy": 0.1, "kl": 0.2}
+    held = [
+        {"accuracy": accuracy, "kl": kl}
+        for accuracy, kl in ((0.5, 0.01), (0.3, 0.01), (0.12, 0.01), (0.5, 0.19))
+    ]
+    assert [nb05c.saved(began, free, found) for found in held] == [0, 1, 2, []]
+
+
+def test_the_ends_of_a_run_are_means_of_three_steps_and_of_fewer_in_a_short_run():
+    rows = [dict.fromkeys(("reward", "accuracy", "calls", "kl"), float(step)) for step in range(8)]
+    assert [end["kl"] for end in nb05c.ends(rows)] == [1.0, 6.0]
+    assert [end["kl"] for end in nb05c.ends(rows[:2])] == [0.0, 1.0]
+
+
+@pytest.mark.slow
+def test_every_position_of_the_sliders_has_a_recorded_run():
+    study = nb05c.recorded_runs()
+    slider = nb05c.shaped_slider(study, static=False)
+    found = nb05c.answer_of(study, 0.5, 0.0)
+    assert found.numbers[1][1] == "52% → 0%" and found.figure.startswith("<svg")
+    for bonus in {run["bonus"] for run in study["runs"]}:
+        for penalty in {run["penalty"] for run in study["runs"]}:
+            assert nb05c.answer_of(study, bonus, penalty).numbers
+    assert slider is not None
+
+
+def test_runs_of_several_seeds_are_shown_with_an_interval_over_runs(tmp_path):
+    file = tmp_path / "seeds.jsonl"
+    lines = []
+    for seed, after in enumerate((0.5, 0.7, 0.9)):
+        shares = {
+            "before": {"greedy": 0.6, "sampled": 0.2},
+            "after": {"greedy": 0.9, "sampled": after},
+        }
+        lines.append(
+            json.dumps({"command": "zorplex-rl train", "seed": seed, "seconds": 50.0} | shares)
+        )
+    file.write_text("\n".join(lines) + "\n")
+
+    def change(before, after):
+        return fmean(after) - fmean(before), 0.23
+
+    text, drawn, verdict = (part.text for part in nb05c.other_seeds(change, "you", file))
+    assert "3 runs of SmolLM2" in text and "zorplex-rl train" in text
+    assert "seed 2 20% to 90%; seed 1 20% to 70%" in drawn
+    assert "ended at 90%, the worst at 50%" in verdict and "+50 ± 23 points" in verdict
+
+
+def test_without_recorded_seeds_one_sentence_says_so(tmp_path):
+    (told,) = nb05c.other_seeds(lambda *given: (0, 0), "you", tmp_path / "none.jsonl")
+    assert "not in this copy" in told.text
