@@ -209,7 +209,7 @@ def test_a_taskset_of_verifiers_passes_every_check_with_its_tools(adding):
 def test_the_reward_of_verifiers_is_the_sum_of_the_taskset_s_own(adding):
     environment = adding().make()
     task = environment.task(0, "train")
-    right, wrong = f"It is {task.answer}", f"It is {task.answer}7"
+    right, wrong = task.answer, f"{task.answer}7"
     assert outcomes(environment, task, right, wrong, "7", "") == [
         ("success", 1),
         ("wrong_answer", 0.25),
@@ -231,6 +231,11 @@ def test_tools_of_verifiers_take_texts_as_the_types_that_they_name_and_know_the_
     assert said("adding_total", "4, 5") == "9" and said("adding_total", "4") == "4"
     assert said("adding_total", "moon").startswith("ERROR: ValidationError")
     assert said("adding_hint", "it, too,") == f"it, too, has {len(task.answer) - 6} digits"
+
+
+def test_tools_of_a_toolset_without_a_prefix_have_their_own_names(adding):
+    environment = adding(('"adding"', "None")).make()
+    assert environment.tools == ("hint", "total")
 
 
 def test_a_short_taskset_comes_again_from_its_beginning(adding):
