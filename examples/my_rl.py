@@ -8,9 +8,9 @@ a call, the loop runs the tool and injects an arrow and the result:
     LOOKUP[blip] -> 32 ⏎ LOOKUP[mip] -> 18 ⏎ 32+18=50 ⏎ [ANSWER] 50 ⏎
 
 A training step samples 8 texts for each of 4 questions. The tokens of a text become more likely if it
-is better than the mean of its question, and less likely if it is worse.
+scores above the mean of the texts for its question, and less likely if it scores below.
 
-Deliberately left out: batches and a key-value cache, which only make it faster. my_rl_smollm2.py
+Deliberately left out: batched forward passes and a key-value cache, which only make it faster. my_rl_smollm2.py
 teaches a real language model with the same functions.
 """
 
@@ -131,7 +131,7 @@ def encode_prompt(tokenizer: PreTrainedTokenizerBase, task: Task) -> list[int]:
     return tokenizer.apply_chat_template(
         task.messages,
         add_generation_prompt=True,
-        return_dict=False,
+        return_dict=False,  # the token ids alone
     )
 
 
@@ -158,7 +158,7 @@ def sample_episode(policy, task, execute, sampling, seed):
         if token in policy.eos_ids:
             break
 
-        # An answer counts once its line is finished: until then more digits may follow.
+        # Sampling stops only once the answer's line is finished: until then more digits may follow.
         text = policy.tokenizer.decode(ids[start:], skip_special_tokens=True)
         finished_lines = text.rpartition("\n")[0]
         if find_answer(finished_lines) is not None:
@@ -190,7 +190,7 @@ def play(
     episodes = []
     for number, task in enumerate(tasks):
         ids, sampled = sample_episode(policy, task, execute, sampling, seed + number)
-        # The tool writes neither calls nor answers, so the whole text can be searched for both.
+        # The tool writes neither calls nor answers, so searching its results, too, does no harm.
         text = policy.tokenizer.decode(ids, skip_special_tokens=True)
         reward, right = score(task, text)
         episode = Episode(
@@ -236,7 +236,7 @@ def train(
     """Train on `prompts` new tasks a step, and a group of `group_size` episodes of each."""
     parameters = list(policy.model.parameters())
     optimizer = torch.optim.AdamW(parameters, lr=learning_rate, weight_decay=0.0)
-    next_seed = 1_000_000 * (seed + 1)  # no two episodes draw the same random numbers
+    next_seed = 1_000_000 * (seed + 1)  # above the seeds of evaluate, and of other runs
     for step in range(steps):
         episodes = []
         advantages = []

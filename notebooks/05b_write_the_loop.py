@@ -946,7 +946,7 @@ class Solutions:
             if token in policy.eos_ids:
                 break
 
-            # An answer counts once its line is finished: until then more digits may follow.
+            # Sampling stops only once the answer's line is finished: until then more digits may follow.
             text = policy.tokenizer.decode(ids[start:], skip_special_tokens=True)
             finished_lines = text.rpartition("\n")[0]
             if find_answer(finished_lines) is not None:

@@ -108,7 +108,7 @@ def processes(shape: ModelShape, work: Workload, config: Config) -> list[Process
     ]
     if config.services.spares:
         roles.append(("spare", int(config.services.spares), Memory({"waiting": weights})))
-    if config.learner.kl_coefficient > 0:
+    if config.learner.kl_coefficient > 0 and not config.lora_rank:
         logits = max(logit_bytes(shape, batch) for batch in work.micro_batches())
         roles.append(("reference", 1, Memory({"score": weights | {"logits": logits}})))
     return roles

@@ -54,7 +54,7 @@ TLS_FILES = ("HYPERACTOR_TLS_CERT", "HYPERACTOR_TLS_KEY", "HYPERACTOR_TLS_CA")
 """Monarch's environment variables that name the PEM files of this machine."""
 RENEW_EVERY = 1.0
 MARGIN_SECONDS = 1.0
-"""A lease counts as over this much later: the keeper looks at its clock four times a second."""
+"""We wait this much longer before treating a lease as expired: the keeper looks at its clock four times a second."""
 GREETING_SECONDS = 30.0
 REMOTE_ROLES = ("trainer", "generator", "reference", "tools")
 

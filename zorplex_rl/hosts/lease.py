@@ -44,7 +44,7 @@ CHUNK_BYTES = 4 << 20
 
 
 class Lease:
-    """Run out ``LEASE_SECONDS`` after the newest token that has come back."""
+    """Expire ``LEASE_SECONDS`` after the newest token returned."""
 
     def __init__(self, now: float) -> None:
         self._newest = now

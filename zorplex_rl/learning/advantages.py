@@ -101,7 +101,7 @@ def by_prefix(episodes: Sequence[Episode], advantages: Sequence[float]) -> list[
     and Welling 2019) for each prefix. Where no other sample is left, the last baseline stays.
 
     Samples that begin alike share what that beginning is worth, so a token only earns what came
-    after it: of 5 7, 5 8 and 6 7 with advantages 1, 0 and −1 the first earns 1.5 and then 1.
+    after it: for the samples (5 7), (5 8) and (6 7) with advantages 1, 0 and −1, the tokens of the first get 1.5 and 1.
     """
     groups = defaultdict(list)
     for row, episode in enumerate(episodes):

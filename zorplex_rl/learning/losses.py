@@ -1,8 +1,8 @@
 """Policy-gradient losses: one table. A row says what is weighted, what bounds it, and at which level.
 
-    weight_of ──► ratio_of ──► outside ──► objective_of ──► policy_loss      a function for each column
+    ratio_of, weight_of, outside ──► objective_of ──► policy_loss      a function for each part of the table
 
-r is π/μ, and π₀ is the policy at the start of the training step. Training makes a token's
+r is π/μ, and π₀ is the policy at the start of the training step (for every row but "w r", the present π). Training makes a token's
 *objective* larger:
 
     weighted    log π           A log π
@@ -12,10 +12,10 @@ r is π/μ, and π₀ is the policy at the start of the training step. Training 
 
     bound       weight          w is kept between 1 − clip_low and 1 + clip_high
                 clip            min(A r, A clip(r)): r gets no gradient for moving further beyond these bounds
-                mask            a token counts nothing if its r is beyond them
-                probability     nor if π − μ > clip_high and A > 0, or if μ − π > clip_low and A < 0
-                second moment   nor if its (log r)² is among the largest, as few as are needed to bring the mean of the
-                                others down to truncation; only of tokens that have moved the way A wants
+                mask            a token whose r is outside these bounds contributes nothing
+                probability     likewise, but outside means π − μ > clip_high and A > 0, or μ − π > clip_low and A < 0
+                second moment   likewise, for the tokens with the largest (log r)²: just enough of them that the mean
+                                of the rest is at most truncation; only tokens that moved the way A wants count
 
     level       token           r is of the token
                 episode product r is the product over the episode's tokens; episode mean: their geometric mean
@@ -80,7 +80,7 @@ class LossInputs:
     tokens: float | None = None
     """Number of sampled tokens in the whole batch; None: in this part."""
     proximal_logp: Tensor | None = None
-    """log π₀ [B, T]; None in the first update of a step, where π₀ is π."""
+    """log π₀ [B, T], for rows with "w r" from a step's second update on; else None: π₀ is π then."""
     largest_square: float | None = None
     """m2po's bound on (log r)² in the whole batch, from ``second_moment_bound``; None: in this part."""
 
@@ -96,7 +96,7 @@ class LossInputs:
 
 
 LOSSES = {
-    # −A log π: takes old data for fresh (Williams 1992, eq. 4).
+    # −A log π: treats old data as if it were fresh (Williams 1992, eq. 4).
     "reinforce": Loss("log π"),
     # −min(A r, A clip(r)): PPO (Schulman et al. 2017, eq. 7), with group-relative advantages (Shao et al. 2024, eq. 3).
     "grpo": Loss("r", "clip", clip_low=0.2, clip_high=0.2),
@@ -198,7 +198,8 @@ def outside(
 
 
 def weight_of(row: Loss, given: LossInputs) -> tuple[Tensor, Tensor]:
-    """Return the constant w = π₀/μ [B, T] within its bound, and where the bound has changed it."""
+    """Return the constant w = π₀/μ [B, T] within its bound, and where the bound has changed it. Without
+    ``proximal_logp`` it is π/μ."""
     weight = (given.recent_logp - given.behaviour_logp).exp()
     bounded = weight.clamp(max=row.truncation)
     if row.bound == "weight":

@@ -179,7 +179,7 @@ def load_adapter(
     from safetensors import safe_open
 
     if settings.get("use_dora") or settings.get("use_rslora"):
-        raise ValueError("its adapter is no plain LoRA")
+        raise ValueError("its adapter is not plain LoRA")
     adapt(model, settings["r"])
     with safe_open(folder / WEIGHTS, framework="pt") as file:
         # An adapter that another program wrote names no digest.

@@ -92,7 +92,7 @@ def read_json(file: Path) -> dict[str, Any]:
     try:
         settings = json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise ValueError(f"its {file.name} is no JSON: {error}") from error
+        raise ValueError(f"its {file.name} is not valid JSON: {error}") from error
     if not isinstance(settings, dict):
         raise ValueError(f"its {file.name} has no settings but a {type(settings).__name__}")
     return settings

@@ -1,10 +1,12 @@
-"""Sample one episode, a token at a time: run the model on all so far, draw, run a called tool.
+"""Sample one episode, a token at a time: run the model on everything so far, draw a token, and run the
+tool if that completes a call.
 
     LOOKUP[blip] -> 17 ⏎ [ANSWER] 17 <eos>
     ~~~~~~~~~~~~         ~~~~~~~~~~~~~~~~~     drawn, and recorded with its log-probability
                 ^^^^^^^^                       injected: the tool's result
 
-``rollout.py`` samples many episodes at once, with a key-value cache: the same ones, by a test.
+``rollout.py`` samples many episodes at once, with a key-value cache. A test checks that both give the
+same episodes.
 """
 
 import random
@@ -38,18 +40,25 @@ def rollout_simple(
     """Sample one episode of ``task``. ``execute(task, call)`` runs a tool and returns its result."""
     rng = random.Random(seed)
     prompt = encode_prompt(policy.tokenizer, task)
-    # The lists are token ids, which of them were sampled, log-probs and turns. The limit on tokens ends
-    # the episode, unless something else does.
-    episode = Episode(task, prompt, [], [], [], [], "tokens", seed)
+    episode = Episode(
+        task,
+        prompt_ids=prompt,
+        token_ids=[],
+        sampled=[],
+        logprobs=[],
+        turns=[],
+        finish="tokens",  # the limit on tokens, unless something else ends it
+        seed=seed,
+    )
     ids = episode.token_ids
-    start = 0  # of this turn
+    turn_start = 0
     while len(ids) < sampling.max_tokens:
         context = torch.tensor([prompt + ids])
         logits = policy.model(context).logits[0, -1].float()
         token, logprob = draw(logits, sampling.temperature, rng)
         append(episode, [token], sampled=True, logprob=logprob)
 
-        text = decode_text(policy.tokenizer, ids[start:], policy.eos_ids)
+        text = decode_text(policy.tokenizer, ids[turn_start:], policy.eos_ids)
         finished_lines = text.rpartition("\n")[0]  # in the last line more digits may follow
         call = find_call(text)
         if token in policy.eos_ids:
@@ -57,12 +66,14 @@ def rollout_simple(
             break
         if call:
             is_last = len(episode.turns) + 1 == sampling.max_turns
+            # After the last turn nothing is sampled, so its call is not run.
             result = "" if is_last else format_result(execute(task, call))
             result_ids = encode_text(policy.tokenizer, result)[: sampling.max_tokens - len(ids)]
+            # The limit may have cut the result.
             injected = decode_text(policy.tokenizer, result_ids, policy.eos_ids) or None
-            episode.turns.append(Turn(text, start, len(ids), str(call), injected))
+            episode.turns.append(Turn(text, turn_start, len(ids), str(call), injected))
             append(episode, result_ids, sampled=False, logprob=0.0)
-            start = len(ids)
+            turn_start = len(ids)
             if is_last:
                 episode.finish = "turns"
                 break
@@ -70,8 +81,8 @@ def rollout_simple(
             episode.finish = "answer"
             break
 
-    if start < len(ids):
-        episode.turns.append(Turn(text, start, len(ids)))
+    if turn_start < len(ids):
+        episode.turns.append(Turn(text, turn_start, len(ids)))
     return episode
 
 

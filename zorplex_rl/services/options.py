@@ -47,7 +47,7 @@ class ServiceOptions:
     wait_timeout: float = 30.0
     """Longest wait for a slot; it is ``start_timeout`` if no replica is ready when the wait begins."""
     start_timeout: float = 300.0
-    """Longest start of a replica, including ``setup``."""
+    """Maximum time that a replica may take to start, including ``setup``."""
     probe_every: float = 1.0
     """Pause between two probes of a replica."""
     probe_timeout: float = 3.0

@@ -124,6 +124,7 @@ class ReplicaSet:
         for task in tasks:
             task.cancel()
         results = await asyncio.gather(*tasks, return_exceptions=True)
+        # A finished spare task returns its replica.
         spares = [result for result in results if isinstance(result, Replica)]
         running = {*self.replicas.values(), *self.draining, *spares}
         self.replicas.clear()
@@ -160,6 +161,7 @@ class ReplicaSet:
         if number > len(self.replicas):
             await self._grow(number - len(self.replicas))
             return
+        # First those that still start, then the least busy ones, of these the newest.
         by_load = sorted(
             self.replicas.values(), key=lambda r: (r.state is State.READY, r.load, -r.place)
         )
@@ -175,7 +177,7 @@ class ReplicaSet:
         for place, is_up in starting.items():
             keeping = asyncio.create_task(self._keep(Place(place, is_up)))
             self._keeping[place] = keeping
-            # If another call takes the place out meanwhile, there is nothing to wait for.
+            # If another call takes the place out meanwhile, its waiter is released.
             keeping.add_done_callback(partial(_finish, is_up))
         try:
             await asyncio.gather(*starting.values())
@@ -223,7 +225,7 @@ class ReplicaSet:
         self._on_give_up(place.error)
 
     async def _back_off(self, place: Place) -> None:
-        """Wait, longer after each failure in a row."""
+        """Wait after the second failure in a row, and longer after each further one."""
         if place.failures > 1:
             most = min(BACK_OFF_SECONDS * 2 ** (place.failures - 2), MOST_BACK_OFF_SECONDS)
             # Random, so that replicas that failed together do not all start together.
@@ -231,6 +233,7 @@ class ReplicaSet:
 
     async def _start_at(self, place: Place) -> Replica | None:
         """Return a replica for ``place``, set up. If its start fails, count that and return None."""
+        # A placeholder, so that others see that the place is starting.
         starting = Replica("—")
         starting.place = place.number
         starting.reason = place.dead.reason if place.dead else ""
@@ -238,7 +241,7 @@ class ReplicaSet:
         try:
             return await self._spare_or_new()
         except Exception as error:
-            # If the set-up of the first replica raises, that of the next one would, too.
+            # An EndpointError is an exception of ``setup``: if that of the first replica raises, the next would, too.
             if isinstance(error, PERMANENT_ERRORS) or (
                 place.dead is None and isinstance(error, EndpointError)
             ):
@@ -273,6 +276,7 @@ class ReplicaSet:
             return
         log.warning("%s: %s", self.name, message)
         place.failures = 0
+        # Its work is its state: a replica that had none yet is replaced.
         if self.options.irreplaceable:
             place.error = GivenUp(f"{self.name} failed, and its state is lost: {replica.reason}")
 
@@ -287,6 +291,7 @@ class ReplicaSet:
     async def _probe_until_failed(self, replica: Replica) -> None:
         """Probe ``replica`` regularly. Returns when it has failed or was stopped."""
         while not replica.ended.is_set():
+            # Wait for the next probe, or for its end.
             with suppress(TimeoutError):
                 async with asyncio.timeout(self.options.probe_every):
                     await replica.ended.wait()
@@ -302,7 +307,7 @@ class ReplicaSet:
                 replica.move_to(State.FAILED, reason_of(error))
 
     async def _spare_or_new(self) -> Replica:
-        """Return a spare if there is one that lives, else a new replica."""
+        """Return the first spare, once it is loaded, if there is one that lives; else a new replica."""
         if self._spares:
             self._spares.append(asyncio.create_task(self._bring_up()))
             spare = await self._spares.pop(0)

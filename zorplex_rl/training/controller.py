@@ -1,10 +1,10 @@
-"""The controller: it composes a training step from three parts, of which none uses another's internals.
+"""The controller: it composes a training step from three parts. Groups and progress call the roles.
 
 roles       the processes of the run                    roles.py
 groups      start, sample, score, collect batches       groups.py
 progress    steps, evaluations, checkpoints             progress.py
 
-train_step      train → publish → log → checkpoint, if due; it is sealed during the next step
+train_step      train → publish → log → checkpoint, if due; the checkpoint is sealed during the next step
 """
 
 import contextlib
@@ -142,8 +142,8 @@ class Controller:
 
 
 def advice(config: Config, busy: Mapping[str, float]) -> str | None:
-    """Return a sentence if trainer or generators are ``busy`` less than half of the time, and would have more
-    threads if they took turns; else None."""
+    """Return a sentence if the trainer or the generators are ``busy`` less than half of the time, and taking
+    turns would give them more threads; else None."""
     of_trainer = [share for actor, share in busy.items() if actor.startswith("trainer")]
     of_generators = [share for actor, share in busy.items() if actor.startswith("generator")]
     if not of_trainer or not of_generators:

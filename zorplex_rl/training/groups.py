@@ -5,7 +5,7 @@
     next_batch                   replay buffer: which groups are trained on next? ──► advantages
 
 An episode is sent twice: from its generator to this process, and from here to the trainer. So one
-place knows the state of each group, and returns those of a dead generator.
+place knows the state of every group, and can requeue those whose generator died.
 """
 
 from collections.abc import Awaitable, Sequence

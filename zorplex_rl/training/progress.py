@@ -1,7 +1,7 @@
 """The progress of a run: its steps, its evaluations and its checkpoints.
 
     step 19 ── step 20 ── checkpoint written ── step 21 …
-                               └── sealed (read back, hashed, renamed) during the next steps
+                               └── sealed (read back, hashed, renamed) during the next step
 
 The state in a checkpoint and the rows of the log belong to one moment: all rows of an evaluation are
 written before the state is taken, or after it.
@@ -74,7 +74,8 @@ class Progress:
                 return await self.evaluate(generator, final)
 
     async def evaluate(self, generator: GeneratorHandle, final: bool = False) -> MetricsRow:
-        """Evaluate ``generator`` on held-out tasks. Returns the row; its time is that of the beginning."""
+        """Evaluate ``generator`` on held-out tasks. Returns the row, whose ``seconds`` are those of
+        its beginning."""
         began = time.monotonic()
         seconds = self._log.seconds
         tasks = await self._roles.dataset.tasks.route(range(self.config.eval_tasks), "held_out")

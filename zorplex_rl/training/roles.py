@@ -1,7 +1,7 @@
 """The roles of a run: all its processes, which start and stop together.
 
 services                    generators, reward, tools, reference: any replica may die at any time
-trainer                     a new one continues from the last checkpoint
+trainer                     a new one repeats the steps since the last checkpoint, on the same batches
 dataset, replay buffer      small, and one of each: if one of these dies, the run ends
 """
 
@@ -102,7 +102,8 @@ class Roles:
             episode.score = score
 
     async def drain_spans(self) -> list[Span]:
-        """Return the spans that the timed roles have recorded since the last call; none of dead ones."""
+        """Return the spans that the timed roles have recorded since the last call; dead roles
+        contribute none."""
         calls = [service.drain_spans.fanout() for service in self._timed]
         spans: list[Span] = []
         for answer in chain.from_iterable(await asyncio.gather(*calls)):
