@@ -170,9 +170,10 @@ def before_and_after() -> str:
     )
     return (
         f'<figure class="lesson-figure" tabindex="0"><div class="lesson-side-by-side">{columns}</div><figcaption>What SmolLM2 writes, '
-        "a language model of 135 million parameters. Only a tool knows the word's number. A solid box is a token of the model, a dashed "
+        "a language model of 135 million parameters, behind two worked examples. "
+        "Only a tool knows the word's number. A solid box is a token of the model, a dashed "
         f"one was inserted by the tool. {invented}Of new questions like this one it answered {before:.0%} before, and {after:.0%} after. "
-        f"Nobody showed it a right answer. {inline(run['source'])}</figcaption></figure>"
+        f"Training showed it no right answer: it was paid for its own. {inline(run['source'])}</figcaption></figure>"
     )
 
 

@@ -26,7 +26,8 @@ Link = tuple[str, str]
 TITLE = "RL for language models: the systems side"
 LEAD = (
     "You will teach a small language model to use a tool, in an hour, on a laptop; then you make that loop fast and hard to kill. "
-    "Each page predicts, measures and lets you write the part that matters; what you see was computed when this site was built."
+    "On each page you predict, measure and write the part that matters. "
+    "Its numbers were computed when this site was built, or name the command that gave them."
 )
 LEGEND = (
     "The same work twice. Generators at the left write answers, the trainer at the right learns from them, and each dot is a "
