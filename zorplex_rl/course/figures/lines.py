@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 from zorplex_rl.run import figure as style
@@ -24,7 +25,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-LOSSES = {"plain": style.BLUE, "clipped": style.VERMILION, "masked": style.GREEN}
+LOSSES = {
+    "plain": style.BLUE,
+    "clipped": style.VERMILION,
+    "corrected": style.PURPLE,
+    "masked": style.GREEN,
+}
 """The colour of each loss."""
 DOTS = 120
 """Dots in a row of ``ratio_chart``: each stands for the same share of the tokens."""
@@ -192,7 +198,7 @@ def push_chart(
     panels = {
         title: [
             Line(name, list(zip(ratios, both[sign], strict=True)), LOSSES[name], dashes)
-            for (name, both), dashes in zip(pushes.items(), ("-", "--", "-"), strict=False)
+            for (name, both), dashes in zip(pushes.items(), ("-", "--", "-.", "-"), strict=False)
         ]
         for sign, title in enumerate(("good token, A = 1", "bad token, A = −1"))
     }
@@ -264,6 +270,69 @@ def runs_chart(
     return line_panels({"": [*thin, *thick]}, "Accuracy of runs", said, height, finish)
 
 
+def lag_chart(
+    ends: Mapping[str, Mapping[int, Sequence[float]]], seconds: Mapping[int, float]
+) -> str:
+    """Draw seconds and accuracy of runs, a dot for each lag and a line for each loss. ``ends`` holds the
+    accuracies of all seeds: the dot is their mean, a thin line spans them."""
+    means = {
+        loss: {lag: fmean(found) for lag, found in lags.items()} for loss, lags in ends.items()
+    }
+    lines = [
+        Line(loss, [(seconds[lag], mean) for lag, mean in lags.items()], LOSSES[loss], marker="o")
+        for loss, lags in means.items()
+    ]
+    labelled = next(
+        iter(means.values())
+    )  # the losses differ: on one of them the names of lags have room
+
+    def finish(number: int, axes: Axes) -> None:
+        for loss, lags in ends.items():
+            for lag, found in lags.items():
+                span = [min(found), max(found)]
+                axes.plot([seconds[lag]] * 2, span, color=LOSSES[loss], linewidth=1, alpha=0.5)
+        for lag, mean in labelled.items():
+            axes.annotate(
+                f"lag {lag}",
+                (seconds[lag], mean),
+                xytext=(-6, -4),
+                textcoords="offset points",
+                ha="right",
+                fontsize=10,
+            )
+        low, high = min(seconds.values()), max(seconds.values())
+        room = 0.12 * (high - low)
+        axes.set(xlabel="seconds of the run", ylabel="held-out accuracy")
+        axes.set(xlim=(low - room, high + room), ylim=(-0.04, 1.04))
+        style.show_percent(axes.yaxis)
+
+    said = "; ".join(
+        f"{loss}: "
+        + ", ".join(
+            f"{mean:.0%} after {seconds[lag]:.1f} s at lag {lag}" for lag, mean in lags.items()
+        )
+        for loss, lags in means.items()
+    )
+    return line_panels({"": lines}, "What each lag costs and saves", said, 340, finish)
+
+
+def clock_chart(runs: Mapping[str, Sequence[tuple[float, float]]]) -> str:
+    """Draw accuracy over seconds: for each run the (second, share) of its steps."""
+    looks = zip(runs.items(), style.SERIES, "os^D", strict=False)
+    lines = [Line(name, found, colour, marker=marker) for (name, found), colour, marker in looks]
+
+    def finish(number: int, axes: Axes) -> None:
+        axes.set(xlabel="seconds since the run began", ylabel="right answers in the batch")
+        axes.set(xlim=(0, None), ylim=(-0.02, 1.04))
+        style.show_percent(axes.yaxis)
+
+    said = "; ".join(
+        f"{name}: {len(found)} steps, {found[-1][1]:.0%} right after {found[-1][0]:.1f} s"
+        for name, found in runs.items()
+    )
+    return line_panels({"": lines}, "Right answers over seconds", said, 300, finish)
+
+
 def ratio_chart(ratios: Mapping[str, Sequence[float]], sizes: Mapping[str, float]) -> str:
     """Draw the ratios of tokens, a row for each age, and their effective sample size."""
 
@@ -289,7 +358,7 @@ def ratio_chart(ratios: Mapping[str, Sequence[float]], sizes: Mapping[str, float
         axes.axvline(1.0, color=style.GREY, linewidth=1)
         axes.set(
             xlim=(0.8 / FURTHEST, 1.25 * FURTHEST),
-            xlabel="ratio π/μ of a token (each mark doubles)",
+            xlabel="ratio π/μ of a token (from mark to mark four times as much)",
         )
         axes.xaxis.set_major_formatter(
             FuncFormatter(lambda ratio, _: f"{ratio:g}" if ratio >= 1 else f"1/{1 / ratio:g}")
