@@ -18,6 +18,7 @@ with app.setup(hide_code=True):
     import math
     from itertools import product
     from pathlib import Path
+    from statistics import fmean
     from types import SimpleNamespace
 
     import marimo as mo
@@ -133,11 +134,9 @@ def _(mu, pi, ratio, reward):
         {"estimate": "a guess from the ratios alone", "fresh samples": f"{worth[2]:.0f}"},
     ]
     _caption = "1,000 old samples tell as much as so many fresh ones"
-    _text = lesson.md(
-        """
-    The last row is the {term} (Kish 1965; Kong 1992). It knows no rewards, so it is a guess, but you can log it in every step.
-    """.replace("{term}", lesson.term("effective sample size"))
-    )
+    _text = lesson.md(f"""
+    The last row is the {lesson.term("effective sample size")} (Kish 1965; Kong 1992). It knows no rewards, so it is a guess, but you can log it in every step.
+    """)
     mo.vstack([lesson.table(_caption, _rows), _text])
     return (worth,)
 
@@ -400,7 +399,7 @@ def _():
     | masked (`icepop`) | π/μ | below 0.5 or above 5 the token is left out, whatever A is | | `rollout_is_threshold: "0.5_5.0"` with `bypass_mode` | `icepop` |
     | masked by difference (`dppo`) | π − μ | a token that moved by more than 0.15, the way A wants, is left out | | | its default does so at 0.3, both ways |
 
-    The *corrected* loss has three names. Hilton et al. (2022) and AReaL (Fu et al. 2025) say *decoupled PPO*, and mean old data. TRL and verl say *truncated importance sampling*, TIS:
+    The *corrected* loss has three names. Hilton et al. (2022) and AReaL (Fu et al. 2025) say **decoupled PPO**, and mean old data. TRL and verl say **truncated importance sampling**, TIS:
     the same weight min(π₀/μ, C) for an engine whose probabilities differ a little (Yao et al. 2025). That is not our *truncated*, which has no clip.
     *Masked* is the form of INTELLECT-3, with one ratio; notebook 11 has the other one, of Ring-1T.
     (Sources: documentation of verl, of prime-rl and TRL's code, read on 2026-11-28. [Sixteen stacks](stacks.html) has the defaults of more.)
@@ -675,28 +674,36 @@ def _():
 
 @app.cell(hide_code=True)
 def _(ask_lag, config, study):
-    _ends, _seconds = nb09.at_each_lag(study, config.learning_rate, ("reinforce", "grpo"))
+    _ends = nb09.at_each_lag(study, config.learning_rate, ("reinforce", "grpo"))
+    _seconds = {lag: nb09.seconds_at(lag) for lag in _ends["plain"]}
     _enough = min(
         lag for lag, found in _seconds.items() if found < 1.05 * min(_seconds.values())
     )
     _mean = {
-        (loss, lag): sum(found) / len(found)
+        loss: {lag: fmean(found) for lag, found in lags.items()}
         for loss, lags in _ends.items()
-        for lag, found in lags.items()
+    }
+    _dots = {
+        loss: [(_seconds[lag], mean) for lag, mean in lags.items()]
+        for loss, lags in _mean.items()
+    }
+    _spans = {
+        loss: [(min(found), max(found)) for found in lags.values()]
+        for loss, lags in _ends.items()
     }
     lesson.reveal(
         ask_lag,
         right=0 if _enough == 0 else 1 if _enough <= 2 else 2,
         why=f"""
     {_enough}. There the run takes {_seconds[_enough]:.1f} s instead of {_seconds[0]:.1f}, and no larger lag saves 5% more, because nobody waits any longer.
-    Clipped has {_mean["clipped", _enough]:.0%} there, and {_mean["clipped", 0]:.0%} at lag 0. Plain falls from {_mean["plain", 0]:.0%} to {_mean["plain", _enough]:.0%}.
-    At lag {max(_seconds)} clipped has {_mean["clipped", max(_seconds)]:.0%}, for no second saved.
+    Clipped has {_mean["clipped"][_enough]:.0%} there, and {_mean["clipped"][0]:.0%} at lag 0. Plain falls from {_mean["plain"][0]:.0%} to {_mean["plain"][_enough]:.0%}.
+    At lag {max(_seconds)} clipped has {_mean["clipped"][max(_seconds)]:.0%}, for no second saved.
 
-    **The rule: take the smallest `max_lag` at which nobody waits, and clip.** Mostly that is 1 or 2. What is older costs, and buys nothing.
+    The rule: take the smallest `max_lag` at which nobody waits, and clip. Mostly that is 1 or 2. What is older costs, and buys nothing.
     """,
         shows=[
             lesson.figure(
-                lines.lag_chart(_ends, _seconds),
+                lines.seconds_chart(_dots, _spans, [f"lag {lag}" for lag in _seconds]),
                 "Accuracy: mean and range of five recorded seeds. Seconds: simulated.",
             )
         ],
@@ -758,58 +765,49 @@ class Solutions:
     """Check the exercises of this page, and solve them."""
 
     def check_sample_size(sample_size):
-        exercise.agree(
+        exercise.expect(sample_size, [0.0, 0.0], result=1.0)
+        exercise.expect(
             sample_size,
-            Solutions.sample_size,
-            nb09.draw_log_ratios,
-            times=40,
-            examples=[([0.0, 0.0],), ([0.0, math.log(3)],)],
+            [0.0, math.log(3)],
+            result=0.8,
             mistakes={
-                "you took the logarithms for ratios": lambda logs: (
-                    sum(logs) ** 2 / (len(logs) * (sum(log**2 for log in logs) or 1))
-                ),
-                "that is a number of samples, not their share": lambda logs: (
-                    len(logs) * Solutions.sample_size(logs)
-                ),
-                "the fraction is upside down": lambda logs: 1 / Solutions.sample_size(logs),
-                "you summed the squares above, and squared the sum below": lambda logs: (
-                    1 / (len(logs) ** 2 * Solutions.sample_size(logs))
-                ),
+                "you took the logarithms for ratios": 0.5,
+                "that is a number of samples, not their share": 1.6,
+                "the fraction is upside down": 1.25,
+                "you summed the squares above, and squared the sum below": 10 / 32,
+                "that is the mean of the ratios": 2.0,
             },
         )
+        exercise.agree(sample_size, Solutions.sample_size, nb09.draw_log_ratios, times=40)
 
     def sample_size(log_ratios):
         ratios = [math.exp(log) for log in log_ratios]
         return sum(ratios) ** 2 / (len(ratios) * sum(ratio**2 for ratio in ratios))
 
     def check_clipped(clipped):
+        right = Solutions.clipped
         nb09.check_loss(
             clipped,
-            Solutions.clipped,
+            right,
             {
-                "it compares π with π₀ (`start_logp`), not with μ": (
-                    lambda logp, start, behaviour, *rest: Solutions.clipped(
-                        logp, start, start, *rest
-                    )
-                ),
-                "the ratio is upside down": (
-                    lambda logp, start, behaviour, *rest: Solutions.clipped(
-                        2 * behaviour - logp, start, behaviour, *rest
-                    )
-                ),
-                "it has no minimum: a token may not come back, since the clipped ratio has no gradient": (
-                    lambda logp, start, behaviour, advantage, mask, tokens: (
-                        -(
-                            (logp - behaviour).exp().clamp(0.8, 1.2)
-                            * advantage[:, None]
-                            * mask
-                        ).sum()
-                        / tokens
-                    )
+                "it compares π with π₀ (`start_logp`), not with μ": nb09.variant(
+                    right, (0, 1, 1)
                 ),
                 "it takes the larger one of the two, not the smaller": (
                     lambda logp, start, behaviour, advantage, *rest: (
-                        -Solutions.clipped(logp, start, behaviour, -advantage, *rest)
+                        -right(logp, start, behaviour, -advantage, *rest)
+                    )
+                ),
+                "the ratio is upside down": (
+                    lambda logp, start, behaviour, *rest: right(
+                        2 * behaviour - logp, start, behaviour, *rest
+                    )
+                ),
+                "without a minimum a token may not come back: outside its bounds the clipped ratio has no gradient": (
+                    lambda logp, start, behaviour, advantage, mask, tokens: (
+                        -(
+                            (logp - behaviour).exp().clamp(0.8, 1.2) * advantage[:, None]
+                        ).sum()
                     )
                 ),
             },
@@ -822,55 +820,30 @@ class Solutions:
         return -(torch.minimum(free, bounded) * mask).sum() / tokens
 
     def check_corrected(corrected):
+        right = Solutions.corrected
         nb09.check_loss(
             corrected,
-            Solutions.corrected,
+            right,
             {
-                "the weight π₀/μ is missing": (
-                    lambda logp, start, behaviour, *rest: Solutions.corrected(
-                        logp, start, start, *rest
-                    )
+                "the weight π₀/μ is missing": nb09.variant(right, (0, 1, 1)),
+                "it is the clipped loss: around μ, and without a weight": Solutions.clipped,
+                "its ratio is π/μ, and should be π/π₀": nb09.variant(
+                    Solutions.clipped,
+                    weight=lambda logp, start, behaviour: (
+                        (start - behaviour).exp().clamp(max=2.0)
+                    ),
                 ),
-                "its ratio is π/μ, and should be π/π₀": (
-                    lambda logp, start, behaviour, advantage, mask, tokens: (
-                        Solutions.clipped(
-                            logp,
-                            start,
-                            behaviour,
-                            advantage,
-                            mask * (start - behaviour).exp().clamp(max=2.0),
-                            tokens,
-                        )
-                    )
+                "the weight is not cut at 2": nb09.variant(
+                    right,
+                    (0, 1, 1),
+                    lambda logp, start, behaviour: (start - behaviour).exp(),
                 ),
-                "it is the clipped loss, around μ and without a weight": (
-                    lambda logp, start, behaviour, *rest: Solutions.clipped(
-                        logp, start, behaviour, *rest
-                    )
-                ),
-                "the weight is not cut at 2": (
-                    lambda logp, start, behaviour, advantage, mask, tokens: (
-                        Solutions.corrected(
-                            logp,
-                            start,
-                            start,
-                            advantage,
-                            mask * (start - behaviour).exp(),
-                            tokens,
-                        )
-                    )
-                ),
-                "the weight is π/μ, and should be π₀/μ": (
-                    lambda logp, start, behaviour, advantage, mask, tokens: (
-                        Solutions.corrected(
-                            logp,
-                            start,
-                            start,
-                            advantage,
-                            mask * (logp - behaviour).detach().exp().clamp(max=2.0),
-                            tokens,
-                        )
-                    )
+                "the weight is π/μ, and should be π₀/μ": nb09.variant(
+                    right,
+                    (0, 1, 1),
+                    lambda logp, start, behaviour: (
+                        (logp - behaviour).detach().exp().clamp(max=2.0)
+                    ),
                 ),
             },
         )

@@ -6,10 +6,12 @@ packaged                       a loss of the package in this form
 train_on_old_data, curve_of    a loss ──► a trained policy; a line of a live curve, and where it ends
 log_ratios                     how far a policy is from the one that sampled
 other_engine                   plant a fault: some recorded log-probs are wrong
-push, pushes, check_loss       what a loss does with one token ──► a figure, and the check of an exercise
+push, pushes                   what a loss does with one token ──► a figure
+check_loss, variant            the check of an exercise; a loss with a usual mistake
 uncertain, compared            a share with its ±; whether two of them differ clearly
 falling                        what the policy of a run writes, step by step
 recorded, by_lag, at_each_lag  a recorded study ──► lines, a table, what each lag costs
+seconds_at                     what each lag saves
 """
 
 from __future__ import annotations
@@ -104,8 +106,9 @@ def train_on_old_data(
         advantages = advantages_of(episodes, conditions.samples)
         batches = collate(episodes, advantages, token_budget=MICRO_BATCH)
         tokens = sum(batch.mask.sum().item() for batch in batches)
-        for batch in batches if disturb else ():
-            disturb(batch, step)
+        if disturb is not None:
+            for batch in batches:
+                disturb(batch, step)
         watch(step, policy, batches)
         share = schedule(step, conditions.warmup_steps, conditions.steps)
         optimizer.param_groups[0]["lr"] = conditions.learning_rate * share
@@ -199,7 +202,7 @@ def pushes(
 
 
 MOVED = (1.0, 0.3, 1.5, 0.7, 0.9, 1.1, 3.0, 6.0)
-STALE = (1.0, 3.0, 0.4)
+STALE = (1.0, 3.0, 0.4, 6.0)
 """The ratios π/π₀ and π₀/μ at which ``check_loss`` looks: on both sides of every bound."""
 
 
@@ -210,11 +213,12 @@ def check_loss(attempt: Loss, right: Loss, mistakes: Mapping[str, Loss]) -> None
     Raises AssertionError with a sentence for the learner.
     """
     name = quote(attempt.__name__)
-    known = dict(mistakes) | {"the sign is the other one": lambda *given: -right(*given)}
+    loss: Any = right
+    known = dict(mistakes) | {"the sign is the other one": lambda *given: -loss(*given)}
     cases = list(product((1.0, -1.0), STALE, MOVED))
 
-    def told(loss: Loss) -> list[float | None]:
-        found = [push(loss, advantage, moved, stale) for advantage, stale, moved in cases]
+    def told(judged: Loss) -> list[float | None]:
+        found = [push(judged, advantage, moved, stale) for advantage, stale, moved in cases]
         return [None if value is None else round(value, 4) + 0.0 for value in found]  # no -0.0
 
     exercise.case(f"{name} of one token")
@@ -239,16 +243,31 @@ def check_loss(attempt: Loss, right: Loss, mistakes: Mapping[str, Loss]) -> None
         values=False,
         mistakes={
             "it divides by the sampled tokens of this part, not by `tokens`, those of the whole batch": (
-                lambda *given: right(*given[:5], given[4].sum())
+                lambda *given: loss(*given[:5], given[4].sum())
             ),
             "it also counts tokens that were not sampled, where `mask` is 0": (
-                lambda *given: right(*given[:4], torch.ones_like(given[4]), given[5])
+                lambda *given: loss(*given[:4], torch.ones_like(given[4]), given[5])
             ),
             "it divides by all places, also by those that were not sampled": (
-                lambda *given: right(*given[:5], given[4].numel())
+                lambda *given: loss(*given[:5], given[4].numel())
             ),
         },
     )
+
+
+def variant(
+    loss: Any,
+    policies: Sequence[int] = (0, 1, 2),
+    weight: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None,
+) -> Loss:
+    """Return a wrong loss: ``loss`` with other ``policies`` (0 is π, 1 is π₀, 2 is μ) in their places, and with
+    a ``weight`` of π, π₀ and μ on each token."""
+
+    def wrong(*given: Any) -> Any:
+        mask = given[4] if weight is None else given[4] * weight(*given[:3])
+        return loss(*(given[number] for number in policies), given[3], mask, given[5])
+
+    return wrong
 
 
 def draw_batch(draw: random.Random) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, float]:
@@ -259,7 +278,7 @@ def draw_batch(draw: random.Random) -> tuple[Tensor, Tensor, Tensor, Tensor, Ten
         return torch.tensor([[value() for _ in range(columns)] for _ in range(rows)])
 
     behaviour = table(lambda: draw.uniform(-6.0, -4.0))
-    start = behaviour + table(lambda: math.log(draw.choice((0.4, 0.9, 1.0, 1.3, 3.0))))
+    start = behaviour + table(lambda: math.log(draw.choice((0.4, 0.9, 1.0, 1.3, 3.0, 6.0))))
     logp = start + table(lambda: math.log(draw.choice((0.3, 0.7, 0.9, 1.1, 1.5, 3.0))))
     mask = table(lambda: float(draw.random() < 0.7))
     mask[0, 0] = 1.0
@@ -269,8 +288,9 @@ def draw_batch(draw: random.Random) -> tuple[Tensor, Tensor, Tensor, Tensor, Ten
 
 
 def draw_log_ratios(draw: random.Random) -> tuple[list[float]]:
-    """Draw the logarithms of some ratios, a few of them far off."""
-    return ([draw.choice((0.0, 0.1, -0.7, 1.2, -2.5)) for _ in range(draw.randint(2, 6))],)
+    """Draw the logarithms of some ratios, near and far, on both sides of 0.8 and 1.2."""
+    choices = (0.0, -0.21, 0.17, 0.19, -0.3, 0.9, -1.5)
+    return ([draw.choice(choices) for _ in range(draw.randint(2, 6))],)
 
 
 def uncertain(share: float, tasks: int) -> str:
@@ -344,13 +364,19 @@ def by_lag(study: Study, rate: float, lags: Sequence[int]) -> list[dict[str, Any
 
 def at_each_lag(
     study: Study, rate: float, losses: Sequence[str]
-) -> tuple[dict[str, dict[int, list[float]]], dict[int, float]]:
-    """Return the accuracies of the seeds at each lag, by the name of the loss, and the seconds of notebook 05's
-    simulated run with one straggler at each of these lags."""
-    found: dict[str, dict[int, list[float]]] = {NAMES[loss]: {} for loss in losses}
-    for cell in sorted(study.cells(), key=lambda cell: cell.lag):
-        if cell.learning_rate == rate and cell.loss in losses:
-            found[NAMES[cell.loss]][cell.lag] = cell.accuracies
-    lags = next(iter(found.values()))
-    runs = {lag: simulate(replace(ONE_STRAGGLER, max_lag=lag)) for lag in lags}
-    return found, {lag: run.asynchronous.seconds for lag, run in runs.items()}
+) -> dict[str, dict[int, list[float]]]:
+    """Return the accuracies of the seeds at each lag, by the name of the loss."""
+    cells = sorted(study.cells(), key=lambda cell: cell.lag)
+    return {
+        NAMES[loss]: {
+            cell.lag: cell.accuracies
+            for cell in cells
+            if (cell.loss, cell.learning_rate) == (loss, rate)
+        }
+        for loss in losses
+    }
+
+
+def seconds_at(lag: int) -> float:
+    """Return the seconds of notebook 05's simulated run with one straggler at ``max_lag`` ``lag``."""
+    return simulate(replace(ONE_STRAGGLER, max_lag=lag)).asynchronous.seconds

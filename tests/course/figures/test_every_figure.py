@@ -19,14 +19,13 @@ from zorplex_rl.course import figures
 from zorplex_rl.course.figures import drawing_of
 from zorplex_rl.course.figures.bars import copies_chart, grouped_bars, outcome_chart, parts_chart
 from zorplex_rl.course.figures.lines import (
-    clock_chart,
     fits_chart,
-    lag_chart,
     loss_chart,
     pass_chart,
     push_chart,
     ratio_chart,
     runs_chart,
+    seconds_chart,
     shaped_chart,
 )
 from zorplex_rl.course.figures.spans import (
@@ -95,13 +94,9 @@ FIGURES: dict[str, tuple[Callable[[], str], int, str]] = {
         lambda: push_chart([0.5, 1.5], {"plain": ([1.0, 1.0], [1.0, 1.0]), "clipped": ([0.5, 0.0], [0.0, 1.5])}), 720,
         "clipped: good token 0.5 at ratio 0.5, 0 at ratio 1.5, bad token 0 and 1.5",
     ),
-    "lags": (
-        lambda: lag_chart({"plain": {0: [0.9, 1.0], 4: [0.2, 0.4]}}, {0: 40.0, 4: 26.0}), 720,
-        "plain: 95% after 40.0 s at lag 0, 30% after 26.0 s at lag 4",
-    ),
-    "runs by the clock": (
-        lambda: clock_chart({"in turns": [(2.0, 0.3), (4.0, 0.5)], "max_lag 4": [(1.0, 0.3)]}), 720,
-        "in turns: 2 steps, 50% right after 4.0 s; max_lag 4: 1 steps, 30% right after 1.0 s",
+    "seconds": (
+        lambda: seconds_chart({"plain": [(40.0, 0.95), (26.0, 0.3)]}, {"plain": [(0.9, 1.0), (0.2, 0.4)]}, ["lag 0", "lag 4"]), 720,
+        "plain: 95% after 40.0 s, 30% after 26.0 s",
     ),
     "runs on old data": (
         lambda: runs_chart({"plain": [(0, 0.4), (4, 0.1)]}, 0.35, {"plain": [[(3, 0.5), (60, 0.2)]]}), 720,

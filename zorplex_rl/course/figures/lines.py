@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 from typing import TYPE_CHECKING
 
 from zorplex_rl.run import figure as style
@@ -32,6 +31,8 @@ LOSSES = {
     "masked": style.GREEN,
 }
 """The colour of each loss."""
+FAILING = {"run A": style.ORANGE, "run B": style.DEEP_BLUE, "run C": style.OLIVE}
+"""The colour of each run whose loss nobody knows yet."""
 DOTS = 120
 """Dots in a row of ``ratio_chart``: each stands for the same share of the tokens."""
 FURTHEST = 32.0
@@ -198,7 +199,7 @@ def push_chart(
     panels = {
         title: [
             Line(name, list(zip(ratios, both[sign], strict=True)), LOSSES[name], dashes)
-            for (name, both), dashes in zip(pushes.items(), ("-", "--", "-.", "-"), strict=False)
+            for (name, both), dashes in zip(pushes.items(), ("-", "--", "-.", ":"), strict=False)
         ]
         for sign, title in enumerate(("good token, A = 1", "bad token, A = −1"))
     }
@@ -230,7 +231,7 @@ def runs_chart(
     def line(
         name: str, points: Sequence[tuple[int, float]], label: str, width: float, marker: str = ""
     ) -> Line:
-        colour = LOSSES.get(name.partition(",")[0], style.GREY)
+        colour = (LOSSES | FAILING).get(name.partition(",")[0], style.GREY)
         return Line(
             label,
             points,
@@ -270,67 +271,43 @@ def runs_chart(
     return line_panels({"": [*thin, *thick]}, "Accuracy of runs", said, height, finish)
 
 
-def lag_chart(
-    ends: Mapping[str, Mapping[int, Sequence[float]]], seconds: Mapping[int, float]
+def seconds_chart(
+    lines: Mapping[str, Sequence[tuple[float, float]]],
+    spans: Mapping[str, Sequence[tuple[float, float]]] | None = None,
+    marks: Sequence[str] = (),
 ) -> str:
-    """Draw seconds and accuracy of runs, a dot for each lag and a line for each loss. ``ends`` holds the
-    accuracies of all seeds: the dot is their mean, a thin line spans them."""
-    means = {
-        loss: {lag: fmean(found) for lag, found in lags.items()} for loss, lags in ends.items()
-    }
-    lines = [
-        Line(loss, [(seconds[lag], mean) for lag, mean in lags.items()], LOSSES[loss], marker="o")
-        for loss, lags in means.items()
+    """Draw accuracy over seconds, a dot for each (second, share) and a line for each name. ``spans`` are
+    the lowest and the highest of what a dot is the mean of; ``marks`` name the dots of the first line."""
+    colours = zip(lines, style.SERIES, strict=False)
+    drawn = [
+        Line(name, lines[name], LOSSES.get(name, colour), marker="o") for name, colour in colours
     ]
-    labelled = next(
-        iter(means.values())
-    )  # the losses differ: on one of them the names of lags have room
 
     def finish(number: int, axes: Axes) -> None:
-        for loss, lags in ends.items():
-            for lag, found in lags.items():
-                span = [min(found), max(found)]
-                axes.plot([seconds[lag]] * 2, span, color=LOSSES[loss], linewidth=1, alpha=0.5)
-        for lag, mean in labelled.items():
+        for line in drawn:
+            for (second, _), span in zip(
+                line.points, (spans or {}).get(line.name, ()), strict=False
+            ):
+                axes.plot([second] * 2, span, color=line.colour, linewidth=1, alpha=0.5)
+        for mark, point in zip(marks, drawn[0].points, strict=False):
             axes.annotate(
-                f"lag {lag}",
-                (seconds[lag], mean),
-                xytext=(-6, -4),
+                mark,
+                point,
+                (-9, 0),
                 textcoords="offset points",
                 ha="right",
+                va="center",
                 fontsize=10,
             )
-        low, high = min(seconds.values()), max(seconds.values())
-        room = 0.12 * (high - low)
-        axes.set(xlabel="seconds of the run", ylabel="held-out accuracy")
-        axes.set(xlim=(low - room, high + room), ylim=(-0.04, 1.04))
+        axes.set(xlabel="seconds of the run", ylabel="right answers", ylim=(-0.04, 1.04))
+        axes.margins(x=0.12)
         style.show_percent(axes.yaxis)
 
     said = "; ".join(
-        f"{loss}: "
-        + ", ".join(
-            f"{mean:.0%} after {seconds[lag]:.1f} s at lag {lag}" for lag, mean in lags.items()
-        )
-        for loss, lags in means.items()
+        f"{name}: " + ", ".join(f"{share:.0%} after {second:.1f} s" for second, share in points)
+        for name, points in lines.items()
     )
-    return line_panels({"": lines}, "What each lag costs and saves", said, 340, finish)
-
-
-def clock_chart(runs: Mapping[str, Sequence[tuple[float, float]]]) -> str:
-    """Draw accuracy over seconds: for each run the (second, share) of its steps."""
-    looks = zip(runs.items(), style.SERIES, "os^D", strict=False)
-    lines = [Line(name, found, colour, marker=marker) for (name, found), colour, marker in looks]
-
-    def finish(number: int, axes: Axes) -> None:
-        axes.set(xlabel="seconds since the run began", ylabel="right answers in the batch")
-        axes.set(xlim=(0, None), ylim=(-0.02, 1.04))
-        style.show_percent(axes.yaxis)
-
-    said = "; ".join(
-        f"{name}: {len(found)} steps, {found[-1][1]:.0%} right after {found[-1][0]:.1f} s"
-        for name, found in runs.items()
-    )
-    return line_panels({"": lines}, "Right answers over seconds", said, 300, finish)
+    return line_panels({"": drawn}, "Right answers over seconds", said, 340, finish)
 
 
 def ratio_chart(ratios: Mapping[str, Sequence[float]], sizes: Mapping[str, float]) -> str:
