@@ -64,7 +64,7 @@ def _():
     ## Somebody always waits
 
     In a training loop that takes turns, the trainer stands still while the generator writes, and the generator while the trainer computes.
-    If a tool is slow, both wait for the tool. You pay for two machines and use one of them, or none.
+    If a tool is slow, both wait for it. You pay for two machines and use one.
 
     So let them work *side by side*: while the trainer works on one batch, the generator already writes the next.
     That is *asynchronous RL*. It makes steps faster. Whether it also makes *learning* faster is another question, and this page measures both.
@@ -203,7 +203,7 @@ def _():
 
     While the trainer works, the weights go on, so groups get old. A group has the version of the weights that drew its first token, its **policy version**.
     Its **lag** is how many versions further the trainer is when it trains on it. The rule `may_start` decides how many groups may be *started*, so that no lag exceeds `max_lag`.
-    What is bounded at the start need never be thrown away. (What old data do to learning, and to the loss, is notebook 09.)
+    What is bounded at the start need never be thrown away. (What old data do to the loss is notebook 09.)
     """)
     _drawing = lesson.figure(
         drawing_of("weights_change.svg"),
@@ -367,7 +367,7 @@ def _(config, whose_loop, whose_rule):
 
     At `max_lag` 0, generator and trainer take turns. At `max_lag` 1 they work side by side. But they share this machine.
     In turns only one of them works, so a large model may use all cores. Side by side each gets half of them. (The small policy always uses one.)
-    Measure it with your controller, first with tools that answer at once: with SmolLM2 if this machine has it, else with the small policy.
+    Measure it, first with tools that answer at once, and with SmolLM2 if this machine has it.
     """)
     busy_runs = {lag: nb08.busy_run(config, lag) for lag in (0, 1)}
     ask_busy = lesson.predict(
@@ -439,7 +439,7 @@ def _(config):
     _text = mo.md("""
     Real tools take time: a search, a database, a compiler. Waiting for them needs no core, so now there is something to gain.
     Let ours be slow, too. Half of the calls take less than 0.6 times the average, and one in fifty more than 5 times.
-    A question with two words takes two calls, one after the other. From here on the small policy runs.
+    From here on the small policy runs.
     """)
     ask_time = lesson.predict(
         f"Tools take {1000 * config.tool_seconds:.0f} ms on average. At `max_lag` {max(config.lags)}, up to {max(config.lags)} batches are written while the trainer works. How many times as many *steps* a second does that make, against taking turns?",
@@ -562,7 +562,7 @@ def _(ask_paid, curve, runs, small, versions):
     {paid}
 
     A step in turns taught {_turns.teaches:.1f} points, and one at lag {max(learned)} {_most.teaches:.1f}. {"More steps made up for it." if _apart < 0 else "What was won in time was lost in learning." if _apart > 0 else "What was won in time was about what was lost in learning."}
-    It is one run of each, on one machine: how slow tools are, how old data get, and the loss decide it anew for yours.
+    It is one run of each, on one machine.
     """,
         shows=[
             lesson.table(
@@ -583,7 +583,7 @@ def _():
     mo.md("""
     ### Exercise 3: what bounds a step?
 
-    Can you know the time of a step without running it? In turns you have measured three numbers.
+    The run in turns gave you three numbers.
     A batch is under way for `sampling` seconds, waiting included. For `computing` of them the generator computes. A training step takes `training` seconds.
 
     At `max_lag` L, three things can be the bottleneck, and the slowest wins:

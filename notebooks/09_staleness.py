@@ -385,25 +385,43 @@ def _(ask_plain, before, card, config, ended, kept_at, plain_curve):
 
 @app.cell(hide_code=True)
 def _():
-    mo.md("""
+    _text = mo.md("""
     ## Every loss is a ratio and a bound
 
     A is the advantage of a token. A good token has A > 0, a bad one A < 0. Each loss has a name here, and one in `zorplex-rl train --loss`.
-
-    | here | which ratio | what happens outside its bounds | TRL | verl | prime-rl |
-    |---|---|---|---|---|---|
-    | plain (`reinforce`) | none | there are none | | `bypass_mode`, `loss_type: reinforce` | |
-    | truncated (`tis`) | π/μ, a weight at A log π | above 2 it counts as 2 | | the same with `rollout_is: token` | |
-    | clipped (`grpo`) | π/μ | a token that moved beyond 0.8 or 1.2, the way A wants, is not pushed further; it may come back | `epsilon`; its asynchronous trainer has μ in the ratio | `bypass_mode`, `loss_type: ppo_clip` | a `custom` loss |
-    | corrected (`decoupled_ppo`) | π/π₀, weighted by π₀/μ | π/π₀ is clipped as above; a weight above 2 counts as 2 | `vllm_importance_sampling_mode` `token_truncate` | `rollout_is: token`, `rollout_is_threshold: 2.0` | |
-    | masked (`icepop`) | π/μ | below 0.5 or above 5 the token is left out, whatever A is | | `rollout_is_threshold: "0.5_5.0"` with `bypass_mode` | `icepop` |
-    | masked by difference (`dppo`) | π − μ | a token that moved by more than 0.15, the way A wants, is left out | | | its default does so at 0.3, both ways |
-
+    """)
+    _columns = (
+        "here",
+        "`--loss`",
+        "which ratio",
+        "outside its bounds",
+        "TRL",
+        "verl",
+        "prime-rl",
+    )
+    _rows = (
+        ("plain", "`reinforce`", "none", "there are none", "", "`bypass_mode`, `loss_type: reinforce`", ""),
+        ("truncated", "`tis`", "π/μ, a weight at A log π", "above 2 it counts as 2", "", "the same with `rollout_is: token`", ""),
+        ("clipped", "`grpo`", "π/μ", "a token that moved beyond 0.8 or 1.2, the way A wants, is not pushed further; it may come back",
+         "`epsilon`; its asynchronous trainer has μ in the ratio", "`bypass_mode`, `loss_type: ppo_clip`", "a `custom` loss"),
+        ("corrected", "`decoupled_ppo`", "π/π₀, weighted by π₀/μ", "π/π₀ is clipped as above; a weight above 2 counts as 2",
+         "`token_truncate` for `vllm_importance_sampling_mode`", "`rollout_is: token`, `rollout_is_threshold: 2.0`", ""),
+        ("masked", "`icepop`", "π/μ", "below 0.5 or above 5 the token is left out, whatever A is", "",
+         "`bypass_mode`, `rollout_is_threshold: 0.5_5.0`", "`icepop`"),
+        ("masked by difference", "`dppo`", "π − μ", "a token that moved by more than 0.15, the way A wants, is left out", "", "",
+         "its default does so at 0.3, both ways"),
+    )  # fmt: skip
+    _table = lesson.table(
+        "Six losses, and the settings that give them elsewhere",
+        [dict(zip(_columns, row, strict=True)) for row in _rows],
+    )
+    _names = mo.md("""
     The *corrected* loss has three names. Hilton et al. (2022) and AReaL (Fu et al. 2025) say **decoupled PPO**, and mean old data. TRL and verl say **truncated importance sampling**, TIS:
     the same weight min(π₀/μ, C) for an engine whose probabilities differ a little (Yao et al. 2025). That is not our *truncated*, which has no clip.
     *Masked* is the form of INTELLECT-3, with one ratio; notebook 11 has the other one, of Ring-1T.
     (Sources: documentation of verl, of prime-rl and TRL's code, read on 2026-11-28. [Sixteen stacks](stacks.html) has the defaults of more.)
     """)
+    mo.vstack([_text, _table, _names])
     return
 
 
