@@ -4,9 +4,9 @@
     python benchmarks/staleness.py laboratory --budget 90 go on with another one
     python benchmarks/staleness.py foretold --budget 0    only print the table of what is recorded
 
-    staleness       the phase diagram of notebook 09               laboratory      eleven losses at seven lags, notebook 11
-    lags            what shorter lags cost, notebook 09            foretold        seeds that judge the alarm, notebook 11
-    confirmed_20    the live setting of notebook 11, five seeds
+    staleness       the phase diagram of notebook 11               laboratory      eleven losses at seven lags, notebook 09
+    lags            what shorter lags cost, in few steps           foretold        many seeds, lags and rates (LOG.md, 2026-11-26)
+    confirmed_20    run C of notebook 11, five seeds
 
 A trial is ``train_with_lag`` of ``zorplex_rl/course/staleness.py``. A study grows in its file, by a
 line when a trial is done; a trial that is there is not run again, so a recording can be stopped at

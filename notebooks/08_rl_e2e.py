@@ -19,14 +19,15 @@ with app.setup(hide_code=True):
     import os
     import random
     import signal
-    from functools import partial
+    from pathlib import Path
     from statistics import fmean, pstdev
     from types import SimpleNamespace
 
     import marimo as mo
     import torch
 
-    from zorplex_rl.course import nb08, nb08_checks
+    from zorplex_rl.course import nb08, nb08_checks, nb09
+    from zorplex_rl.course.figures import drawing_of, lines
     from zorplex_rl.course.figures.loop_drawing import loop_drawing
     from zorplex_rl.course.kept_file import EXAMPLES, fill_in, functions_of, keep, kept
     from zorplex_rl.course.lesson import exercise, lesson
@@ -49,7 +50,7 @@ def _():
         hardware="two CPU cores, no network; a GPU is used where there is one",
         goals=[
             "write the rule that bounds the age of data, and the loop of the trainer",
-            "say when asynchrony pays, from your own measurements",
+            "tell the time of a step from what a step teaches, and say whether asynchrony paid",
             "say what became of a killed process's data",
             "keep it all in one file, `my_async_rl.py`",
         ],
@@ -59,19 +60,28 @@ def _():
 
 @app.cell(hide_code=True)
 def _():
+    _text = mo.md("""
+    ## Somebody always waits
+
+    In a training loop that takes turns, the trainer stands still while the generator writes, and the generator while the trainer computes.
+    If a tool is slow, both wait for it. You pay for two machines and use one.
+
+    So let them work *side by side*: while the trainer works on one batch, the generator already writes the next.
+    That is *asynchronous RL*. It makes steps faster. Whether it also makes *learning* faster is another question, and this page measures both.
+    You write the heart of it, the **controller**. It has two halves, a rule and a queue.
+    """)
     _drawing = lesson.figure(
         loop_drawing(),
-        "Four processes: tasks, generator with tools, reward, trainer. Your controller holds the buffer.",
+        "Four processes here: the dataset, the generator (which runs the tools), the reward and the trainer. Your controller holds the buffer. The evaluator comes later.",
     )
-    _text = mo.md("""
+    _lap = mo.md("""
     ## One lap
 
-    First the page goes around the loop once; then you write the **controller**, which does so again
-    and again. Each role is an **actor**: an object in its own process. `await actor.method.call_one(x)`
+    First the page goes around the loop once. Each role is an **actor**: an object in its own process. `await actor.method.call_one(x)`
     calls its method there and waits for the answer. The trainer *publishes* its weights, and the
-    generator *pulls* them: it copies them into its model.
+    generator *pulls* them: it copies them into its model. Two folded cells start these processes, and you can skip them.
     """)
-    mo.vstack([_drawing, _text])
+    mo.vstack([_text, _drawing, _lap])
     return
 
 
@@ -87,6 +97,9 @@ def settings():
         busy_steps=4,  # without tools to wait for
         steps=10,
         lags=(0, 1, 4),  # of the runs with slow tools
+        held_out=200
+        if _name == "embedded"
+        else 16,  # tasks that say what a run has learned
         tool_seconds=0.1,  # what a tool takes, on average
         killed_steps=12,
     )
@@ -99,7 +112,7 @@ def _(config):
     return
 
 
-@app.function
+@app.function(hide_code=True)
 async def bring_up(run, device, generator_class=GeneratorActor):
     """Start all actors, with the weights of version 0."""
     source = EnvironmentSource.of(run)  # it makes tasks and rewards
@@ -113,7 +126,7 @@ async def bring_up(run, device, generator_class=GeneratorActor):
     return actors
 
 
-@app.function
+@app.function(hide_code=True)
 async def load(actors):
     """Let both load the model, at the same time, and give the generator its first weights."""
     await asyncio.gather(actors.generator.setup.call_one(), actors.trainer.setup.call_one())
@@ -125,8 +138,8 @@ async def load(actors):
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    A **group** is the episodes of one task. Its *number* decides the task and the random draws.
-    `sample` goes from tasks to rewards, and the cell below it does the rest of the lap.
+    A **group** is the episodes of one task. Its *number* decides the task and the random draws, so whoever gets the number can make the group again.
+    `sample` below goes from numbers to rewards. The button then runs a whole lap: sample, compare, step, publish, pull.
     """)
     return
 
@@ -158,7 +171,7 @@ async def _(config, start_lap):
     lesson.wait_for(start_lap)
     await nb08.stop_all()  # those of an earlier run of this cell
     _began = now()
-    with mo.status.spinner("Four processes start and load"):
+    with lesson.counting(None, "four processes start and load"):
         _actors = await bring_up(nb08.run_config(config), config.device)
     loading_seconds = now() - _began
     _groups = await sample(_actors, range(config.prompts))
@@ -175,7 +188,7 @@ async def _(config, start_lap):
     lesson.md(f"""
     Starting and loading took {loading_seconds:.1f} s. One lap: {len(_episodes)} episodes in {len(_groups)} groups, one step, and the generator has version {_version}.
 
-    If generator and trainer disagree about a token's probability, the gradient is wrong, without an exception. So the trainer computes every log-prob again.
+    If generator and trainer disagree about a token's probability, the gradient is wrong, and nothing tells you. So the trainer computes every log-prob again.
     The largest difference from a recorded one: {lap["max_logp_difference"]:.6f}{", rounding" if lap["max_logp_difference"] < 1e-3 else ": more than rounding, so look into it"}.
     """)
     return lap, loading_seconds
@@ -183,24 +196,24 @@ async def _(config, start_lap):
 
 @app.cell(hide_code=True)
 def _():
-    mo.md("""
+    _text = mo.md("""
     ## The controller
 
-    Now the generator writes the next batch while the trainer works on this one. The controller is two
-    coroutines, `generate` and `train`. Between them sits a queue of finished groups, `ready`: our
-    replay buffer.
+    The controller is two coroutines, `generate` and `train`. Between them sits a queue of finished groups, `ready`: our replay buffer.
 
-    A group carries the version of the weights that drew its first token, its **policy version**. Its **lag** is how
-    many versions further the trainer is when it trains on it. `may_start` decides how many groups may be *started*, so that
-    no lag exceeds `max_lag`, and nothing is thrown away. For old data, the loss clips the ratio of a token's new to its recorded probability (GRPO; notebook 09).
-
-    Here is the generator's half.
-
-    - `newest.version` is the last version published. `news` is a bell: `set()` rings it, and `wait()` sleeps until it rings.
-    - `create_task` starts a batch without waiting for it, so several run at once, and `in_order` gives each step its own groups.
-    - A pull waits for no batch either: it changes the weights between two tokens. Episodes under way go on with the new weights and the old cache;
-      the recorded log-prob of a token is of the weights that drew it.
+    While the trainer works, the weights go on, so groups get old. A group has the version of the weights that drew its first token, its **policy version**.
+    Its **lag** is how many versions further the trainer is when it trains on it. The rule `may_start` decides how many groups may be *started*, so that no lag exceeds `max_lag`.
+    What is bounded at the start need never be thrown away. (What old data do to the loss is notebook 09.)
     """)
+    _drawing = lesson.figure(
+        drawing_of("weights_change.svg"),
+        "A pull waits for nobody: weights change in the middle of an episode. The recorded log-prob of each token stays true, since it is that of the weights that drew it.",
+    )
+    _half = mo.md("""
+    Here is the generator's half. `news` is an `asyncio.Event`: `set()` wakes whoever waits for it. `create_task` starts a batch and goes on, so several are sampled at once.
+    A later batch may be finished first; `in_order` lets it wait for the one before, so that each step gets its own groups.
+    """)
+    mo.vstack([_text, _drawing, _half])
     return
 
 
@@ -212,7 +225,7 @@ async def generate(generator, may_start, ready, newest, news, steps, per_step, m
     batch = None
     async with asyncio.TaskGroup() as under_way:
         while started < steps * per_step:
-            news.clear()  # before we look, so that no news is missed
+            news.clear()  # first this, then a look: news that comes in between wakes us at once
             if version < newest.version:
                 version = await generator.pull()
             count = may_start(version, started, per_step, max_lag)
@@ -319,13 +332,26 @@ def _():
     return loop, whose_loop
 
 
-@app.function
-async def run_loop(actors, may_start, train, steps, per_step, max_lag, on_step):
-    ready, news = asyncio.Queue(), asyncio.Event()
+@app.function(hide_code=True)
+async def run_loop(
+    actors, may_start, train, steps, per_step, max_lag, on_step, versions=None
+):
+    """Run both halves. Returns what the actors did when; every version is kept in the folder `versions`."""
+    ready = asyncio.Queue()
+    news = asyncio.Event()
     newest = SimpleNamespace(version=0)  # as far as the trainer has published
     writer, learner = actors.generator, actors.trainer
-    generator = SimpleNamespace(pull=writer.pull.call_one, sample=partial(sample, actors))
-    trainer = SimpleNamespace(step=learner.step.call_one, publish=learner.publish.call_one)
+
+    async def publish():
+        version = await learner.publish.call_one()
+        if versions:
+            await learner.export.call_one(str(versions / str(version)))
+        return version
+
+    generator = SimpleNamespace(
+        pull=writer.pull.call_one, sample=lambda numbers: sample(actors, numbers)
+    )
+    trainer = SimpleNamespace(step=learner.step.call_one, publish=publish)
     await run_together(  # if one fails, the other is cancelled
         generate(generator, may_start, ready, newest, news, steps, per_step, max_lag),
         train(trainer, ready, newest, news, steps, per_step, on_step),
@@ -337,12 +363,11 @@ async def run_loop(actors, may_start, train, steps, per_step, max_lag, on_step):
 @app.cell(hide_code=True)
 def _(config, whose_loop, whose_rule):
     _text = mo.md("""
-    ## When does asynchrony pay?
+    ## Is a step faster?
 
-    At `max_lag` 0, generator and trainer take turns. At `max_lag` 1 they work side by side. A large model may
-    use all cores in turns, and half of them side by side; the small policy always uses one. Measure both with your controller, first with
-    tools that answer at once, and with SmolLM2 if this machine has it. All else here runs the policy
-    named at the top.
+    At `max_lag` 0, generator and trainer take turns. At `max_lag` 1 they work side by side. But they share this machine.
+    In turns only one of them works, so a large model may use all cores. Side by side each gets half of them. (The small policy always uses one.)
+    Measure it, first with tools that answer at once, and with SmolLM2 if this machine has it.
     """)
     busy_runs = {lag: nb08.busy_run(config, lag) for lag in (0, 1)}
     ask_busy = lesson.predict(
@@ -360,36 +385,50 @@ def _(config, whose_loop, whose_rule):
     return ask_busy, busy_runs, start_busy
 
 
-@app.cell
+@app.cell(hide_code=True)
 async def _(busy_runs, config, loop, rule, start_busy):
     lesson.wait_for(start_busy)
-    busy, _steps = {}, config.busy_steps
-    _all = 4 * _steps
-    with mo.status.progress_bar(
-        total=_all, title="Steps (processes load first)", remove_on_exit=True
-    ) as _bar:
+    busy, wrote = {}, []
+    with lesson.counting(4 * config.busy_steps, "steps") as _one_more:
         for _lag in (0, 1, 0, 1):  # alternately: another program may disturb one of them
             await nb08.stop_all()
             _run = busy_runs[_lag]
             _actors = await bring_up(_run, config.device)
-            _given = _steps, _run.prompts_per_step, _lag, lambda *_: _bar.update()
-            _timeline = await run_loop(_actors, rule, loop, *_given)
+            _asks = _lag and not busy.get(1)
+            _before = await nb08.answer(_actors) if _asks else None
+            _timeline = await run_loop(
+                _actors,
+                rule,
+                loop,
+                config.busy_steps,
+                _run.prompts_per_step,
+                _lag,
+                _one_more,
+            )
+            if _asks:
+                wrote = [_before, await nb08.answer(_actors)]
             # Neither filling nor draining counts.
             _found = nb08.account(nb08.steady(_timeline, _lag))
             busy[_lag] = min(busy.get(_lag, _found), _found, key=lambda run: run.step)
-    await nb08.stop_all()
-    return (busy,)
+        await nb08.stop_all()
+    return busy, wrote
 
 
 @app.cell(hide_code=True)
-def _(ask_busy, busy, busy_runs):
+def _(ask_busy, busy, busy_runs, config, wrote):
+    _disturbed = nb08.disturbed(busy, busy_runs)
     _faster = nb08.faster(busy[0].step, busy[1].step)
+    _right = 2 if _faster == "just as fast" else int(busy[1].step < busy[0].step)
     lesson.reveal(
         ask_busy,
-        right=2 if _faster == "just as fast" else int(busy[1].step < busy[0].step),
-        why=f"Side by side is {_faster}. {nb08.shared(busy)}",
+        right=[] if _disturbed else _right,
+        why=_disturbed or f"A step side by side is {_faster}. {nb08.shared(busy)}",
         shows=[
-            lesson.table("A step, in the faster of two runs", nb08.phases(busy, busy_runs))
+            lesson.table("A step, in the faster of two runs", nb08.phases(busy, busy_runs)),
+            lesson.table(
+                f"What {nb08.who(busy_runs[0])} writes in the run side by side, on the same draws",
+                nb08.texts(wrote, config.busy_steps),
+            ),
         ],
     )
     return
@@ -398,12 +437,12 @@ def _(ask_busy, busy, busy_runs):
 @app.cell(hide_code=True)
 def _(config):
     _text = mo.md("""
-    Real tools take time: a search, a database, a compiler. Now let ours be slow, too. Half of the calls
-    take less than 0.6 times the average, and one in fifty more than 5 times. A question with two words
-    takes two calls, one after the other.
+    Real tools take time: a search, a database, a compiler. Waiting for them needs no core, so now there is something to gain.
+    Let ours be slow, too. Half of the calls take less than 0.6 times the average, and one in fifty more than 5 times.
+    From here on the small policy runs.
     """)
     ask_time = lesson.predict(
-        f"Tools take {1000 * config.tool_seconds:.0f} ms on average. At `max_lag` {max(config.lags)}, up to {max(config.lags)} batches are written while the trainer works. How many times as fast as in turns is that?",
+        f"Tools take {1000 * config.tool_seconds:.0f} ms on average. At `max_lag` {max(config.lags)}, up to {max(config.lags)} batches are written while the trainer works. How many times as many *steps* a second does that make, against taking turns?",
         "not faster, or hardly: less than 1.2 times",
         "1.2 to 2 times",
         "more than 2 times",
@@ -429,58 +468,131 @@ class SlowToolGenerator(GeneratorActor):
         return self._environment.execute(task, call)
 
 
-@app.cell
+@app.cell(hide_code=True)
 async def _(config, curve, loop, rule, start_runs):
     lesson.wait_for(start_runs)
     curve.clear()
     runs = {}
+    versions = Path(nb08.SCRATCH.name)
     await nb08.stop_all()
-    _latency = config.tool_seconds
-    _run = nb08.run_config(config, max_lag=max(config.lags), tool_latency=_latency)
-    _actors = await bring_up(_run, config.device, SlowToolGenerator)
-    for _lag in config.lags:
+    small = nb08.small(config)
+    _run = nb08.run_config(
+        small, max_lag=max(config.lags), tool_latency=config.tool_seconds
+    )
+    with lesson.counting(len(config.lags) * config.steps, "steps") as _one_more:
+        _actors = await bring_up(_run, config.device, SlowToolGenerator)
+        for _lag in config.lags:
 
-        def _on_step(step, metrics, lag=_lag):
-            curve.add(nb08.name_of(lag), step + 1, metrics["accuracy"])
+            def _on_step(step, metrics, lag=_lag):
+                _one_more()
+                curve.add(nb08.name_of(lag), step + 1, metrics["accuracy"])
 
-        await load(_actors)  # begin again at version 0
-        _given = config.steps, config.prompts, _lag, _on_step
-        runs[_lag] = await run_loop(_actors, rule, loop, *_given)
-    await nb08.stop_all()
-    return (runs,)
+            await load(_actors)  # begin again at version 0
+            runs[_lag] = await run_loop(
+                _actors,
+                rule,
+                loop,
+                config.steps,
+                small.prompts,
+                _lag,
+                _on_step,
+                versions / nb08.name_of(_lag),
+            )
+        await nb08.stop_all()
+    return runs, small, versions
 
 
 @app.cell(hide_code=True)
-def _(ask_time, curve, runs):
+def _(ask_time, runs):
     slow = {lag: nb08.account(nb08.steady(run, lag)) for lag, run in runs.items()}
     _turns, _most = slow[min(slow)], slow[max(slow)]
     _times = _turns.step / _most.step
     _drawn = nb08.side_by_side(runs, 4 * _turns.step)
-    _said = f"{4 * _turns.step:.1f} s from the middle of each run. A row ends with its run. At the right: how busy each was."
     lesson.reveal(
         ask_time,
         right=0 if _times < 1.2 else 1 if _times < 2 else 2,
         why=f"""
     {_times:.1f} times: a step takes {_turns.step:.2f} s in turns and {_most.step:.2f} s at lag {max(slow)}.
     In turns, a batch is under way for {_turns.between:.2f} s; for {_turns.generate:.2f} s of that the generator computes.{" The rest is waiting for tools, most of it for the slowest episode." if _turns.generate < 0.9 * _turns.between else ""}
-
-    Lag costs age: the oldest group was {_most.oldest} versions old. {nb08.by_the_clock(runs, dict(curve.series))}
     """,
-        shows=[lesson.figure(_drawn, _said)],
+        shows=[
+            lesson.figure(
+                _drawn,
+                f"{4 * _turns.step:.1f} s from the middle of each run. At the right: how busy each process was.",
+            )
+        ],
     )
     return (slow,)
 
 
 @app.cell(hide_code=True)
+def _(config):
+    ask_paid = lesson.predict(
+        f"Give the run in turns and the one at `max_lag` {max(config.lags)} the same *seconds*. Which has learned more by then?",
+        "the one in turns, clearly",
+        "the one with lag, clearly",
+        "no clear difference",
+    )
+    _text = mo.md("""
+    ## Did it pay?
+
+    A faster step is not yet a gain. Three things must be told apart:
+
+    - *the time of a step*, which you have just seen;
+    - *what a step teaches*: how much accuracy rises in a step. Old data teach less;
+    - their *product*, accuracy over seconds. That alone says whether asynchrony paid.
+
+    Every version of all three runs was kept. So we let each take the same held-out tasks: after all its steps, and at the moment when the fastest run was over.
+    """)
+    mo.vstack([_text, ask_paid])
+    return (ask_paid,)
+
+
+@app.cell(hide_code=True)
+def _(ask_paid, curve, runs, small, versions):
+    lesson.needs(lambda: runs)
+    seconds, learned = nb08.learned(runs, nb08.examiner(small, versions))
+    _turns, _most = learned[0], learned[max(learned)]
+    _apart = nb09.compared(_turns.by_then, _most.by_then, small.held_out)
+    paid = nb08.paid(seconds, learned, small.held_out)
+    lesson.reveal(
+        ask_paid,
+        right={1: 0, -1: 1, 0: 2}[_apart],
+        why=f"""
+    {paid}
+
+    A step in turns taught {_turns.teaches:.1f} points, and one at lag {max(learned)} {_most.teaches:.1f}. {"More steps made up for it." if _apart < 0 else "What was won in time was lost in learning." if _apart > 0 else "What was won in time was about what was lost in learning."}
+    It is one run of each, on one machine.
+    """,
+        shows=[
+            lesson.table(
+                f"Step time, learning, and both ({small.held_out} held-out tasks)",
+                nb08.three_things(seconds, learned, small.held_out),
+            ),
+            lesson.figure(
+                lines.seconds_chart(nb08.over_seconds(runs, dict(curve.series))),
+                "Each dot is a step: the right answers in its batch, which with lag is an older policy's.",
+            ),
+        ],
+    )
+    return learned, paid
+
+
+@app.cell(hide_code=True)
 def _():
     mo.md("""
-    ### Exercise 3: a step by the rule
+    ### Exercise 3: what bounds a step?
 
-    In turns, a batch is under way for `sampling` seconds, and for `computing` of them the generator
-    computes. A training step takes `training` seconds. At `max_lag` L, the batch of step s starts when
-    step s − L − 1 ends, and step s ends `sampling + training` later at the earliest. What else bounds a
-    step from below? Write `step_seconds`, the longest of these bounds: a step's time, if every batch is decoded by itself and each process
-    has its own cores. The table below shows where that is wrong.
+    The run in turns gave you three numbers.
+    A batch is under way for `sampling` seconds, waiting included. For `computing` of them the generator computes. A training step takes `training` seconds.
+
+    At `max_lag` L, three things can be the bottleneck, and the slowest wins:
+
+    - the generator, which must compute each batch;
+    - the trainer, which must train on each;
+    - waiting: a batch needs `sampling` + `training` from its start to the end of its step, and lag allows L + 1 batches to share that time.
+
+    Write `step_seconds`.
     """)
     return
 
@@ -498,6 +610,7 @@ def _():
         Solutions,
         level="stretch",
         minutes=5,
+        lines=1,
         hints=(
             "There are three limits: the generator's, the trainer's, and that of lag, by which L + 1 steps take `sampling + training`.",
             "`max` of `computing`, `training`, and `(sampling + training) / (max_lag + 1)`.",
@@ -507,8 +620,8 @@ def _():
 
 
 @app.cell(hide_code=True)
-def _(busy, busy_runs, slow):
-    lesson.needs(lambda: (busy, slow))
+def _(slow):
+    lesson.needs(lambda: slow)
     _rule, _whose = exercise.running(lambda: step_seconds, Solutions)
     _phases = slow[0].between, slow[0].generate, slow[0].train
     _rows = [
@@ -520,8 +633,10 @@ def _(busy, busy_runs, slow):
         for lag, found in slow.items()
     ]
     _table = lesson.table("Seconds of a step, from the phases of the run in turns", _rows)
-    _said = f"A step needs less where batches that overlap are decoded together, and more where processes share cores. {nb08.pays(busy, slow, nb08.who(busy_runs[0]))}"
-    mo.vstack([_table, lesson.md(_said)])
+    _said = mo.md("""
+    The rule knows nothing of two things. Batches that overlap are decoded together, which makes a step shorter. Processes that share cores make it longer.
+    """)
+    mo.vstack([_table, _said])
     return
 
 
@@ -531,8 +646,7 @@ def _(config):
     ## A process is killed
 
     Your controller ends when a process dies. The package's goes on: its generators are a service, which
-    replaces what dies (notebook 06). Here one of two gets `kill -9` in mid-training. A spare is loaded
-    and waits.
+    replaces what dies (notebook 06). Here one of two gets `kill -9` in the middle of training. A spare, with its model loaded, stands by.
     """)
     ask_killed = lesson.predict(
         f"A generator dies while its groups are half sampled. The run has {config.killed_steps * config.prompts} groups to train on. On how many does it train?",
@@ -567,7 +681,10 @@ async def kill_in_the_act(controller):
 async def _(config, start_killed):
     lesson.wait_for(start_killed)
     _run = nb08.run_config(config, steps=config.killed_steps, generators=2, spares=1)
-    with mo.status.spinner("Training"), nb08.quietly() as native_errors:
+    with (
+        lesson.counting(None, "processes start, train, and one is killed"),
+        nb08.quietly() as native_errors,
+    ):
         _folder = nb08.create(_run, None if lesson.unattended() else __file__)
         run_log, _counters = await nb08.train_and_kill(_run, _folder, kill_in_the_act)
     books = nb08.books_of(run_log, _counters)
@@ -584,13 +701,13 @@ def _(ask_killed, books, config, loading_seconds, run_log):
         ask_killed,
         right=0 if books.trained < _all else 2 if books.each_once else 1,
         why=f"""
-    {_said}. {books.started} were started, and {books.lost} died with the generator. Their numbers were given out again; newer weights may write another text.
+    {_said}. {books.started} were started, and {books.lost} died with the generator. Their numbers were given out again, and a number makes the same task. With newer weights its episodes may be others.
     The spare was in place {_mended:.2f} s after the kill. At the top of this page, starting and loading took {loading_seconds:.1f} s.
     """,
         shows=[
             lesson.figure(
                 _drawn,
-                "It was killed while it wrote: its row lacks that, since only finished work is reported.",
+                "The batch that it was writing is missing from its row, because only finished work is reported.",
             )
         ],
     )
@@ -607,7 +724,7 @@ def _(loop, rule, whose_loop, whose_rule):
 
     `my_async_rl.py` needs no package of this course. It has {whose_rule}, {whose_loop}, and two
     processes that share the weights in memory. It trains at `max_lag` 1, in about a minute: run it, and
-    watch its right answers. Its pull waits for a batch, and its loss has no ratio.
+    watch its right answers. Two things are simpler than here: weights change between batches, not inside an episode, and the loss takes data for fresh.
     {"The two functions of your `my_rl.py` are in it, too." if _kept else "The loop inside is the course's: there is no `my_rl.py` of notebook 05b."}
     """)
     write = lesson.start_button("Write my_async_rl.py", seconds=float("nan"))
@@ -633,17 +750,21 @@ def _():
     _points = (
         "An asynchronous controller is two coroutines, a queue between them, and a rule for what may be started.",
         "Compare log-probs at lag 0 first. If they differ by more than rounding, generator and trainer disagree about the policy.",
-        "Waiting needs no core. Where every core computes already, lag has little to fill.",
+        "Waiting needs no core, so lag fills it. Where every core computes already, there is nothing to fill.",
+        "Step time, learning per step, and their product are three things. Only accuracy over seconds says whether asynchrony paid.",
         "Number the work. Then what a dead process had can be given out again.",
     )
-    mo.vstack([lesson.predicted(3), lesson.recap(*_points)])
+    mo.vstack([lesson.predicted(4), lesson.recap(*_points)])
     return
 
 
 @app.cell(hide_code=True)
-def _(busy, busy_runs, slow):
-    lesson.needs(lambda: (busy, slow))
-    lesson.headline(f"{nb08.pays(busy, slow, nb08.who(busy_runs[0]))}")
+def _(paid, slow):
+    lesson.needs(lambda: (paid, slow))
+    _faster = nb08.faster(slow[0].step, slow[max(slow)].step)
+    lesson.headline(
+        f"With slow tools a step at `max_lag` {max(slow)} was {_faster}. {paid}"
+    )
     return
 
 
@@ -658,8 +779,21 @@ class Solutions:
     """Check the exercises of this page, and solve them."""
 
     def check_may_start(may_start):
+        exercise.expect(
+            may_start,
+            2,
+            20,
+            8,
+            3,
+            result=28,
+            mistakes={
+                "it forgets what has been started": 48,
+                "it ignores the version, so nothing is started after the first steps": 12,
+                "it is a step short: step `version + max_lag` itself may still have this version": 20,
+                "it is a step too generous: these data would be older than `max_lag`": 36,
+            },
+        )
         exercise.expect(may_start, 0, 0, 8, 1, result=16)
-        exercise.expect(may_start, 0, 16, 8, 1, result=0)
         exercise.agree(
             may_start, Solutions.may_start, nb08_checks.drawn_moment, times=60, whole=True
         )
@@ -689,7 +823,12 @@ class Solutions:
             on_step(step, metrics)
 
     def check_step_seconds(step_seconds):
-        exercise.expect(step_seconds, 2.0, 0.9, 0.5, 1, result=1.25)
+        _generator = {"it forgets the generator, which must compute every batch": 1.25}
+        _trainer = {"it forgets the trainer, which must train on every batch": 1.25}
+        _shared = {"L + 1 batches share `sampling + training`, not `sampling` alone": 1.0}
+        exercise.expect(step_seconds, 2.0, 1.5, 0.5, 1, result=1.5, mistakes=_generator)
+        exercise.expect(step_seconds, 1.0, 0.5, 4.0, 3, result=4.0, mistakes=_trainer)
+        exercise.expect(step_seconds, 2.0, 0.9, 0.5, 1, result=1.25, mistakes=_shared)
         exercise.agree(
             step_seconds, Solutions.step_seconds, nb08_checks.drawn_load, times=40
         )

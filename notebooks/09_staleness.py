@@ -10,39 +10,32 @@ import marimo
 __generated_with = "0.25.2"
 app = marimo.App(
     width="medium",
-    app_title="Staleness: what old data cost, and the loss that saves a run",
+    app_title="Old data: what they cost, and the losses that bear them",
     css_file="../zorplex_rl/course/lesson/lesson.css",
 )
 
 with app.setup(hide_code=True):
     import math
-    from collections import deque
-    from dataclasses import replace
-    from functools import partial
     from itertools import product
     from pathlib import Path
+    from statistics import fmean
     from types import SimpleNamespace
 
     import marimo as mo
     import torch
 
     from zorplex_rl.course import nb09
-    from zorplex_rl.course.figures import lines
-    from zorplex_rl.course.figures.loop_drawing import loop_drawing
+    from zorplex_rl.course.figures import drawing_of, lines
     from zorplex_rl.course.lesson import exercise, lesson
     from zorplex_rl.course.recorded_study import read_study
     from zorplex_rl.course.staleness import (
         Conditions,
-        Trial,
         advantages_of,
         held_out_accuracy,
         sample_batch,
-        train_with_lag,
-        weights_of,
     )
-    from zorplex_rl.course.widgets import LiveCurve, PhaseDiagram
+    from zorplex_rl.course.widgets import LiveCurve
     from zorplex_rl.learning.batches import collate
-    from zorplex_rl.learning.learner import schedule, token_logprobs
     from zorplex_rl.policy.load import load_policy
     from zorplex_rl.task.environment import Zorplex
 
@@ -51,13 +44,13 @@ with app.setup(hide_code=True):
 def _():
     lesson.header(
         __file__,
-        minutes=46,
+        minutes=49,
         hardware="two CPU cores, no network",
         goals=[
-            "say how old a batch is, and measure how far its policy is from the one in training",
+            "say which of three policies stand in a ratio, and how old a batch is",
             "show why a ratio for each token does not make old data fresh",
-            "write two losses for such data, and choose between them by a measurement",
-            "say why a run needs its control, the same run on fresh data",
+            "write the two losses that most systems use for old data, and find them in TRL, verl and prime-rl",
+            "choose the largest age of data from a chart of seconds and accuracy",
         ],
     )
     return
@@ -66,38 +59,50 @@ def _():
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    ## Whose data is it?
+    ## Your trainer waits. Must it?
 
-    A policy gradient asks which of *my own* actions were better than I expected. Data that the present
-    policy sampled itself are **on-policy**. In an asynchronous system, the generator samples with
-    weights that it pulled some steps ago. Those data are **off-policy**.
+    Generating is the expensive half of a step. While the generator writes, the trainer stands still, and you pay for both.
+    So let the generator run ahead: it writes the next batches while the trainer works. Nobody waits, because nobody insists on the newest weights.
 
-    - π is the policy in training.
-    - μ, the **behaviour policy**, sampled the data. Its log-probs were recorded then.
-
-    Each training step makes a new version of the weights. The **lag** of a batch counts the
-    versions between μ and π: at lag 2, a step trains on what the version of two steps ago sampled. `max_lag`, the dial of notebook 05, bounds it.
+    The price is age. Every batch was written by a policy that is some steps *older* than the one that learns from it.
+    A policy gradient asks which of *my own* actions were better than I expected. Data that the present policy sampled itself are **on-policy**.
+    Data of an older one are **off-policy**: they tell you what somebody else should have done.
     """)
     return
 
 
 @app.cell(hide_code=True)
 def _():
-    lesson.figure(
-        loop_drawing("replay buffer", "trainer"),
-        "The buffer bounds the age; this page is about what the trainer does with it.",
+    _text = mo.md("""
+    ## Three policies
+
+    Three policies meet in one training step.
+
+    - μ, the **behaviour policy**, wrote the batch. The generator recorded log μ of each token when it drew it.
+    - π₀ is the policy with which this step begins. The trainer computes its log-probs before it changes anything.
+    - π is the policy in training. It leaves π₀ with the first update. On this page each batch gets two updates.
+
+    The **lag** of a batch counts the versions from μ to π₀. `max_lag`, the dial of notebook 05, bounds it.
+
+    The **importance ratio** of a token is r = π/μ: its probability now, over that when it was drawn.
+    It is the product of two others: π₀/μ is age, and π/π₀ is what this step has done.
+    Every loss below chooses one of these three ratios, and says what happens when it is far from 1.
+    """)
+    _drawing = lesson.figure(
+        drawing_of("three_policies.svg"),
+        "A batch of lag 2. On fresh data μ and π₀ are the same policy.",
     )
+    mo.vstack([_text, _drawing])
     return
 
 
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    ## What a weight repairs, and what it costs
+    ## What a ratio repairs, and what it costs
 
-    Three tokens with rewards, and two policies over them. The old one sampled the data; we want the
-    mean reward of the new one. The **importance ratio** π/μ repairs the mean: a token that the new
-    policy likes more counts more. But it has a price.
+    Here are three tokens with rewards, and two policies over them. We have samples of the old one, and want the mean reward of the new one.
+    Multiply each sample by its ratio π/μ, and the mean is right. But then a few rare tokens with a large ratio make most of it, so it scatters more.
     """)
     return
 
@@ -108,28 +113,67 @@ def _():
     pi = torch.tensor([0.2, 0.3, 0.5])  # the new policy
     reward = torch.tensor([0.0, 1.0, 2.0])
     ratio = pi / mu
-    truth = (pi * reward).sum()
+    return mu, pi, ratio, reward
 
-    # The variance of one sample: a sum over the three tokens. (Of `normalised` if there are many samples.)
-    fresh = (pi * (reward - truth) ** 2).sum()
-    weighted = (mu * (ratio * reward - truth) ** 2).sum()
-    normalised = (
-        mu * (ratio * (reward - truth)) ** 2
-    ).sum()  # divided by the sum of the ratios
-    worth = [(1000 * fresh / spread).item() for spread in (weighted, normalised)]
-    worth += [(1000 / (mu * ratio**2).sum()).item()]  # from the ratios alone
+
+@app.cell(hide_code=True)
+def _(mu, pi, ratio, reward):
+    # The variance of one sample of each estimate. That of a quotient (the second) is for many samples.
+    _truth = (pi * reward).sum()
+    _fresh = (pi * (reward - _truth) ** 2).sum()
+    _weighted = (mu * (ratio * reward - _truth) ** 2).sum()
+    _normalised = (mu * (ratio * (reward - _truth)) ** 2).sum()
+    worth = [(1000 * _fresh / spread).item() for spread in (_weighted, _normalised)]
+    worth.append((1000 / (mu * ratio**2).sum()).item())  # from the ratios alone
+    _rows = [
+        {"estimate": "each sample times its ratio", "fresh samples": f"{worth[0]:.0f}"},
+        {
+            "estimate": "the same, divided by the sum of the ratios",
+            "fresh samples": f"{worth[1]:.0f}",
+        },
+        {"estimate": "a guess from the ratios alone", "fresh samples": f"{worth[2]:.0f}"},
+    ]
+    _caption = "1,000 old samples tell as much as so many fresh ones"
+    _text = lesson.md(f"""
+    The last row is the {lesson.term("effective sample size")} (Kish 1965; Kong 1992). It knows no rewards, so it is a guess, but you can log it in every step.
+    """)
+    mo.vstack([lesson.table(_caption, _rows), _text])
     return (worth,)
 
 
 @app.cell(hide_code=True)
-def _(worth):
-    lesson.md(f"""
-    1,000 old samples, multiplied by their ratios, tell as much as {worth[0]:.0f} fresh ones: rare
-    tokens with a large ratio make most of the mean. *Normalised*, divided by the sum of the ratios
-    instead of their number, they tell as much as {worth[1]:.0f}. The **effective sample size**
-    (Kish 1965; Kong 1992) guesses that second number from the ratios alone: {worth[2]:.0f}. It
-    knows no rewards, so it is a guess.
+def _():
+    mo.md("""
+    ### Exercise 1: the sample size
+
+    For n samples with ratios r, the effective sample size is (Σ r)² / Σ r². If all ratios are equal, that is n.
+    Write it as a *share* of n. You get the logarithms of the ratios, log π − log μ, since log-probs are what a trainer has.
     """)
+    return
+
+
+@app.function
+def sample_size(log_ratios):
+    """Return the effective sample size as a share of the samples.
+
+    sample_size([0.0, 0.0]) is 1.0, and sample_size([0.0, math.log(3)]) is 16 / (2 * 10) = 0.8.
+    """
+    ...
+
+
+@app.cell(hide_code=True)
+def _():
+    exercise.feedback(
+        lambda: sample_size,
+        Solutions,
+        level="warm-up",
+        minutes=4,
+        lines=2,
+        hints=(
+            "What is the ratio, if you have its logarithm? And by what do you divide a size, to get a share?",
+            "`ratios = [math.exp(log) for log in log_ratios]`. Then the square of their sum, over their number times the sum of their squares.",
+        ),
+    )
     return
 
 
@@ -138,9 +182,11 @@ def _():
     mo.md("""
     ## A ratio for each token is not enough
 
-    A toy with two words: the reward is 1 if the second repeats the first. μ begins with *left* in 9
-    of 10 cases, π in 1 of 10. Both toss a coin for the second word. Should training push it to
-    *left*? π mostly begins with *right*, so: no.
+    So why not give each token its own ratio, and be done? A toy. An answer has two words, each *left* or *right*.
+    The reward is 1 if the second word repeats the first. μ begins with *left* in 9 of 10 cases, π in 1 of 10.
+    The second word is one coin for both policies, whatever the first word was. Training can only load this coin.
+
+    Should it be loaded towards *left*? π mostly begins with *right*. So no: towards *right*.
     """)
     return
 
@@ -151,18 +197,16 @@ def _():
     pi_first = {"left": 0.1, "right": 0.9}
 
     def push_to_left(weight):
-        """The expected gradient of the second word's logit of "left", from data of μ."""
+        """Return the expected gradient that loads the coin towards "left", from data of μ."""
         total = 0.0
         for first, second in product(("left", "right"), repeat=2):
             chance = mu_first[first] * 0.5
-            earned = 1.0 if first == second else 0.0
-            slope = 0.5 if second == "left" else -0.5  # d log π(second) / d logit
-            total += chance * weight(first) * earned * slope
+            reward = 1.0 if first == second else 0.0
+            slope = 0.5 if second == "left" else -0.5
+            total += chance * weight(first) * reward * slope
         return total
 
-    own_ratio = push_to_left(
-        lambda first: 0.5 / 0.5
-    )  # the second word's own: μ and π agree
+    own_ratio = push_to_left(lambda first: 0.5 / 0.5)  # of the second word: μ and π agree
     with_prefix = push_to_left(lambda first: pi_first[first] / mu_first[first])
     return own_ratio, with_prefix
 
@@ -170,11 +214,13 @@ def _():
 @app.cell(hide_code=True)
 def _(own_ratio, with_prefix):
     lesson.md(f"""
-    Weighted by its own ratio, the second word is pushed by {own_ratio:+.1f}. The true gradient is
-    −{abs(with_prefix):.1f}: the other way. The correct weight of a token also contains the ratios of
-    the tokens before it, its *prefix*, and, since the reward comes at the end, of those after it. The product over a whole episode is right
-    (Precup, Sutton and Singh 2000), but its variance grows with every token. So losses for old data
-    accept some error, and limit the harm that it does.
+    Weighted by its own ratio, the second word is pushed by {own_ratio:+.1f}, towards *left*. With the ratio of the first word in it, the push is
+    −{abs(with_prefix):.1f}, towards *right*, which is true.
+
+    The right weight of every token is the product of *all* ratios of its episode (Precup, Sutton and Singh 2000).
+    Those before it decide how often we come here. Those after it decide the reward.
+    But a product of forty ratios is nearly 0 for most episodes and huge for a few.
+    So losses use the ratio of the token alone, which is a little wrong and much calmer. Then they bound the harm.
     """)
     return
 
@@ -182,29 +228,46 @@ def _(own_ratio, with_prefix):
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    ## A run that falls
+    ## What do old data do to a run?
 
-    Now the language model. Here is the whole experiment. The loop keeps the newest version
-    and the `lag` before it. It samples with the oldest of them, and trains the newest, with two updates on each
-    batch. The first `lag` steps all use version 0, so data are *up to* `lag` versions old.
+    Now a language model. The loop keeps the newest version of the weights and the `lag` versions before it. It samples with the oldest one, and trains the newest.
+    At lag 2:
+
+    ```
+    step                  0  1  2  3  4  5 …
+    sampled by version    0  0  0  1  2  3 …
+    ```
+
+    The first steps have nothing older than version 0, so data are *up to* `lag` versions old. The loop is `train_on_old_data` in
+    `zorplex_rl/course/nb09.py`: that of notebook 05b with a shelf of old weights. You can skip it.
+
+    It calls a loss with six things. `logp`, `start_logp` and `behaviour_logp` are log π, log π₀ and log μ of each token, a row for each episode.
+    `advantage` has a number for each episode, and `mask` is 1 where the policy drew the token. `tokens` is how many it drew in the whole batch.
+    So a loss is minus the sum of what each drawn token should make larger, its *objective*, divided by `tokens`. The simplest one has no ratio:
     """)
     return
 
 
-@app.cell
+@app.function
+def plain(logp, start_logp, behaviour_logp, advantage, mask, tokens):
+    """Take old data for fresh ones (Williams 1992)."""
+    objective = advantage[:, None] * logp
+    return -(objective * mask).sum() / tokens
+
+
+@app.cell(hide_code=True)
 def settings():
     config = SimpleNamespace(
         policy="embedded",
-        seed=2,  # one of the three seeds of the recorded study
+        seed=2,  # one of the five seeds of the recorded study
         learning_rate=4e-4,
         lag=8,
         steps=15,  # trained here; the learning rate falls as in the recorded 60 steps
         schedule_steps=60,
         eval_every=5,
-        eval_tasks=40,  # of each point of a curve
+        curve_tasks=40,  # of a point on a curve; the last one has 200
+        eval_tasks=200,
         ages=(0, 1, 4, 8),  # at which the ratios of one batch are looked at, in versions
-        wrong_share=0.05,  # of tokens whose log-prob the second run records wrongly
-        wrong_spread=5.0,
     )
     return (config,)
 
@@ -217,85 +280,20 @@ def _(config):
         policy=config.policy,
         steps=config.schedule_steps,
         learning_rate=config.learning_rate,
+        held_out_tasks=config.eval_tasks,
     )
-    environment = Zorplex(config.seed)
-    before = held_out_accuracy(
-        policy, environment, replace(conditions, held_out_tasks=config.eval_tasks)
-    )
+    before = held_out_accuracy(policy, Zorplex(config.seed), conditions)
     lesson.ran_on(policy)
-    return before, conditions, environment, policy
-
-
-@app.function
-def train_on_old_data(loss, lag, conditions, seed, steps, watch, disturb=None):
-    """Train on data that are up to ``lag`` versions old. Returns the policy."""
-    policy, sampler = load_policy(conditions.policy), load_policy(conditions.policy)
-    environment = Zorplex(seed)
-    optimizer = torch.optim.AdamW(
-        policy.model.parameters(), betas=(0.9, 0.95), weight_decay=0.0
-    )
-    versions = deque([weights_of(policy)], maxlen=lag + 1)
-    for step in range(steps):
-        sampler.model.load_state_dict(versions[0])  # the oldest one that is kept
-        episodes = sample_batch(sampler, environment, step, seed, conditions)
-        batches = collate(
-            episodes, advantages_of(episodes, conditions.samples), token_budget=8192
-        )  # the most tokens of a micro-batch
-        tokens = sum(batch.mask.sum().item() for batch in batches)
-        for batch in batches if disturb else ():
-            disturb(batch, step)
-        watch(step, policy, batches)
-        share = schedule(step, conditions.warmup_steps, conditions.steps)
-        optimizer.param_groups[0]["lr"] = conditions.learning_rate * share
-        for _ in range(conditions.updates_per_batch):
-            for b in batches:
-                logp, _ = token_logprobs(policy, b)
-                loss(logp, b.behaviour_logp, b.advantage, b.mask, tokens).backward()
-            torch.nn.utils.clip_grad_norm_(policy.model.parameters(), 1.0)
-            optimizer.step()
-            optimizer.zero_grad()
-        versions.append(weights_of(policy))
-    return policy
-
-
-@app.function
-def plain(logp, behaviour_logp, advantage, mask, tokens):
-    """Take old data for fresh ones (Williams 1992)."""
-    return -(advantage[:, None] * logp * mask).sum() / tokens
-
-
-@app.function
-def log_ratios(policy, batches):
-    """log π − log μ of the sampled tokens, one tensor for each episode."""
-    found = []
-    for batch in batches:
-        with torch.no_grad():
-            logp, _ = token_logprobs(policy, batch)
-        rows = zip(logp - batch.behaviour_logp, batch.mask.bool(), strict=True)
-        found += [row[sampled] for row, sampled in rows]
-    return found
-
-
-@app.function
-def sample_sizes(log_ratios):
-    """The effective sample size, as a share, of tokens and of episodes."""
-
-    def share(logs):
-        ratios = (logs - logs.max()).double().exp()  # a common factor cancels
-        return (ratios.sum() ** 2 / (len(ratios) * (ratios**2).sum())).item()
-
-    return share(torch.cat(log_ratios)), share(
-        torch.stack([row.sum() for row in log_ratios])
-    )
+    return before, conditions, policy
 
 
 @app.cell(hide_code=True)
 def _(config):
     ask_plain = lesson.predict(
-        f"The same {config.steps} steps with the plain loss, on fresh data and on data up to {config.lag} versions old. What happens to accuracy on held-out tasks with the old data?",
-        "it rises as with fresh data",
-        "it rises, then stays where it is",
-        "it rises, then falls below where it began",
+        f"{config.steps} steps with the plain loss: on fresh data, and on data up to {config.lag} versions old. How does the second run end, on {config.eval_tasks} held-out tasks?",
+        "no clear difference from the first",
+        "clearly lower, but not below where it began",
+        "clearly below where it began",
     )
     ask_plain
     return (ask_plain,)
@@ -303,91 +301,82 @@ def _(config):
 
 @app.cell(hide_code=True)
 def _(config):
-    start_plain = lesson.start_button(f"Train twice, {config.steps} steps", seconds=20)
-    start_plain
-    return (start_plain,)
+    start_plain = lesson.start_button(f"Train twice, {config.steps} steps", seconds=25)
+    plain_curve = LiveCurve(config.steps, title="The plain loss")
+    mo.vstack([start_plain, *([] if lesson.unattended() else [plain_curve])])
+    return plain_curve, start_plain
 
 
 @app.cell(hide_code=True)
-def _(config, start_plain):
+def _(conditions, config, plain_curve, policy, start_plain):
     lesson.wait_for(start_plain)
-    plain_curve = LiveCurve(config.steps, title="The plain loss")
-    None if lesson.unattended() else plain_curve
-    return (plain_curve,)
-
-
-@app.cell
-def _(conditions, config, environment):
-    def accuracy_of(name, loss, lag, curve, also=lambda *_: None):
-        """Train with ``loss``, draw ``curve``, and return its last point."""
-        follow = nb09.follow(curve, name, environment, conditions, config)
-
-        def watch(step, policy, batches):
-            follow(step, policy, batches)
-            also(step, policy, batches)
-
-        trained = train_on_old_data(loss, lag, conditions, config.seed, config.steps, watch)
-        watch(config.steps, trained, None)
-        return nb09.points(curve)[name][-1][1]
-
-    return (accuracy_of,)
-
-
-@app.cell
-def _(accuracy_of, conditions, config, environment, plain_curve, policy):
     plain_curve.clear()
-    card = nb09.falling(policy, environment, conditions, config.steps)
+    card = nb09.falling(policy, conditions, config)
     # A batch of version 0 that no step trains on. Each later version looks back at it.
-    _kept = sample_batch(load_policy(config.policy), environment, 1000, 0, conditions)
+    _kept = sample_batch(
+        load_policy(config.policy), Zorplex(config.seed), 1000, 0, conditions
+    )
     _batches = collate(_kept, advantages_of(_kept, conditions.samples), token_budget=8192)
     kept_at = {}
+    with lesson.counting(2 * config.steps, "steps") as one_more:
 
-    def _look_back(step, policy, batches):
-        if step in config.ages:
-            kept_at[step] = log_ratios(policy, _batches)
+        def _look_back(step, policy, batches):
+            one_more(number=int(step > 0))
+            if step in config.ages:
+                kept_at[step] = nb09.log_ratios(policy, _batches)
 
-    def _show(step, policy, batches):
-        if step:
-            card.play(policy, step)
+        def _show(step, policy, batches):
+            one_more(number=int(step > 0))
+            if step:
+                card.play(policy, step)
 
-    ended = {
-        "plain, fresh data": accuracy_of(
-            "plain, fresh data", plain, 0, plain_curve, also=_look_back
-        ),
-        "plain, old data": accuracy_of(
-            "plain, old data", plain, config.lag, plain_curve, also=_show
-        ),
-    }
+        _runs = (
+            ("plain, fresh data", 0, _look_back),
+            ("plain, old data", config.lag, _show),
+        )
+        ended = {
+            name: nb09.curve_of(
+                name, plain, lag, plain_curve, conditions, config, also=also
+            )
+            for name, lag, also in _runs
+        }
     card.seal()
     return card, ended, kept_at
 
 
 @app.cell(hide_code=True)
-def _(ask_plain, before, card, config, ended, kept_at):
+def _(ask_plain, before, card, config, ended, kept_at, plain_curve):
+    lesson.needs(lambda: ended)
+    _share, _whose = exercise.running(lambda: sample_size, Solutions)
+    _tokens = {age: torch.cat(rows) for age, rows in kept_at.items()}
+    _sizes = {f"lag {age}": float(_share(logs.tolist())) for age, logs in _tokens.items()}
+    _oldest = max(config.ages)
+    _episodes = [row.sum().item() for row in kept_at[_oldest]]
+    _n = config.eval_tasks
     _fresh, _old = ended.values()
-    _tokens = {
-        f"lag {age}": torch.cat(rows).exp().tolist() for age, rows in kept_at.items()
-    }
-    _sizes = {age: sample_sizes(rows) for age, rows in kept_at.items()}
-    _last = _sizes[max(config.ages)]
+    _below = nb09.compared(_old, before, _n) < 0
+    _best = max(share for _, share in nb09.points(plain_curve)["plain, fresh data"])
     lesson.reveal(
         ask_plain,
-        right=2 if _old < before else 1 if _old < _fresh - 0.1 else 0,
+        right=2 if _below else 1 if nb09.compared(_old, _fresh, _n) < 0 else 0,
         why=f"""
-    Before training {before:.0%} of the tasks were right; after {config.steps} steps {_fresh:.0%} with
-    fresh data and {_old:.0%} with old ones. Nothing else differs. The card shows the run on old data, word by word. Its first question is notebook 05's.
+    Before training {nb09.uncertain(before, _n)} of {_n} tasks were right. After {config.steps} steps it is {nb09.uncertain(_fresh, _n)} with fresh data, and
+    {nb09.uncertain(_old, _n)} with old ones. (± is two standard errors, from the number of tasks.)
+    {f"The fresh run is not safe either: at its best it had {_best:.0%}. Each batch gets two updates, and in the second one even fresh data are a step old." if _best > _fresh + 0.1 else ""}
 
-    Most tokens have hardly moved, a few very much. At lag {max(config.ages)}, the effective sample
-    size of the tokens is {_last[0]:.0%}; that of the *episodes*, whose ratio is the product over all
-    tokens, {_last[1]:.0%}.
+    The card shows the run on old data, word by word. Its first question is that of notebook 05.
+    In the chart, newer and newer weights look at one batch. We sort its tokens by r and cut them into 120 equal parts: a dot is one part.
+    Most hardly move, and a few move very far. By {_whose}, at lag {_oldest} the tokens are worth {_sizes[f"lag {_oldest}"]:.0%} of fresh ones.
+    Taken as whole episodes, with the product of their ratios, they are worth {float(_share(_episodes)):.0%}. Watch the second number: the first one looks healthy in a run that falls.
     """,
         shows=[
             card,
             lesson.figure(
                 lines.ratio_chart(
-                    _tokens, {f"lag {age}": size for age, (size, _) in _sizes.items()}
+                    {f"lag {age}": logs.exp().tolist() for age, logs in _tokens.items()},
+                    _sizes,
                 ),
-                "Each dot is one of 120 equal parts of the tokens. At the right: their effective sample size.",
+                "Ratios of the tokens of one batch, which version 0 wrote. At the right: their effective sample size.",
             ),
         ],
     )
@@ -396,55 +385,90 @@ def _(ask_plain, before, card, config, ended, kept_at):
 
 @app.cell(hide_code=True)
 def _():
-    mo.md("""
-    ## Two losses for old data
+    _text = mo.md("""
+    ## Every loss is a ratio and a bound
 
-    With advantage A and ratio r = π/μ, a token's *objective* is what training makes larger.
-
-    | loss | objective of a token | idea |
-    |---|---|---|
-    | plain | A log π | take the data for fresh |
-    | clipped (PPO, Schulman et al. 2017) | min(r A, clip(r, 0.8, 1.2) A) | stop a token that has moved by 20 % in the wanted direction; let it come back |
-    | masked (after IcePop, Ling Team 2025) | r A if 0.5 ≤ r ≤ 2, else 0 | leave out a token whose ratio is far off |
-
-    Sum over the tokens that the policy sampled (`mask` is 1) and divide by `tokens`, their number in
-    the whole batch. A loss is minus that. The package has more losses (`--loss`); its `icepop`
-    has other bounds, 0.5 and 5.
+    A is the advantage of a token. A good token has A > 0, a bad one A < 0. Each loss has a name here, and one in `zorplex-rl train --loss`.
     """)
+    _columns = (
+        "here",
+        "`--loss`",
+        "which ratio",
+        "outside its bounds",
+        "TRL",
+        "verl",
+        "prime-rl",
+    )
+    _rows = (
+        ("plain", "`reinforce`", "none", "there are none", "", "`bypass_mode`, `loss_type: reinforce`", ""),
+        ("truncated", "`tis`", "π/μ, a weight at A log π", "above 2 it counts as 2", "", "the same with `rollout_is: token`", ""),
+        ("clipped", "`grpo`", "π/μ", "a token that moved beyond 0.8 or 1.2, the way A wants, is not pushed further; it may come back",
+         "`epsilon`; its asynchronous trainer has μ in the ratio", "`bypass_mode`, `loss_type: ppo_clip`", "a `custom` loss"),
+        ("corrected", "`decoupled_ppo`", "π/π₀, weighted by π₀/μ", "π/π₀ is clipped as above; a weight above 2 counts as 2",
+         "`token_truncate` for `vllm_importance_sampling_mode`", "`rollout_is: token`, `rollout_is_threshold: 2.0`", ""),
+        ("masked", "`icepop`", "π/μ", "below 0.5 or above 5 the token is left out, whatever A is", "",
+         "`bypass_mode`, `rollout_is_threshold: 0.5_5.0`", "`icepop`"),
+        ("masked by difference", "`dppo`", "π − μ", "a token that moved by more than 0.15, the way A wants, is left out", "", "",
+         "its default does so at 0.3, both ways"),
+    )  # fmt: skip
+    _table = lesson.table(
+        "Six losses, and the settings that give them elsewhere",
+        [dict(zip(_columns, row, strict=True)) for row in _rows],
+    )
+    _names = mo.md("""
+    The *corrected* loss has three names. Hilton et al. (2022) and AReaL (Fu et al. 2025) say **decoupled PPO**, and mean old data. TRL and verl say **truncated importance sampling**, TIS:
+    the same weight min(π₀/μ, C) for an engine whose probabilities differ a little (Yao et al. 2025). That is not our *truncated*, which has no clip.
+    *Masked* is the form of INTELLECT-3, with one ratio; notebook 11 has the other one, of Ring-1T.
+    (Sources: documentation of verl, of prime-rl and TRL's code, read on 2026-11-28. [Sixteen stacks](stacks.html) has the defaults of more.)
+    """)
+    mo.vstack([_text, _table, _names])
     return
 
 
 @app.cell(hide_code=True)
 def _():
     ask_push = lesson.predict(
-        "A bad token (A = −1) is ten times rarer than when it was sampled: r = 0.1. Which loss goes on pushing it down with full strength?",
+        "A bad token (A = −1) is ten times rarer than when it was drawn: r = 0.1. Which losses go on pushing it down with full strength?",
         "plain",
         "clipped",
+        "corrected",
         "masked",
-        "none of them",
     )
-    ask_push
+    _text = mo.md("""
+    What does a loss *do*? It multiplies ∇ log π of each token by a number: 1 is what fresh data get, 0 says "leave this token alone".
+    The figure below draws it over r = π/μ, on the left for a good token, on the right for a bad one.
+    """)
+    mo.vstack([_text, ask_push])
     return (ask_push,)
 
 
 @app.cell(hide_code=True)
 def _(ask_push):
-    _losses = {"plain": plain, "clipped": Solutions.clipped, "masked": Solutions.masked}
-    _at = [nb09.push(loss, 0.1, -1.0) for loss in _losses.values()]
-    _ratios = [0.01 * number for number in range(1, 301)]
+    _losses = {
+        "plain": plain,
+        "clipped": Solutions.clipped,
+        "corrected": Solutions.corrected,
+        "masked": nb09.packaged("icepop"),
+    }
+    _pushed = [nb09.push(loss, -1.0, 1.0, 0.1) or 0.0 for loss in _losses.values()]
+    _ratios = [0.01 * number + 0.005 for number in range(300)]
     lesson.reveal(
         ask_push,
-        right=[index for index, found in enumerate(_at) if found > 0.99] or [3],
+        right=[number for number, found in enumerate(_pushed) if found > 0.99],
         why="""
-    Plain pushes a token that is already rare, at every step. Its probability goes to tokens that were
-    not sampled, and no reward says what those are worth. Clipping stops the push in one
-    direction only: a bad token with r = 3 is pushed three times as hard. Masking stops it in both, so this
-    loss never brings back a token that has drifted far.
+    *Plain* pushes a token that is already rare. Its probability goes to tokens that nobody sampled, and no reward says what those are worth.
+
+    *Clipped* stops there. But it has an end on one side only: a bad token with r = 3 is pushed three times as hard. (*Dual clip*, a third bound, cures that.)
+
+    *Corrected* only weights the push down. In the first update of a step π is π₀, so its clip sees 1 and cannot act.
+    It bounds what one step does, not how far a token has come from μ in many.
+
+    *Masked* stops in both directions, so it never brings back a token that has drifted far.
     """,
         shows=[
             lesson.figure(
                 lines.push_chart(_ratios, nb09.pushes(_losses, _ratios)),
-                "The factor at ∇ log π, from the gradients of the losses.",
+                "The factor at ∇ log π, from the gradients of the losses, in the first update of a step.",
             )
         ],
     )
@@ -454,19 +478,19 @@ def _(ask_push):
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    ### Exercise 1: the clipped loss
+    ### Exercise 2: the clipped loss
 
-    Write it. It trains the run below.
+    The objective of a token is min(r A, clip(r, 0.8, 1.2) A), with r = π/μ (PPO, Schulman et al. 2017). Sum it over the tokens that the policy drew, divide by `tokens`, and mind the sign.
+    This loss has no use for `start_logp`.
     """)
     return
 
 
 @app.function
-def clipped(logp, behaviour_logp, advantage, mask, tokens):
+def clipped(logp, start_logp, behaviour_logp, advantage, mask, tokens):
     """Return the clipped loss of a batch, a tensor with one number.
 
-    ``logp``, ``behaviour_logp`` and ``mask`` are [B, T], ``advantage`` is [B], ``tokens`` a number.
-    With logp = behaviour_logp = [[-1.0]], advantage [2.0], mask [[1.0]] and 4 tokens: −0.5.
+    One token with r = 0.5 and 1 token in all: for A = 2 the loss is −1, for A = −2 it is 1.6.
     """
     ...
 
@@ -482,7 +506,7 @@ def _():
         hints=(
             "How do you get the ratio from two log-probs? What shape must `advantage` have, so that every token of an episode gets it?",
             "`ratio = (logp - behaviour_logp).exp()`. Then two products with `advantage[:, None]`: of the ratio, and of `ratio.clamp(0.8, 1.2)`. "
-            "`torch.minimum` takes the smaller, token by token. Then mask, sum, divide, and mind the sign.",
+            "`torch.minimum` takes the smaller, token by token.",
         ),
     )
     return
@@ -491,18 +515,19 @@ def _():
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    ### Exercise 2: the masked loss
+    ### Exercise 3: the corrected loss
 
-    It begins like the clipped loss, but leaves out other tokens.
+    What `clipped` does around μ, this loss does around π₀: its ratio is π/π₀. It multiplies the clipped objective of each token by the weight min(π₀/μ, 2).
+    The weight is a fact about the data: no gradient flows through it.
     """)
     return
 
 
 @app.function
-def masked(logp, behaviour_logp, advantage, mask, tokens):
-    """Return the masked loss of a batch: tokens with a ratio outside 0.5 … 2 count nothing.
+def corrected(logp, start_logp, behaviour_logp, advantage, mask, tokens):
+    """Return the corrected loss of a batch, a tensor with one number.
 
-    With a ratio of 1.5, advantage [2.0], mask [[1.0]] and 4 tokens: −0.75. With a ratio of 3: 0.
+    One token with π/π₀ = 0.5, π₀/μ = 3 and A = −2: the loss is 2 · 1.6 = 3.2.
     """
     ...
 
@@ -510,135 +535,194 @@ def masked(logp, behaviour_logp, advantage, mask, tokens):
 @app.cell(hide_code=True)
 def _():
     exercise.feedback(
-        lambda: masked,
+        lambda: corrected,
         Solutions,
-        level="warm-up",
-        minutes=4,
-        lines=4,
+        level="stretch",
+        minutes=5,
+        lines=5,
         hints=(
-            "Which tokens count? That is one more mask. Which number do you divide by: that of the tokens that count, or `tokens`?",
-            "`trusted = mask * (ratio >= 0.5) * (ratio <= 2.0)`, and `ratio * advantage[:, None]` is the objective.",
+            "Which two log-probs make the ratio, and which two the weight? In what do their bounds differ?",
+            "`weight = (start_logp - behaviour_logp).exp().clamp(max=2.0)`, `ratio = (logp - start_logp).exp()`, and the rest is the clipped loss with one factor more.",
         ),
     )
     return
 
 
-@app.cell
-def _():
-    clipped_loss, whose_clipped = exercise.running(lambda: clipped, Solutions)
-    masked_loss, whose_masked = exercise.running(lambda: masked, Solutions)
-    return clipped_loss, masked_loss, whose_clipped, whose_masked
-
-
 @app.cell(hide_code=True)
-def _(config, whose_clipped, whose_masked):
-    lesson.md(f"""
+def _(config):
+    clipped_loss, whose_clipped = exercise.running(lambda: clipped, Solutions)
+    corrected_loss, whose_corrected = exercise.running(lambda: corrected, Solutions)
+    ask_saved = lesson.predict(
+        f"On data up to {config.lag} versions old, after {config.steps} steps: which of the two losses ends higher?",
+        "clipped, clearly",
+        "corrected, clearly",
+        "no clear difference",
+    )
+    start_saved = lesson.start_button(f"Train four times, {config.steps} steps", seconds=50)
+    saved_curve = LiveCurve(config.steps, title="Two losses, old and fresh data")
+    kept_runs = lesson.Kept(
+        __file__,
+        "notebook_09_losses",
+        config=repr(config),
+        clipped=exercise.solution_source("clipped", clipped_loss),
+        corrected=exercise.solution_source("corrected", corrected_loss),
+    )
+    _text = lesson.md(f"""
     ## The same run, with your losses
 
-    We repeat the run on data up to {config.lag} versions old: with {whose_clipped}, and with {whose_masked}.
+    We repeat the run on old data with {whose_clipped}, and with {whose_corrected}. Each gets its *control*, the same run on fresh data.
+    Without it you could not tell a loss that bears old data badly from one that learns badly.
     """)
-    return
-
-
-@app.cell(hide_code=True)
-def _():
-    ask_saved = lesson.predict(
-        "Which of the two ends above the accuracy before training?",
-        "both",
-        "clipped only",
-        "masked only",
-        "neither",
+    mo.vstack(
+        [_text, ask_saved, start_saved, *([] if lesson.unattended() else [saved_curve])]
     )
-    ask_saved
-    return (ask_saved,)
-
-
-@app.cell(hide_code=True)
-def _(config):
-    start_saved = lesson.start_button(f"Train twice, {config.steps} steps", seconds=20)
-    start_saved
-    return (start_saved,)
-
-
-@app.cell(hide_code=True)
-def _(config, start_saved):
-    lesson.wait_for(start_saved)
-    saved_curve = LiveCurve(config.steps, title="Two losses for old data")
-    None if lesson.unattended() else saved_curve
-    return (saved_curve,)
-
-
-@app.cell
-def _(accuracy_of, clipped_loss, config, masked_loss, saved_curve):
-    lesson.needs(lambda: saved_curve)
-    saved_curve.clear()
-    saved = {
-        name: accuracy_of(name, loss, config.lag, saved_curve)
-        for name, loss in (
-            ("clipped, old data", clipped_loss),
-            ("masked, old data", masked_loss),
-        )
-    }
-    return (saved,)
-
-
-@app.cell
-def _(config):
-    study = read_study(Path(mo.notebook_dir()).parent / "benchmarks" / "staleness.jsonl")
-    lags = read_study(Path(mo.notebook_dir()).parent / "benchmarks" / "lags.jsonl")
-    seeds = study.whole_seeds
-    in_study = {
-        "plain, fresh data": ("reinforce", 0, config.learning_rate),
-        "plain, old data": ("reinforce", config.lag, config.learning_rate),
-        "clipped, old data": ("grpo", config.lag, config.learning_rate),
-    }
-    return in_study, lags, seeds, study
+    return ask_saved, clipped_loss, corrected_loss, kept_runs, saved_curve, start_saved
 
 
 @app.cell(hide_code=True)
 def _(
-    ask_saved,
-    before,
-    config,
-    ended,
-    in_study,
-    plain_curve,
-    saved,
-    saved_curve,
-    seeds,
-    study,
+    clipped_loss, conditions, config, corrected_loss, kept_runs, saved_curve, start_saved
 ):
-    lesson.needs(lambda: (ended, saved))
-    _clipped, _masked = (found > before for found in saved.values())
-    _ends = {
-        (cell.loss, cell.lag, cell.learning_rate): cell.accuracy
-        for cell in study.cells(seeds)
+    lesson.wait_for(start_saved, unless=kept_runs)
+
+    def _train():
+        saved_curve.clear()
+        losses = {"clipped": clipped_loss, "corrected": corrected_loss}
+        with lesson.counting(4 * config.steps, "steps") as one_more:
+
+            def count(step, policy, batches):
+                one_more(number=int(step > 0))
+
+            for (name, loss), (data, lag) in product(
+                losses.items(), (("old data", config.lag), ("fresh data", 0))
+            ):
+                nb09.curve_of(
+                    f"{name}, {data}",
+                    loss,
+                    lag,
+                    saved_curve,
+                    conditions,
+                    config,
+                    also=count,
+                )
+        return saved_curve.series
+
+    saved_curve.series = kept_runs.get(_train)
+    saved = {name: line[-1][1] for name, line in saved_curve.series}
+    return (saved,)
+
+
+@app.cell(hide_code=True)
+def _(config):
+    study = read_study(Path(mo.notebook_dir()).parent / "benchmarks" / "laboratory.jsonl")
+    in_study = {
+        "plain, old data": ("reinforce", config.lag, config.learning_rate),
+        "clipped, old data": ("grpo", config.lag, config.learning_rate),
+        "corrected, old data": ("decoupled_ppo", config.lag, config.learning_rate),
     }
-    _mean = {name: _ends[key] for name, key in in_study.items()}
+    return in_study, study
+
+
+@app.cell(hide_code=True)
+def _(ask_saved, before, config, ended, in_study, plain_curve, saved, saved_curve, study):
+    lesson.needs(lambda: (ended, saved))
+    _n = config.eval_tasks
+    _clipped, _corrected = saved["clipped, old data"], saved["corrected, old data"]
+    _apart = nb09.compared(_clipped, _corrected, _n)
+    _old = {
+        name: line
+        for name, line in nb09.points(plain_curve, saved_curve).items()
+        if "old" in name
+    }
     lesson.reveal(
         ask_saved,
-        right={(True, True): 0, (True, False): 1, (False, True): 2}.get(
-            (_clipped, _masked), 3
-        ),
+        right={1: 0, -1: 1, 0: 2}[_apart],
         why=f"""
-    Clipped ends at {saved["clipped, old data"]:.0%}, masked at {saved["masked, old data"]:.0%}, plain
-    at {ended["plain, old data"]:.0%}; before training it was {before:.0%}. Here the tokens are far off
-    because *training moved them*. Clipping stops the push early, at 0.8 and 1.2, and pulls back what
-    went too far. Masking stops late and never pulls back.
+    On old data, clipped ends at {nb09.uncertain(_clipped, _n)} and corrected at {nb09.uncertain(_corrected, _n)}. Plain was at {nb09.uncertain(ended["plain, old data"], _n)}.
+    The controls, on fresh data: clipped {nb09.uncertain(saved["clipped, fresh data"], _n)}, corrected {nb09.uncertain(saved["corrected, fresh data"], _n)}, plain {nb09.uncertain(ended["plain, fresh data"], _n)}.
 
-    The thin lines are recorded: three seeds over 60 steps. After the last one, plain has
-    {_mean["plain, fresh data"]:.0%} with fresh and {_mean["plain, old data"]:.0%} with old data,
-    clipped {_mean["clipped, old data"]:.0%} with old data.
+    One run is one seed, and seeds differ by more than these ±. So look at the thin lines: five recorded seeds of each, over 60 steps.
     """,
         shows=[
             lesson.figure(
-                lines.runs_chart(
-                    nb09.points(plain_curve, saved_curve),
-                    before,
-                    nb09.recorded(study, in_study),
-                    height=460,
-                ),
-                f"Thick: trained by this page. Thin: recorded {study.dates} with `python {study.command}`. Each point: {config.eval_tasks} held-out tasks.",
+                lines.runs_chart(_old, before, nb09.recorded(study, in_study), height=420),
+                f"Old data. Thick: this page, seed {config.seed}. Thin: recorded {study.dates} with `python {study.command}`, {config.curve_tasks} tasks a point.",
+            ),
+        ],
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _(config, study):
+    _text = lesson.md("""
+    ## Six losses, with their controls
+
+    The same study has all losses of the table. Lag 0 is the control: there all of them learn, so what the other columns lack is due to age.
+    """)
+    _caption = f"Accuracy after 60 steps at a rate of {config.learning_rate:g}: the mean of five seeds, the lowest and the highest"
+    _table = lesson.table(_caption, nb09.by_lag(study, config.learning_rate, (0, 8, 32)))
+    _why = mo.md("""
+    Losses that stop a token from moving *further* bear most. Weights alone, and a mask that stops late, bear little.
+    *Corrected* bears lag 8 and gives way at 32, for the reason in the figure above: nothing bounds the way from μ over many steps.
+    The authors of AReaL found the opposite, on models of billions of parameters. Ours has one million, 40-token answers, and a rate at which the plain loss fails.
+    So take the *reasons* from this table, and its ranking only for what it was measured on.
+    """)
+    mo.vstack([_text, _table, _why])
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    ask_lag = lesson.predict(
+        "The straggler of notebook 05 makes a run in turns slow. With which `max_lag` would you run it, with the clipped loss?",
+        "0",
+        "1 or 2",
+        "8 or more",
+    )
+    _text = mo.md("""
+    ## How much lag?
+
+    Lag buys time and costs accuracy, so look at both in one chart. The seconds are those of notebook 05's simulated run, in which one answer of a batch takes much longer.
+    The accuracy is the study's. Each dot is a lag. Left is faster, up is better.
+    """)
+    mo.vstack([_text, ask_lag])
+    return (ask_lag,)
+
+
+@app.cell(hide_code=True)
+def _(ask_lag, config, study):
+    _ends = nb09.at_each_lag(study, config.learning_rate, ("reinforce", "grpo"))
+    _seconds = {lag: nb09.seconds_at(lag) for lag in _ends["plain"]}
+    _enough = min(
+        lag for lag, found in _seconds.items() if found < 1.05 * min(_seconds.values())
+    )
+    _mean = {
+        loss: {lag: fmean(found) for lag, found in lags.items()}
+        for loss, lags in _ends.items()
+    }
+    _dots = {
+        loss: [(_seconds[lag], mean) for lag, mean in lags.items()]
+        for loss, lags in _mean.items()
+    }
+    _spans = {
+        loss: [(min(found), max(found)) for found in lags.values()]
+        for loss, lags in _ends.items()
+    }
+    lesson.reveal(
+        ask_lag,
+        right=0 if _enough == 0 else 1 if _enough <= 2 else 2,
+        why=f"""
+    {_enough}. There the run takes {_seconds[_enough]:.1f} s instead of {_seconds[0]:.1f}, and no larger lag saves 5% more, because nobody waits any longer.
+    Clipped has {_mean["clipped"][_enough]:.0%} there, and {_mean["clipped"][0]:.0%} at lag 0. Plain falls from {_mean["plain"][0]:.0%} to {_mean["plain"][_enough]:.0%}.
+    At lag {max(_seconds)} clipped has {_mean["clipped"][max(_seconds)]:.0%}, for no second saved.
+
+    The rule: take the smallest `max_lag` at which nobody waits, and clip. Mostly that is 1 or 2. What is older costs, and buys nothing.
+    """,
+        shows=[
+            lesson.figure(
+                lines.seconds_chart(_dots, _spans, [f"lag {lag}" for lag in _seconds]),
+                "Accuracy: mean and range of five recorded seeds. Seconds: simulated.",
             )
         ],
     )
@@ -646,219 +730,16 @@ def _(
 
 
 @app.cell(hide_code=True)
-def _(config):
-    lesson.md(f"""
-    ## A run that needs the other loss
-
-    Ratios can be off on fresh data, too: the engine that samples and the one that trains may compute
-    slightly different probabilities. In large mixture-of-experts models, some tokens then differ a lot
-    (Ling Team 2025). We plant that fault: at lag 0, {config.wrong_share:.0%} of the recorded
-    log-probs get noise.
-    """)
-    return
-
-
-@app.cell
-def _(config):
-    wrong_records = partial(
-        nb09.other_engine, share=config.wrong_share, spread=config.wrong_spread
-    )
-    return (wrong_records,)
-
-
-@app.cell(hide_code=True)
 def _():
-    mo.md("""
-    ### Exercise 3: which loss does a run need?
-
-    Decide before you train. You get log π − log μ for the tokens of a fresh batch, and for those of a
-    batch as old as the run's data. If more than 1 % of the *fresh* tokens have a ratio outside 0.8 … 1.2,
-    the engines disagree: `"masked"`. Otherwise, if more than 1 % of the *old* tokens do, training has
-    moved them: `"clipped"`. Otherwise `"plain"`.
-    """)
-    return
-
-
-@app.function
-def loss_for(fresh, old):
-    """Name the loss that a run needs, from two lists of log π − log μ.
-
-    loss_for([0.0, 0.0], [0.0, 1.0]) is "clipped": half of the old ratios are e, about 2.7.
-    """
-    ...
-
-
-@app.cell(hide_code=True)
-def _():
-    exercise.feedback(
-        lambda: loss_for,
-        Solutions,
-        level="stretch",
-        minutes=5,
-        lines=5,
-        hints=(
-            "What is needed twice? And is 0.8 a bound of the ratio, or of its logarithm?",
-            "A function inside: the share of a list whose `math.exp` is below 0.8 or above 1.2. Ask it for `fresh` first, then for `old`.",
-        ),
-    )
-    return
-
-
-@app.cell(hide_code=True)
-def _():
-    start_wrong = lesson.start_button(
-        "Measure both runs, train the second one twice", seconds=20
-    )
-    start_wrong
-    return (start_wrong,)
-
-
-@app.cell
-def _(
-    clipped_loss,
-    conditions,
-    config,
-    environment,
-    kept_at,
-    masked_loss,
-    start_wrong,
-    wrong_records,
-):
-    lesson.wait_for(start_wrong)
-    decide, whose_choice = exercise.running(lambda: loss_for, Solutions)
-    _seen = []
-
-    def _measure(step, policy, batches):
-        if step == 0:
-            _seen.extend(torch.cat(log_ratios(policy, batches)).tolist())
-
-    def _ends_at(loss):
-        trained = train_on_old_data(
-            loss, 0, conditions, config.seed, config.steps, _measure, wrong_records
-        )
-        return held_out_accuracy(trained, environment, conditions)
-
-    wrong = {"clipped": _ends_at(clipped_loss), "masked": _ends_at(masked_loss)}
-    _fresh, _old = (torch.cat(kept_at[age]).tolist() for age in (0, max(config.ages)))
-    chosen_for = {"old data": decide(_fresh, _old), "wrong records": decide(_seen, _seen)}
-    return chosen_for, whose_choice, wrong
-
-
-@app.cell(hide_code=True)
-def _(chosen_for, conditions, whose_choice, wrong):
-    lesson.md(f"""
-    We ask {whose_choice}. For the run on old data it says *{chosen_for["old data"]}*, for the one with
-    wrong records *{chosen_for["wrong records"]}*. Of {conditions.held_out_tasks} held-out tasks, clipped with wrong records ends at
-    {wrong["clipped"]:.0%} and masked at {wrong["masked"]:.0%}. Where
-    a recorded probability is e⁵ times too small, the ratio is 148, and clipping pushes a bad token 148
-    times as hard.
-    """)
-    return
-
-
-@app.cell(hide_code=True)
-def _(config, study):
-    lesson.md(f"""
-    ## Is it the lag, the rate or the loss?
-
-    A recorded study has trained every combination of loss, lag, rate and seed to the end, {len(study.rows)} runs. The *phase
-    diagram* is its map. *Truncated* multiplies the plain loss by min(r, 2) (Ionides 2008; Espeholt et
-    al. 2018). **Decoupled PPO** clips around recent weights and corrects for μ with a
-    truncated weight (Hilton et al. 2022; Fu et al. 2025). Look at lag 0, the control: at the highest
-    rate, the plain loss fails in most seeds even on fresh data. Notebook 11, the laboratory, shows how to tell the
-    causes apart.
-    """)
-    return
-
-
-@app.cell(hide_code=True)
-def _(before, config, seeds, study):
-    diagram = PhaseDiagram(
-        study,
-        nb09.NAMES,
-        before,
-        seeds,
-        chosen={"loss": "grpo", "lag": config.lag, "learning_rate": config.learning_rate},
-    )
-    diagram
-    return (diagram,)
-
-
-@app.cell(hide_code=True)
-def _():
-    mo.md("""
-    One small policy, one task, three seeds. *Check a cell yourself:* choose one, then press the
-    button. It trains that cell with seed 0.
-    """)
-    return
-
-
-@app.cell(hide_code=True)
-def _(config):
-    start_cell = lesson.start_button(
-        f"Train the chosen cell, {config.schedule_steps} steps", seconds=60
-    )
-    start_cell
-    return (start_cell,)
-
-
-@app.cell
-def _(conditions, diagram, start_cell):
-    lesson.wait_for(start_cell)
-    chosen, live = dict(diagram.chosen), None
-    if not lesson.unattended():
-        live = train_with_lag(
-            Trial(chosen["loss"], chosen["lag"], seed=0),  # one run of the study
-            replace(conditions, learning_rate=chosen["learning_rate"]),
-        )
-    return chosen, live
-
-
-@app.cell(hide_code=True)
-def _(chosen, live, study):
-    _key = (chosen["loss"], chosen["lag"], chosen["learning_rate"], 0)
-    _recorded = next((row for row in study.rows if row.key == _key), None)
-    _said = (
-        "not in the study" if _recorded is None else f"recorded: {_recorded.accuracy:.1%}"
-    )
-    lesson.md(
-        f"{nb09.NAMES[chosen['loss']]}, lag {chosen['lag']}, rate {chosen['learning_rate']:g}: {live.accuracy:.1%} here; {_said}. "
-        "On another kind of machine a run may take another path."
-        if live
-        else "In `marimo edit`, a button here trains the chosen cell and compares it with the record."
-    )
-    return
-
-
-@app.cell(hide_code=True)
-def _(lags):
-    lesson.md(f"""
-    ## How much lag?
-
-    Lag buys time: notebook 08 measures how much. In a recorded benchmark with tools of 50 ms, lag 1 made 1.25 times as many episodes a second as lag 0.
-    Lag 4 made 1.80 times as many (`benchmarks/LOG.md`, 2026-11-22, two cores). Lag costs accuracy: at lag {nb09.accuracy_by_lag(lags)}. That is after {lags.conditions["steps"]}
-    steps, the mean of {lags.whole_seeds} seeds, recorded {lags.dates}. With {lags.whole_seeds} seeds,
-    the differences between lags 0 and 4 are noise. So choose the smallest `max_lag` beyond which a run gets
-    no faster.
-    """)
-    return
-
-
-@app.cell(hide_code=True)
-def _():
-    lesson.predicted(3)
-    return
-
-
-@app.cell(hide_code=True)
-def _():
-    lesson.recap(
-        "The lag of a batch counts the versions between the policy that sampled it and the one in training.",
-        "A ratio for each token leaves a bias, since the prefix has a ratio, too. The product over an episode has no bias, but too much variance.",
-        "The plain loss on old data pushes tokens that are already rare, step after step.",
-        "Clipping stops the push and lets tokens return: use it for old data. Masking leaves out what cannot be trusted: use it for wrong records.",
+    _points = (
+        "Three policies: μ wrote the batch, π₀ begins the step, π is in training. r = π/μ is age times what the step has done.",
+        "A ratio for each token leaves an error, since the tokens before it have ratios, too. The product over an episode has none, but scatters too much.",
+        "The plain loss on old data pushes tokens that are already rare, step after step. Clipping stops that.",
+        "A clip around π₀ bounds a step. A clip around μ bounds the age.",
         "Before you blame the lag, run the control: the same run on fresh data.",
+        "Take the smallest `max_lag` at which nobody waits.",
     )
+    mo.vstack([lesson.predicted(4), lesson.recap(*_points)])
     return
 
 
@@ -866,7 +747,7 @@ def _():
 def _(before, config, ended, saved):
     lesson.needs(lambda: (ended, saved))
     lesson.headline(
-        f"data up to {config.lag} versions old took the policy from {before:.0%} to {ended['plain, old data']:.0%}, where fresh data took it to {ended['plain, fresh data']:.0%}; with the clipped loss, old data took it to {saved['clipped, old data']:.0%}."
+        f"data up to {config.lag} versions old took the plain loss from {before:.0%} to {ended['plain, old data']:.0%}, and fresh data to {ended['plain, fresh data']:.0%}. With the clipped loss it was {saved['clipped, old data']:.0%} and {saved['clipped, fresh data']:.0%}."
     )
     return
 
@@ -883,7 +764,9 @@ def _():
     - Schulman et al. 2017, *Proximal policy optimization algorithms* (clipping); Shao et al. 2024, *DeepSeekMath* (GRPO)
     - Hilton, Cobbe, Schulman 2022, *Batch size-invariance for policy optimization* (decoupled);
       Fu et al. 2025, *AReaL* (decoupled, for asynchronous RL of language models)
-    - Ling Team 2025, *Every step evolves* (Ring-1T; IcePop, masking)
+    - Yao et al. 2025, *Your efficient RL framework secretly brings you off-policy RL training* (TIS, as TRL and verl have it)
+    - Prime Intellect 2025, *INTELLECT-3*, arXiv 2512.16144, eq. 1 (masked, one ratio)
+    - Qi et al. 2026 (DPPO, masked by difference)
     """,
     )
     return
@@ -899,38 +782,96 @@ def _():
 class Solutions:
     """Check the exercises of this page, and solve them."""
 
+    def check_sample_size(sample_size):
+        exercise.expect(sample_size, [0.0, 0.0], result=1.0)
+        exercise.expect(
+            sample_size,
+            [0.0, math.log(3)],
+            result=0.8,
+            mistakes={
+                "you took the logarithms for ratios": 0.5,
+                "that is a number of samples, not their share": 1.6,
+                "the fraction is upside down": 1.25,
+                "you summed the squares above, and squared the sum below": 10 / 32,
+                "that is the mean of the ratios": 2.0,
+            },
+        )
+        exercise.agree(sample_size, Solutions.sample_size, nb09.draw_log_ratios, times=40)
+
+    def sample_size(log_ratios):
+        ratios = [math.exp(log) for log in log_ratios]
+        return sum(ratios) ** 2 / (len(ratios) * sum(ratio**2 for ratio in ratios))
+
     def check_clipped(clipped):
-        exercise.agree(clipped, Solutions.clipped, nb09.draw_batch, gradients=True)
-
-    def clipped(logp, behaviour_logp, advantage, mask, tokens):
-        ratio = (logp - behaviour_logp).exp()
-        weighted = ratio * advantage[:, None]
-        bounded = ratio.clamp(0.8, 1.2) * advantage[:, None]
-        return -(torch.minimum(weighted, bounded) * mask).sum() / tokens
-
-    def check_masked(masked):
-        # Its gradient is what matters: the ratio may be detached, beside the log-prob.
-        exercise.agree(
-            masked, Solutions.masked, nb09.draw_batch, gradients=True, values=False
+        right = Solutions.clipped
+        nb09.check_loss(
+            clipped,
+            right,
+            {
+                "it compares π with π₀ (`start_logp`), not with μ": nb09.variant(
+                    right, (0, 1, 1)
+                ),
+                "it takes the larger one of the two, not the smaller": (
+                    lambda logp, start, behaviour, advantage, *rest: (
+                        -right(logp, start, behaviour, -advantage, *rest)
+                    )
+                ),
+                "the ratio is upside down": (
+                    lambda logp, start, behaviour, *rest: right(
+                        2 * behaviour - logp, start, behaviour, *rest
+                    )
+                ),
+                "without a minimum a token may not come back: outside its bounds the clipped ratio has no gradient": (
+                    lambda logp, start, behaviour, advantage, mask, tokens: (
+                        -(
+                            (logp - behaviour).exp().clamp(0.8, 1.2) * advantage[:, None]
+                        ).sum()
+                    )
+                ),
+            },
         )
 
-    def masked(logp, behaviour_logp, advantage, mask, tokens):
+    def clipped(logp, start_logp, behaviour_logp, advantage, mask, tokens):
         ratio = (logp - behaviour_logp).exp()
-        trusted = mask * (ratio >= 0.5) * (ratio <= 2.0)
-        objective = ratio * advantage[:, None]
-        return -(objective * trusted).sum() / tokens
+        free = ratio * advantage[:, None]
+        bounded = ratio.clamp(0.8, 1.2) * advantage[:, None]
+        return -(torch.minimum(free, bounded) * mask).sum() / tokens
 
-    def check_loss_for(loss_for):
-        exercise.expect(loss_for, [0.0, 0.0], [0.0, 1.0], result="clipped")
-        exercise.agree(loss_for, Solutions.loss_for, nb09.draw_gaps, times=60)
+    def check_corrected(corrected):
+        right = Solutions.corrected
+        nb09.check_loss(
+            corrected,
+            right,
+            {
+                "the weight π₀/μ is missing": nb09.variant(right, (0, 1, 1)),
+                "it is the clipped loss: around μ, and without a weight": Solutions.clipped,
+                "its ratio is π/μ, and should be π/π₀": nb09.variant(
+                    Solutions.clipped,
+                    weight=lambda logp, start, behaviour: (
+                        (start - behaviour).exp().clamp(max=2.0)
+                    ),
+                ),
+                "the weight is not cut at 2": nb09.variant(
+                    right,
+                    (0, 1, 1),
+                    lambda logp, start, behaviour: (start - behaviour).exp(),
+                ),
+                "the weight is π/μ, and should be π₀/μ": nb09.variant(
+                    right,
+                    (0, 1, 1),
+                    lambda logp, start, behaviour: (
+                        (logp - behaviour).detach().exp().clamp(max=2.0)
+                    ),
+                ),
+            },
+        )
 
-    def loss_for(fresh, old):
-        def outside(logs):
-            return sum(not 0.8 <= math.exp(log) <= 1.2 for log in logs) / len(logs)
-
-        if outside(fresh) > 0.01:
-            return "masked"
-        return "clipped" if outside(old) > 0.01 else "plain"
+    def corrected(logp, start_logp, behaviour_logp, advantage, mask, tokens):
+        weight = (start_logp - behaviour_logp).exp().clamp(max=2.0)
+        ratio = (logp - start_logp).exp()
+        free = ratio * advantage[:, None]
+        bounded = ratio.clamp(0.8, 1.2) * advantage[:, None]
+        return -(weight * torch.minimum(free, bounded) * mask).sum() / tokens
 
 
 if __name__ == "__main__":

@@ -10,47 +10,41 @@ import marimo
 __generated_with = "0.25.2"
 app = marimo.App(
     width="medium",
-    app_title="The laboratory: change one thing in a run, and find what ails it",
+    app_title="The laboratory: what broke this run?",
     css_file="../zorplex_rl/course/lesson/lesson.css",
 )
 
 with app.setup(hide_code=True):
     import math
-    import random
-    from collections import Counter
+    from functools import partial
     from pathlib import Path
     from types import SimpleNamespace
 
     import marimo as mo
     import torch
 
-    from zorplex_rl.config import LearnerConfig
     from zorplex_rl.course import nb09, nb11
-    from zorplex_rl.course import staleness as lab
-    from zorplex_rl.course.alarm import BEARABLE, RATE, SMALLEST_SAMPLE_SIZE, Alarm
     from zorplex_rl.course.figures import drawing_of, lines
     from zorplex_rl.course.lesson import exercise, lesson
-    from zorplex_rl.course.microscope import factors
     from zorplex_rl.course.recorded_study import read_study
-    from zorplex_rl.course.stacks import AXES, STACKS
-    from zorplex_rl.course.widgets import LiveCurve
+    from zorplex_rl.course.staleness import Conditions, held_out_accuracy
+    from zorplex_rl.course.widgets import LiveCurve, PhaseDiagram
     from zorplex_rl.policy.load import load_policy
-    from zorplex_rl.policy.requests import RolloutRequest, Sampling
-    from zorplex_rl.policy.rollout import rollout
     from zorplex_rl.simulation.what_if import read_recording, replay, what_if
-    from zorplex_rl.task.environment import Zorplex, kinds_of
+    from zorplex_rl.task.environment import Zorplex
 
 
 @app.cell(hide_code=True)
 def _():
     lesson.header(
         __file__,
-        minutes=45,
+        minutes=44,
         hardware="two CPU cores, no network",
         goals=[
+            "tell three causes of a failing run apart by two measurements",
+            "write the loss that bears wrong records, as its authors have it",
+            "write down your diagnosis as a rule, and try it on recorded runs",
             "replay a run with one thing changed, and say whether the difference is clear",
-            "go from a symptom through a measurement to a correction, by your own rule",
-            "judge an alarm by its misses and its false alarms",
         ],
     )
     return
@@ -58,91 +52,496 @@ def _():
 
 @app.cell(hide_code=True)
 def _():
-    _asked = lesson.md("""
-    ## From a symptom to a correction
+    mo.md("""
+    ## Three runs fail overnight
 
-    A run went wrong. Was it old data, too high a learning rate, or an engine that computes slightly
-    different numbers? Each needs its own cure. This tree leads from the symptom to the cure. The page
-    builds on notebooks 08 and 09.
+    You come in, and three runs are dead. Each ended with fewer right answers than it began with. Nobody changed the code.
+    What broke them? There are three usual suspects, and a curve that falls does not say which.
+
+    - *Old data.* The generator was many versions behind (notebook 09).
+    - *Wrong records.* The engine that samples and the one that trains compute slightly different probabilities *with the same weights*.
+      Then the recorded log μ is not what it should be. In large mixture-of-experts models some tokens differ a lot (Ling Team 2025).
+    - *Too high a rate.* The steps are so long that the policy falls apart, however fresh its data are.
+
+    Each needs its own cure, and the cure for one does not help with another. You have an hour of machine time. What do you measure?
     """)
-    _said = "The control is the same run on fresh data. Far off: outside 0.8 … 1.2."
-    mo.vstack([_asked, lesson.figure(drawing_of("decision.svg"), _said)])
     return
 
 
-@app.cell
+@app.cell(hide_code=True)
 def settings():
     config = SimpleNamespace(
-        policy="embedded", device="cpu", seed=0, shots=0, threads=1, max_tokens=96,
+        policy="embedded", device="cpu", seed=30, shots=0, threads=1, max_tokens=96,
+        steps=21, eval_every=3, curve_tasks=40, eval_tasks=200, rate=3e-4, high_rate=8e-4,
+        old=20, wrong_share=0.1, wrong_spread=5.0,
         run=None,  # the folder of a run to replay; None: that of notebook 08
-        # The page's own run, if there is none.
-        prompts=6, samples=6, steps=6, max_lag=1, learning_rate=4e-4, eval_tasks=20,
-        # The runs that fall: the study's live setting, and the first of its five seeds.
-        study=lab.Conditions(steps=21, schedule_steps=60, learning_rate=3e-4, held_out_tasks=40),
-        fallen_seed=30, old=20, wrong_share=0.1, wrong_spread=5.0,
     )  # fmt: skip
-    return (config,)
+    short_run = SimpleNamespace(  # the page's own run, if there is none
+        policy="embedded", device="cpu", seed=0, shots=0, threads=1, max_tokens=96,
+        prompts=6, samples=6, steps=6, max_lag=1, learning_rate=4e-4, eval_tasks=20,
+    )  # fmt: skip
+    replayed_tasks = 100  # held-out tasks of each evaluation of a replay
+    return config, replayed_tasks, short_run
 
 
-@app.cell
+@app.cell(hide_code=True)
 def _(config):
     torch.set_num_threads(config.threads)
-    environment = Zorplex(config.seed)
+    conditions = Conditions(
+        policy=config.policy,
+        steps=60,
+        learning_rate=config.rate,
+        held_out_tasks=config.eval_tasks,
+    )
     then = load_policy(config.policy)  # version 0 of every run here
-    before = lab.held_out_accuracy(then, Zorplex(config.fallen_seed), config.study)
+    before = held_out_accuracy(then, Zorplex(config.seed), conditions)
     lesson.ran_on(then)
-    return before, environment, then
+    return before, conditions, then
 
 
 @app.cell(hide_code=True)
 def _(config):
-    own = config.run or (None if lesson.unattended() else nb11.folder_of(__file__))
-    _label = f"Replay {Path(own).name}" if own else "Make a run, and replay it"
-    start_run = lesson.start_button(_label, seconds=30)
-    _told = lesson.md("""
-    ## The same run again
-
-    The package keeps a **journal** of every run: which weights sampled which group, which processes
-    died, and which episodes each step was trained on. From it, one process can execute the run again,
-    without Monarch. If you ran notebook 08, this is *your* run, the one with the killed generator. Otherwise
-    the page makes a short run of its own. Any other will do: name its folder as `run` in the settings
-    above. Replaying a run of SmolLM2 takes about as long as the run did:
-    `zorplex-rl train --preset smollm2 --steps 3 --out runs/mine`.
-    """)
-    mo.vstack([_told, start_run])
-    return own, start_run
-
-
-@app.cell
-async def _(config, own, start_run):
-    lesson.wait_for(start_run)
-    recording = read_recording(Path(own or await nb11.make_run(config)))
-    card = nb11.card_of(recording)
-    unchanged = replay(recording, lambda step, policy: card.play(policy, step))
-    card.seal()
-    return card, recording, unchanged
+    start_runs = lesson.start_button("Let the three runs fail", seconds=50)
+    failing_curve = LiveCurve(config.steps, title="Right of the held-out tasks")
+    mo.vstack([start_runs, *([] if lesson.unattended() else [failing_curve])])
+    return failing_curve, start_runs
 
 
 @app.cell(hide_code=True)
-def _(card, recording, unchanged):
-    _told = lesson.md(f"""
-    {unchanged.same["episodes"]} of {unchanged.compared["episodes"]} episodes came out the same, token for token and
-    log-prob for log-prob, in {unchanged.same["steps"]} of {unchanged.compared["steps"]} steps.
-    {"So whatever you change now is the only difference." if unchanged.is_equal else f"The first difference: {unchanged.first_difference}; {unchanged.why}."}
-    Processes that died in it: {len(recording.events("restart"))}. The card's first question is that of notebook 05.
+def _(before, conditions, config, failing_curve, start_runs):
+    lesson.wait_for(start_runs)
+    failing_curve.clear()
+    faults = partial(
+        nb09.other_engine, share=config.wrong_share, spread=config.wrong_spread
+    )
+    # What broke them stands here. Do not look yet.
+    runs = {
+        "run A": SimpleNamespace(
+            loss="reinforce", lag=8, rate=config.high_rate, faults=None
+        ),
+        "run B": SimpleNamespace(loss="grpo", lag=0, rate=config.rate, faults=faults),
+        "run C": SimpleNamespace(
+            loss="reinforce", lag=config.old, rate=config.rate, faults=None
+        ),
+    }
+    first_batches = {}
+    ended = {}
+    with lesson.counting(len(runs) * config.steps, "steps") as _one_more:
+        for _name, _run in runs.items():
+
+            def _watch(step, policy, batches, name=_name):
+                _one_more(number=int(step > 0))
+                if batches:
+                    first_batches.setdefault(name, batches)
+
+            ended[_name] = nb11.train(
+                _run, _name, failing_curve, conditions, config, _watch
+            )
+    # In the editor the live curve shows them.
+    _drawn = lines.runs_chart(nb09.points(failing_curve), before)
+    lesson.figure(_drawn, "Right of the held-out tasks.") if lesson.unattended() else None
+    return ended, faults, first_batches, runs
+
+
+@app.cell(hide_code=True)
+def _():
+    ask_record = lesson.predict(
+        "One run has wrong records, one trains on old data, and one has too high a rate. Look at the curves. In which run are the records wrong?",
+        "run A",
+        "run B",
+        "run C",
+        "the curves do not say",
+    )
+    ask_record
+    return (ask_record,)
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    ## First measurement: the same weights
+
+    The ratio π/μ of a token has two factors that you do not want. One is *age*: the weights have changed since. The other is **numerics**: two programs computed with the same weights, and got different numbers.
+    To see numerics alone, take age away. Let the trainer compute the log-probs of a batch *with the very weights that sampled it*. Then π/μ should be 1, up to rounding.
+
+    In every run here, version 0 sampled the first batch. So version 0 computes its log-probs once more. In your own stack: take the first step of a run, or one at lag 0.
+
+    ### Exercise 1: how many are far off?
+
+    Write the measurement. You get log π − log μ of the tokens. Return the share of those whose *ratio* is below 0.8 or above 1.2.
     """)
-    mo.vstack([_told, card])
+    return
+
+
+@app.function
+def far_off(log_ratios):
+    """Return the share of tokens whose ratio is outside 0.8 … 1.2.
+
+    far_off([0.0, 0.1, 1.0, -0.3]) is 0.5: the ratios are 1, 1.11, 2.72 and 0.74.
+    """
+    ...
+
+
+@app.cell(hide_code=True)
+def _():
+    exercise.feedback(
+        lambda: far_off,
+        Solutions,
+        level="warm-up",
+        minutes=3,
+        lines=2,
+        hints=(
+            "Is 0.8 a bound of the ratio, or of its logarithm?",
+            "Count the tokens for which `0.8 <= math.exp(log) <= 1.2` is not true, and divide by how many there are.",
+        ),
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _(ask_record, before, config, ended, first_batches, then):
+    lesson.needs(lambda: ended)
+    _far_off, _whose = exercise.running(lambda: far_off, Solutions)
+    far = {
+        name: float(_far_off(torch.cat(nb09.log_ratios(then, batches)).tolist()))
+        for name, batches in first_batches.items()
+    }
+    _n = config.eval_tasks
+    _rows = [
+        {"run": name, "ends at": nb09.uncertain(ended[name], _n), "far off": f"{share:.1%}"}
+        for name, share in far.items()
+    ]
+    _worst = max(far, key=far.get)
+    lesson.reveal(
+        ask_record,
+        right=3,
+        why=f"""
+    The curves do not say. The measurement does: by {_whose}, it is {_worst}, where {far[_worst]:.1%} of the tokens are far off with the same weights. In the others hardly a token is.
+    (We planted it: {config.wrong_share:.0%} of the recorded log-probs got noise.)
+    More than 1% is a reason to worry.
+    """,
+        shows=[
+            lesson.table(
+                f"Three runs that began at {nb09.uncertain(before, _n)}, on {_n} tasks",
+                _rows,
+            )
+        ],
+    )
+    return (far,)
+
+
+@app.cell(hide_code=True)
+def _():
+    start_controls = lesson.start_button("Train the controls of A and C", seconds=25)
+    ask_control = lesson.predict(
+        "Run A and run C have right records. One trains on old data, the other has too high a rate. Train both again at lag 0. What do you expect?",
+        "both learn",
+        "one learns, and the other fails again",
+        "both fail again",
+    )
+    _text = mo.md("""
+    ## Second measurement: the control
+
+    A **control** is the same run with one suspect locked up: the same loss, rate and seed, but fresh data, at lag 0. If it learns, age was to blame. If it fails too, age is innocent.
+    A control costs what the run cost until it fell. That is why the first measurement comes first: it costs one batch.
+    """)
+    mo.vstack([_text, ask_control, start_controls])
+    return ask_control, start_controls
+
+
+@app.cell(hide_code=True)
+def _(conditions, config, runs, start_controls):
+    lesson.wait_for(start_controls)
+    control_curve = LiveCurve(config.steps)
+    controls = {}
+    with lesson.counting(2 * config.steps, "steps") as _one_more:
+
+        def _watch(step, policy, batches):
+            _one_more(number=int(step > 0))
+
+        for _name in ("run A", "run C"):
+            _fresh = SimpleNamespace(**vars(runs[_name]) | {"lag": 0})
+            _line = f"{_name}, fresh data"
+            controls[_line] = nb11.train(
+                _fresh, _line, control_curve, conditions, config, _watch
+            )
+    return control_curve, controls
+
+
+@app.cell(hide_code=True)
+def _(ask_control, before, config, control_curve, controls, ended, failing_curve):
+    lesson.needs(lambda: (controls, ended))
+    _n = config.eval_tasks
+    _fails = [end < max(controls.values()) / 2 for end in controls.values()]
+    _told = "; ".join(
+        f"the control of {name.partition(',')[0]} ends at {nb09.uncertain(end, _n)}"
+        for name, end in controls.items()
+    )
+    lesson.reveal(
+        ask_control,
+        right=sum(_fails),
+        why=f"""
+    {_told[:1].upper() + _told[1:]}. {"So in run A the rate is too high: it fails on fresh data, too. And run C fails on old data only." if _fails == [True, False] else "On this machine the two do not part as they should: another seed would."}
+
+    Solid: the runs. Dashed: their controls. Run B needs none: it had lag 0 from the start.
+    """,
+        shows=[
+            lesson.figure(
+                lines.runs_chart(
+                    nb09.points(failing_curve, control_curve), before, height=420
+                ),
+                f"A point has {config.curve_tasks} held-out tasks, the last one {_n}.",
+            )
+        ],
+    )
     return
 
 
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    ## One thing changed
+    ### Exercise 2: your diagnosis, as a rule
 
-    Change one setting, in the cell below: `change = …`. Then the run is executed as it was and changed, on the same random draws, with
-    three seeds. Also try `{"temperature": 0.7}`, `{"max_lag": 8}`, or `{}` with `without_fault = True`.
-    On the command line, for any run: `zorplex-rl replay RUN --learning-rate 1.2e-3`.
+    Write down what you did. `accuracies` are the held-out accuracies of a run, in order, and `control` those of its control. `far` is the share from exercise 1.
+    A run has *failed* if it ends below half of `best`, the best accuracy that it or its control ever had.
+
+    | what you see | what to do |
+    |---|---|
+    | the run has not failed | `"leave it"` |
+    | it has, and more than 1% of the tokens are far off | `"mask"` |
+    | it has, the records are right, and the control has failed, too | `"lower the rate"` |
+    | it has, the records are right, and the control learns | `"clip"` |
+    """)
+    return
+
+
+@app.function
+def advise(accuracies, control, far):
+    """Name what to do.
+
+    advise([0.4, 0.9, 0.1], [0.4, 0.9, 0.9], 0.0) is "clip".
+    """
+    ...
+
+
+@app.cell(hide_code=True)
+def _():
+    exercise.feedback(
+        lambda: advise,
+        Solutions,
+        level="core",
+        minutes=5,
+        lines=8,
+        hints=(
+            "Which question do you ask of both runs? And of which accuracy of the control do you ask it: its last one, or its best?",
+            "`best = max([*accuracies, *control])`. Then the rows of the table from top to bottom, each with a `return`.",
+        ),
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    study = read_study(mo.notebook_dir().parent / "benchmarks" / "staleness.jsonl")
+    _rule, _whose = exercise.running(lambda: advise, Solutions)
+    _asked = lesson.md(f"""
+    Here is the rule as a drawing. Does it help? We ask {_whose} about the {len(study.rows)} runs of a recorded study, whose engines agree.
+    For each we look up how the run *with* the advised change ended, on the same seed. Advice is one step: after lowering the rate you may still have to clip.
+    """)
+    _caption = f"Recorded {study.dates} with `python {study.command}`"
+    mo.vstack(
+        [
+            _asked,
+            lesson.figure(
+                drawing_of("decision.svg"), "Far off: a ratio outside 0.8 … 1.2."
+            ),
+            lesson.table(_caption, nb11.worth(study, _rule)),
+        ]
+    )
+    return (study,)
+
+
+@app.cell(hide_code=True)
+def _(before, study):
+    _text = mo.md("""
+    And here is the whole study as a map: rate, lag and loss, three seeds in each field. Look at lag 0 first, the control. At the highest rate the plain loss fails there, too.
+    So in that row the lag is not to blame, and clipping helps in part: what *moves* too far is stopped, whatever the cause.
+    """)
+    _diagram = PhaseDiagram(
+        study,
+        nb09.NAMES,
+        before,
+        study.whole_seeds,
+        chosen={"loss": "reinforce", "lag": 0, "learning_rate": 8e-4},
+    )
+    mo.vstack([_text, _diagram])
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    ## A cure for wrong records
+
+    Run B had the clipped loss, the cure for old data, and fell. Why? Where a record is e⁵ times too small, the ratio is 148, and clipping does not stop a *bad* token above 1.2: it pushes 148 times as hard.
+    What is not true should not be corrected, but left out.
+
+    *IcePop* does that, and has two published forms.
+
+    - Ring-1T (Ling Team 2025, arXiv 2510.18855) asks *with the same weights*. k = π₀/μ, where π₀ has the weights that sampled. A token with k outside its bounds counts nothing; inside, k is its weight.
+      Age is the business of PPO's clip, around π₀: the objective is k · min(π/π₀ · A, clip(π/π₀) · A).
+    - INTELLECT-3 (arXiv 2512.16144, eq. 1) has one ratio, π/μ, for both: it counts inside 0.5 … 5, without a clip. That is `--loss icepop` of this package, the *masked* of notebook 09.
+
+    So what notebook 09 found of the second form on old data says nothing about the first. Nor is either the last word: Ring's own authors report that IcePop masks *fewer* tokens while the gap between the engines grows (KPop, May 2026).
+
+    ### Exercise 3: IcePop, as in Ring-1T
+
+    Write it, with bounds 0.5 and 5 for k and PPO's 0.8 and 1.2. k is a fact about the record: no gradient flows through it. At lag 0, `start_logp` is log π₀.
+    """)
+    return
+
+
+@app.function
+def icepop(logp, start_logp, behaviour_logp, advantage, mask, tokens):
+    """Return the loss of a batch, a tensor with one number: minus the sum of the objectives, over `tokens`.
+
+    One token with π/π₀ = 0.5 and A = −2: with k = π₀/μ = 3 the loss is 3 · 1.6 = 4.8, with k = 6 it is 0.
+    """
+    ...
+
+
+@app.cell(hide_code=True)
+def _():
+    exercise.feedback(
+        lambda: icepop,
+        Solutions,
+        level="stretch",
+        minutes=7,
+        lines=6,
+        hints=(
+            "Which two log-probs make k, and which two the ratio that is clipped? What happens to a token with k = 6, and what to one with k = 3?",
+            "`k = (start_logp - behaviour_logp).exp()`, then `k = k * (k >= 0.5) * (k <= 5.0)`. The rest is the clipped loss of notebook 09, with the ratio π/π₀ and the factor k.",
+        ),
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _(conditions, config):
+    icepop_loss, whose_icepop = exercise.running(lambda: icepop, Solutions)
+    start_cure = lesson.start_button("Train run B twice more", seconds=25)
+    kept_cure = lesson.Kept(
+        __file__,
+        "notebook_11_cure",
+        config=repr((config, conditions)),
+        icepop=exercise.solution_source("icepop", icepop_loss),
+    )
+    mo.vstack(
+        [
+            lesson.md(
+                f"Run B once more, with the same wrong records: with {whose_icepop}, and with the one-ratio form."
+            ),
+            start_cure,
+        ]
+    )
+    return icepop_loss, kept_cure, start_cure
+
+
+@app.cell(hide_code=True)
+def _(conditions, config, faults, icepop_loss, kept_cure, start_cure):
+    lesson.wait_for(start_cure, unless=kept_cure)
+    lesson.needs(lambda: faults)
+
+    def _train():
+        curve = LiveCurve(config.steps)
+        losses = {
+            "masked, k and clip": icepop_loss,
+            "masked with one ratio": nb09.packaged("icepop"),
+        }
+        with lesson.counting(2 * config.steps, "steps") as _one_more:
+
+            def count(step, policy, batches):
+                _one_more(number=int(step > 0))
+
+            for name, loss in losses.items():
+                nb09.curve_of(
+                    name, loss, 0, curve, conditions, config, also=count, disturb=faults
+                )
+        return nb09.points(curve)
+
+    cured = kept_cure.get(_train)
+    return (cured,)
+
+
+@app.cell(hide_code=True)
+def _(before, config, cured, ended, failing_curve):
+    lesson.needs(lambda: (cured, ended))
+    _n = config.eval_tasks
+    _new, _one = (line[-1][1] for line in cured.values())
+    _drawn = {"clipped, wrong records": nb09.points(failing_curve)["run B"]} | cured
+    _apart = nb09.compared(_new, _one, _n)
+    mo.vstack(
+        [
+            lesson.md(f"""
+    Clipped, run B ended at {nb09.uncertain(ended["run B"], _n)}. With k and clip it ends at {nb09.uncertain(_new, _n)}, and with one ratio at {nb09.uncertain(_one, _n)}.
+    {"On fresh data the two forms show no clear difference." if not _apart else "Between the two forms the difference is clear in this run; it is one seed."} They differ where data are old *and* records wrong.
+    """),
+            lesson.figure(
+                lines.runs_chart(_drawn, before, height=360),
+                f"Wrong records, lag 0. A point has {config.curve_tasks} tasks, the last one {_n}.",
+            ),
+        ]
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _(config):
+    own = config.run or (None if lesson.unattended() else nb11.folder_of(__file__))
+    _label = f"Replay {Path(own).name}" if own else "Make a run, and replay it"
+    start_replay = lesson.start_button(_label, seconds=30)
+    _text = lesson.md("""
+    ## The same run again, with one thing changed
+
+    A diagnosis is a guess until you have changed *one* thing and seen the difference. With an asynchronous run that is hard: who pulled which weights when is never the same twice.
+    So the package keeps a **journal**: which weights sampled which group, which processes died, and which episodes each step was trained on. From it, one process executes the run again, without Monarch.
+
+    If you ran notebook 08, this is *your* run, in which a generator was killed. Otherwise the page makes a short run of its own, and kills one in it, too.
+    In a terminal: `zorplex-rl train --out runs/mine`, then `zorplex-rl replay runs/mine --learning-rate 1.2e-3`.
+    """)
+    mo.vstack([_text, start_replay])
+    return own, start_replay
+
+
+@app.cell(hide_code=True)
+async def _(own, short_run, start_replay):
+    lesson.wait_for(start_replay)
+    with lesson.counting(None, "the run, and its replay"):
+        recording = read_recording(Path(own or await nb11.make_run(short_run)))
+        card = nb11.card_of(recording)
+        unchanged = replay(recording, lambda step, policy: card.play(policy, step))
+        card.seal()
+    return card, recording, unchanged
+
+
+@app.cell(hide_code=True)
+def _(card, recording, unchanged):
+    lesson.needs(lambda: unchanged)
+    _text = lesson.md(f"""
+    {unchanged.same["episodes"]} of {unchanged.compared["episodes"]} episodes came out the same, token for token and
+    log-prob for log-prob, in {unchanged.same["steps"]} of {unchanged.compared["steps"]} steps. {len(recording.events("restart"))} process died in the run, and the replay has that, too.
+    {"So whatever you change now is the only difference." if unchanged.is_equal else f"The first difference: {unchanged.first_difference}; {unchanged.why}."}
+    The card's first question is that of notebook 05.
+    """)
+    mo.vstack([_text, card])
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    Now change one setting in the cell below. Try `{"loss": "reinforce"}`, `{"max_lag": 8}`, `{"temperature": 0.7}`, or `{}` with `without_fault = True`.
+    The run is executed as it was and changed, on the same random draws, with three seeds.
     """)
     return
 
@@ -155,228 +554,52 @@ def _():
 
 
 @app.cell(hide_code=True)
-def _(change):
+def _(change, replayed_tasks):
+    _what = ", ".join(f"`{name}` {value}" for name, value in change.items()) or "no fault"
     ask_change = lesson.predict(
-        f"The run with {', '.join(f'`{k}` {v}' for k, v in change.items()) or 'no fault'}: how does its mean accuracy over all evaluations compare with that of the run as it was?",
+        f"The run with {_what}: how does it end, on {replayed_tasks} held-out tasks, against the run as it was?",
         "clearly lower",
         "no clear difference",
         "clearly higher",
     )
-    start_change = lesson.start_button("Execute both runs, three seeds", seconds=22)
+    start_change = lesson.start_button("Execute both runs, three seeds", seconds=40)
     mo.vstack([ask_change, start_change])
     return ask_change, start_change
 
 
-@app.cell
-def _(change, config, recording, start_change, without_fault):
+@app.cell(hide_code=True)
+def _(change, recording, replayed_tasks, start_change, without_fault):
     lesson.wait_for(start_change)
-    changed = recording.config.changed(**change)
-    compared = what_if(
-        recording, changed, without_fault, seeds=3, evaluate_every=config.steps // 2
-    )
+    recording.config = recording.config.changed(eval_tasks=replayed_tasks)
+    with lesson.counting(2 * 3 * len(recording.batches), "steps") as _one_more:
+        compared = what_if(
+            recording,
+            recording.config.changed(**change),
+            without_fault,
+            seeds=3,
+            on_step=_one_more,
+        )
     return (compared,)
 
 
 @app.cell(hide_code=True)
-def _(ask_change, compared):
+def _(ask_change, change, compared):
+    lesson.needs(lambda: compared)
     _told = nb11.said(compared)
-    _was, _now = compared.predicted
     lesson.reveal(
         ask_change,
         right=_told.way,
         why=f"""
-    {_told.words[:1].upper() + _told.words[1:]}, in three seeds. *Clear* means that the interval does not contain 0. Both runs
-    of a pair have the same random draws, so most of the luck cancels. But three seeds are few.
+    At the end {_told.words}. *Clear* means that the interval does not contain 0. It is over three seeds, by Student's t: three are few, so it is wide. More seeds make it narrow (`--seeds 10`).
 
-    When do the two runs begin to differ? In the first seed {_told.why}. {f"The simulator predicts {_was:.1f} s for the run as it was, and {_now:.1f} s for the changed one." if _was and _now else ""}
-    """,
-        shows=[
-            lesson.figure(_told.drawn, "Thin: a seed. Thick: their mean. Dots: they part.")
-        ],
-    )
-    return
+    {"Does that contradict the rule? No: this run had not failed, and in its few steps a higher rate is simply faster. Run A shows what it does in more of them." if _told.way == 2 and "learning_rate" in change else ""}
 
-
-@app.cell
-def _(environment, then):
-    _tasks = environment.tasks(kinds_of("compositional"), 32, "held_out")
-    _requests = [RolloutRequest(task, seed) for seed, task in enumerate(_tasks)]
-    _episodes = rollout(then, _requests, environment.execute, Sampling())
-    exact = factors(_episodes, then).numerics.tolist()  # log π_v − log μ of each token
-    return (exact,)
-
-
-@app.cell(hide_code=True)
-def _():
-    mo.md("""
-    ### Exercise 1: the tree
-
-    Two things move the ratio π/μ of a token away from 1. *Numerics*: the sampler and the trainer
-    compute slightly different numbers. *Staleness*: the weights have changed since. Let π_v be what
-    the trainer computes with the weights that sampled. Then π/μ = (π_v/μ) · (π/π_v): numerics times staleness.
-
-    Write the drawing at the top of the page as a function. It gets the held-out `accuracies` of a run, in order,
-    and those of its `control`, the same run on fresh data with right records. `numerics` are
-    log π_v − log μ of some tokens; many are *far off* if more than 1 % of the ratios are outside 0.8 … 1.2. `best` is the best accuracy that this run or its control reached.
-    A run has failed if its final accuracy is less than half of that. Return `"leave it"`, `"mask"`,
-    `"lower the rate"` or `"clip"`.
-    """)
-    return
-
-
-@app.function
-def advise(accuracies, control, numerics):
-    """Name what to change.
-
-    advise([0.4, 0.9, 0.1], [0.4, 0.9, 0.9], [0.0, 0.1]) is "clip".
-    """
-    ...
-
-
-@app.cell(hide_code=True)
-def _():
-    exercise.feedback(
-        lambda: advise, Solutions, level="stretch", minutes=8, lines=8,
-        hints=(
-            "Which question do you ask of both runs? And is 0.8 a bound of the ratio, or of its logarithm?",
-            "`best = max([*accuracies, *control])`. The share of `numerics` whose `math.exp` is outside 0.8 … 1.2, compared with 0.01. Then the questions from top to bottom, each with a `return`.",
-        ),
-    )  # fmt: skip
-    return
-
-
-@app.cell
-def _(exact):
-    recorded = mo.notebook_dir().parent / "benchmarks"
-    study = read_study(recorded / "staleness.jsonl")
-    rule, whose_rule = exercise.running(lambda: advise, Solutions)
-    # The study's engines compute in float32, as those of this page do.
-    advice = nb11.worth(study, rule, exact)
-    return advice, recorded, rule, study, whose_rule
-
-
-@app.cell(hide_code=True)
-def _(advice, before, study, whose_rule):
-    _fresh = [r.accuracy for r in study.rows if r.key[:3] == ("reinforce", 0, 8e-4)]
-    _asked = lesson.md(f"""
-    We asked {whose_rule} about all {len(study.rows)} runs of notebook 09's study. For each we looked up
-    how the run with the advised change ended, on the same seed. Each piece of advice is only the next
-    step: after lowering the rate you may still have to clip. Why *lower the rate*? At 8e-4, the plain loss on
-    *fresh* data ends below the {before:.0%} before training (on 40 tasks) in {sum(found < before for found in _fresh)} of {len(_fresh)} seeds.
-    There the lag is not to blame.
-    """)
-    _caption = f"Recorded {study.dates} with `python {study.command}`"
-    mo.vstack([_asked, lesson.table(_caption, advice)])
-    return
-
-
-@app.cell(hide_code=True)
-def _(config):
-    start_fall = lesson.start_button("Train three runs", seconds=25)
-    fall_curve = LiveCurve(config.study.steps, title="Right of 40 held-out tasks")
-    _told = lesson.md("""
-    ## Two leaves of the tree, live
-
-    *Clip*: the plain loss on data that are up to 20 versions old. *Mask*: fresh data, but the engine records
-    a tenth of the log-probs wrongly, a fault that we plant. Both have the same control, which is
-    recorded: the plain loss on fresh data, with the same seed.
-    """)
-    ask_leaves = lesson.predict(
-        "A tenth of the recorded log-probs are wrong, and the data are fresh. Clipping is the cure for old data. Does it cure this, too?",
-        "yes: it ends as high as the control, or nearly",
-        "in part: it ends clearly lower",
-        "no: it ends below where it began",
-    )
-    _live = [] if lesson.unattended() else [fall_curve]
-    mo.vstack([_told, ask_leaves, start_fall, *_live])
-    return ask_leaves, fall_curve, start_fall
-
-
-@app.function
-def wrong_records(share, spread, noise):
-    """Return what spoils the records of a `share` of the sampled tokens, and notes by how much."""
-    draw = random.Random(0)
-
-    def spoil(episodes):
-        for episode in episodes:
-            for place, sampled in enumerate(episode.sampled):
-                if sampled:
-                    hit = draw.random() < share
-                    noise.append(hit * spread * draw.gauss(0, 1))  # log π_v − log μ
-                    episode.logprobs[place] -= noise[-1]
-
-    return spoil
-
-
-@app.cell
-def _(config, fall_curve, start_fall):
-    lesson.wait_for(start_fall)
-    fall_curve.clear()
-    rang, noise, world = {}, [], Zorplex(config.fallen_seed)
-    planted = wrong_records(config.wrong_share, config.wrong_spread, noise)
-    runs = (
-        ("plain, old data", "reinforce", config.old),
-        ("clipped, wrong records", "grpo", 0, planted),
-        ("masked, wrong records", "icepop", 0, planted),
-    )
-    for _name, _loss, _lag, *_spoil in runs:
-        _alarm = Alarm(
-            LearnerConfig(loss=_loss, learning_rate=config.study.learning_rate), _lag
-        )
-
-        def _watch(learner, metrics, name=_name, alarm=_alarm):
-            if alarm.note(metrics):
-                rang.setdefault(name, learner.version)
-            if learner.version % 6 == 3 and learner.version < config.study.steps:
-                share = lab.held_out_accuracy(learner.policy, world, config.study)
-                fall_curve.add(name, learner.version, share)
-
-        _trial = lab.Trial(_loss, _lag, config.fallen_seed)
-        _end = lab.train_with_lag(_trial, config.study, _watch, *_spoil)
-        fall_curve.add(_name, config.study.steps, _end.accuracy)
-    drawn = nb09.points(fall_curve)
-    return drawn, noise, rang
-
-
-@app.cell
-def _(control, drawn, exact, noise, rule):
-    lesson.needs(lambda: drawn)
-    old, wrong, masked = ([y for _, y in run] for run in drawn.values())
-    advised = rule(old, control, exact), rule(wrong, control, noise)
-    ends = [run[-1] for run in (old, wrong, masked, control)]
-    return advised, ends
-
-
-@app.cell
-def _(config, recorded):
-    _confirmed = read_study(recorded / "confirmed_20.jsonl")  # with five seeds
-    _thin = {
-        "plain, old data": ("reinforce", config.old, 3e-4),
-        "plain, fresh data": ("reinforce", 0, 3e-4),
-        "clipped, old data": ("grpo", config.old, 3e-4),
-    }
-    five_runs = nb09.recorded(_confirmed, _thin)
-    five = {(cell.loss, cell.lag): cell.accuracy for cell in _confirmed.cells()}
-    _same = ("reinforce", 0, 3e-4, config.fallen_seed)
-    (control,) = (row.accuracies for row in _confirmed.rows if row.key == _same)
-    return control, five, five_runs
-
-
-@app.cell(hide_code=True)
-def _(advised, ask_leaves, before, config, drawn, ends, five, five_runs, whose_rule):
-    lesson.reveal(
-        ask_leaves,
-        right=2 if ends[1] < before else 0 if ends[1] > ends[3] - 0.1 else 1,
-        why=f"""
-    With wrong records, clipped ends at {ends[1]:.0%} and masked at {ends[2]:.0%}; the control ends at {ends[3]:.0%}.
-    {whose_rule[:1].upper() + whose_rule[1:]} says *{advised[1]}*. On old data the plain loss ends at {ends[0]:.0%}, and the rule says
-    *{advised[0]}*. Does that help? In the mean of five recorded seeds, old data end at {five["reinforce", 20]:.0%} with plain, at
-    {five["grpo", 20]:.0%} with clipped, and at {five["dppo", 20]:.0%} with `dppo` (below).
+    In the middle panel: how many of the changed run's episodes are still those of the run, token for token. From the dotted line on their weights differ, so they write something else, and luck no longer cancels.
     """,
         shows=[
             lesson.figure(
-                lines.runs_chart(drawn, before, five_runs, height=420),
-                f"Thick: this page, seed {config.fallen_seed}. Thin: five recorded seeds of plain and clipped. 40 held-out tasks a point.",
+                _told.drawn,
+                "Thin: a seed. Thick: their mean. Dotted: the first step after which the weights differ.",
             )
         ],
     )
@@ -384,216 +607,31 @@ def _(advised, ask_leaves, before, config, drawn, ends, five, five_runs, whose_r
 
 
 @app.cell(hide_code=True)
-def _(rang):
-    ask_alarm = lesson.predict(
-        "We tuned the thresholds on some recorded runs. On the *other* runs: how many collapses does the alarm announce at least ten steps early?",
-        "nearly all",
-        "about two thirds",
-        "a third, or fewer",
+def _():
+    _points = (
+        "Old data, wrong records and too high a rate look alike in a curve.",
+        "First measure the ratio with equal weights: it costs one batch. Then train the control at lag 0: it costs a run.",
+        "Clip for old data, mask for wrong records, lower the rate if fresh data fail, too.",
+        "IcePop has two forms. What is found about one is not found about the other.",
+        "If a run can be replayed bit for bit, you can change one thing in it. One seed is not enough to judge the change.",
     )
-    _told = lesson.md(f"""
-    ## An alarm
-
-    Can you know in advance that a run will collapse? Our **alarm** has two parts:
-
-    - A *forecast*, from the settings alone. In our recorded runs, harm grew roughly like lag × rate³. So we convert each run to the
-      lag that would be equally harmful at a rate of {RATE:g}. The plain loss survives up to {BEARABLE["reinforce"]} such versions,
-      masking up to {BEARABLE["icepop"]}. Importance weights survive up to {BEARABLE["tis"]}, and losses that also limit the size of a step
-      up to {BEARABLE["m2po"]}. Clipping survived all of them.
-    - A *diagnostic*: the smoothed effective sample size of the episodes is below {SMALLEST_SAMPLE_SIZE:.2g}.
-
-    In the three runs above it rang {"; ".join(f"in *{name}* at step {step}" for name, step in rang.items()) or "in none"}. Wrong records
-    lower the sample size whether a mask cures them or not. So the alarm does not tell which fault it is.
-    """)
-    mo.vstack([_told, ask_alarm])
-    return (ask_alarm,)
-
-
-@app.cell(hide_code=True)
-def _():
-    mo.md("""
-    ### Exercise 2: the forecast
-
-    Write `forecast`: convert a `lag` at a learning `rate` to the lag that is equally harmful at the
-    rate `usual`, if harm grows like lag × rate³.
-    """)
-    return
-
-
-@app.function
-def forecast(lag, rate, usual):
-    """Return a lag; forecast(16, 2e-4, 4e-4) is 2.0: half the rate does an eighth of the harm."""
-    ...
-
-
-@app.cell(hide_code=True)
-def _():
-    exercise.feedback(
-        lambda: forecast, Solutions, level="warm-up", minutes=2, lines=1,
-        hints=(
-            "Which two products must be equal?",
-            "`found * usual**3 == lag * rate**3`. Solve for `found`.",
-        ),
-    )  # fmt: skip
+    mo.vstack([lesson.predicted(3), lesson.recap(*_points)])
     return
 
 
 @app.cell(hide_code=True)
-def _():
-    mo.md("""
-    ### Exercise 3: judge the alarm
-
-    An alarm that always rings misses nothing. So count both: the collapses that it announced in time,
-    and the healthy runs in which it rang for nothing. Write `judge`. Each run is a pair: the step at which the
-    alarm first rang, and the step at which the run collapsed, `None` if it never did. A collapse is
-    *foretold* if the alarm rang at least `ahead` steps before.
-    """)
-    return
-
-
-@app.function
-def judge(runs, ahead):
-    """Return four counts: foretold, all that collapsed, rung in vain, all that did not collapse.
-
-    judge([(2, 30), (25, 30), (None, 9), (4, None), (None, None)], 10) is (1, 3, 1, 2).
-    """
-    ...
-
-
-@app.cell(hide_code=True)
-def _():
-    exercise.feedback(
-        lambda: judge, Solutions, level="core", minutes=5, lines=5,
-        hints=(
-            "Into which two lists do you divide the runs first? Step 0 is a step: do you ask `is not None`?",
-            "`fell = [(rang, at) for rang, at in runs if at is not None]`, and the others. Of `fell` count those with `rang is not None and at - rang >= ahead`.",
-        ),
-    )  # fmt: skip
-    return
-
-
-@app.cell
-def alarms(recorded):
-    later, seen = read_study(recorded / "foretold.jsonl"), []
-    for _row in later.rows:
-        if _row.seed < 10:
-            continue  # These helped to choose the thresholds: they would flatter the alarm.
-        _config = LearnerConfig(loss=_row.loss, learning_rate=_row.learning_rate)
-        _alarm = Alarm(_config, _row.lag)
-        _rang = [n for n, row in enumerate(_row.diagnostics, 1) if _alarm.note(row)]
-        if _row.collapsed_at or _row.is_healthy:  # what only dipped is left out
-            seen.append((next(iter(_rang), None), _row.collapsed_at))
-    return later, seen
-
-
-@app.cell
-def _(later, recorded, seen):
-    stale = [*read_study(recorded / "laboratory.jsonl").rows, *later.rows]
-    stale = [row for row in stale if row.lag]
-    count, whose_count = exercise.running(lambda: judge, Solutions)
-    told = [int(number) for number in count(seen, 10)]
-    return stale, told, whose_count
-
-
-@app.cell(hide_code=True)
-def _(ask_alarm, stale, told, whose_count):
-    lesson.needs(lambda: ask_alarm)
-    _foretold, _fell, _vain, _well = told
-    _share = _foretold / _fell
-    lesson.reveal(
-        ask_alarm,
-        right=0 if _share > 0.85 else 1 if _share > 0.5 else 2,
-        why=f"""
-    {_foretold} of {_fell} collapses, and {_vain} false alarms in {_well} healthy runs, counted by {whose_count}.
-    It nearly always rings at step 2, when nothing is lost yet. Until a run begins to collapse, its
-    diagnostics look like those of a healthy run (`benchmarks/LOG.md`). Only its *settings* differ, and the forecast
-    uses them. Where a column below has several colours, the seed decides. These thresholds fit this
-    task. On yours, a silent alarm promises little.
-    """,
-        shows=[
-            lesson.figure(
-                nb11.foretold(stale),
-                f"All {len(stale)} recorded runs on easy tasks with stale data",
-            )
-        ],
-    )
-    return
-
-
-@app.cell
-def _(recorded):
-    at_4e_4 = read_study(recorded / "laboratory.jsonl")
-    kinds = Counter(stack.cells[list(AXES).index("correction")].kind for stack in STACKS)
-    by_loss = nb11.by_lag(at_4e_4, 4e-4, (0, 8, 32))
-    collapsed = {row["loss"]: row["collapsed"] for row in by_loss}
-    return at_4e_4, by_loss, collapsed, kinds
-
-
-@app.cell(hide_code=True)
-def _(at_4e_4, by_loss, collapsed, kinds):
-    _chosen = lesson.md(f"""
-    ### What sixteen systems chose
-
-    The sources of sixteen open stacks, read on 2026-11-25, say what their losses do by default:
-    {kinds["clips"]} clip, {kinds["truncates"]} truncate weights, {kinds["masks"]} masks tokens, and
-    {kinds["a choice"]} leaves it to you. Nearly all offer the others as options. Column *correction* of
-    [Sixteen stacks](stacks.html) lists them with sources. The table shows the same losses on our task,
-    with two updates a batch, short episodes and equal engines. `zorplex-rl train --help` explains each.
-    """)
-    _caption = f"Accuracy after 60 steps at 4e-4; recorded {at_4e_4.dates} with `python {at_4e_4.command}`"
-    _disputed = lesson.md(f"""
-    The authors of DPPO say that CISPO collapses; those of ScaleRL chose it. Of its runs in the table {collapsed["`cispo`"]}
-    collapsed, of DPPO's {collapsed["`dppo`"]}. By a rule that we wrote down before, CISPO collapses at
-    lag 32, and lag 8 is undecided (`benchmarks/LOG.md`). A mask like IcePop's cures wrong records, but
-    not old data here.
-    """)
-    mo.vstack([_chosen, lesson.table(_caption, by_loss), _disputed])
-    return
-
-
-@app.cell(hide_code=True)
-def _():
-    lesson.folded(
-        "Five ideas that this page does not run",
-        """
-    *Numerics under the microscope.* How large is the first factor? In a recorded run (`benchmarks/LOG.md`,
-    2026-11-27), the mean of (log ratio)² on equal weights was 1e-13 in float32, 1e-6 in float16 and 7e-5 in
-    bfloat16. Data 8 versions old reach 0.1. `zorplex_rl/course/microscope.py` measures both factors.
-
-    *A step lost in rounding.* A step changes a bfloat16 weight only if it is larger than about a 256th of
-    the weight. At a low rate most weights stay as they are. So a version can travel as what has changed,
-    and a trainer needs float32 *master weights*, or it would lose those steps.
-
-    *Taught by another policy.* A reward says one number about an episode; a teacher's log-probs say one
-    about every token. In on-policy distillation the student samples. Its loss is the sum of
-    g · log π over its tokens, with the constant g = log π − log teacher
-    ([Lu et al. 2025](https://thinkingmachines.ai/blog/on-policy-distillation/)).
-
-    *Routing replay.* In a mixture of experts the sampler and the trainer may send a token to other
-    experts. Rollout Routing Replay records the sampler's choice and makes the trainer use it, so that the
-    numerics shrink at their cause ([Ma et al. 2025](https://arxiv.org/abs/2510.11370)).
-
-    *LoRA.* Train two thin matrices beside each weight matrix, and leave that as it is. A version is then
-    small to send. For RL its authors report that even rank 1 did as well as training all weights
-    ([Schulman et al. 2025](https://thinkingmachines.ai/blog/lora/)).
-    """,
+def _(controls, cured, ended, far):
+    lesson.needs(lambda: (controls, cured, ended, far))
+    _end = cured["masked, k and clip"][-1][1]
+    lesson.headline(
+        f"three runs fell to {', '.join(f'{end:.0%}' for end in ended.values())}. On equal weights {far['run B']:.0%} of one run's tokens were far off, and a mask took it to {_end:.0%}. At lag 0 the others ended at {' and '.join(f'{end:.0%}' for end in controls.values())}."
     )
     return
 
 
 @app.cell(hide_code=True)
-def _(compared, told):
-    lesson.needs(lambda: compared)
-    _recap = lesson.recap(
-        "If a run can be replayed bit for bit, you can change one thing in it. Pairs on the same draws need few seeds, but more than one.",
-        "A ratio is numerics times staleness. Measure both before you correct either.",
-        "Symptom, control, correction: clip for old data, mask for wrong records, lower the rate if fresh data fail, too.",
-        "An alarm has misses and false alarms: ask for both counts, on runs that it was not tuned on.",
-    )
-    _headline = lesson.headline(
-        f"with {compared.change}, accuracy over the run was {nb11.said(compared).words}; the alarm foretold {told[0]} of {told[1]} recorded collapses, with {told[2]} false alarms in {told[3]} healthy runs."
-    )
-    mo.vstack([lesson.predicted(3), _recap, _headline, lesson.links(__file__)])
+def _():
+    lesson.links(__file__)
     return
 
 
@@ -601,36 +639,94 @@ def _(compared, told):
 class Solutions:
     """Check the exercises of this page, and solve them."""
 
+    def check_far_off(far_off):
+        exercise.expect(
+            far_off,
+            [0.0, 0.1, 0.1, 0.1, -0.21, 1.0, 1.0, -0.3],
+            result=3 / 8,
+            mistakes={
+                "you took the logarithms for ratios": 6 / 8,
+                "you bounded the logarithm by 0.2, but log 0.8 is −0.22": 4 / 8,
+                "you counted only the ratios above 1.2": 2 / 8,
+                "that is the share of the others, which are near": 5 / 8,
+                "that is a number of tokens, not their share": 3,
+            },
+        )
+        exercise.agree(far_off, Solutions.far_off, nb09.draw_log_ratios, times=40)
+
+    def far_off(log_ratios):
+        near = sum(0.8 <= math.exp(log) <= 1.2 for log in log_ratios)
+        return 1 - near / len(log_ratios)
+
     def check_advise(advise):
-        exercise.expect(advise, [0.4, 0.9, 0.1], [0.4, 0.9, 0.9], [0.0, 0.1], result="clip")
+        fell, well, low = [0.9, 0.1], [0.9, 0.9], [0.3, 0.3]
+        _control = {
+            "it never asks whether the control has failed": "clip",
+            "it compares the run with the end of its control, which may have fallen, too": "leave it",
+        }
+        _far = {
+            "it does not see that more than 1% of the tokens, 0.01, are far off": "clip"
+        }
+        _best = {"it compares the run with its own best, not with that of both": "leave it"}
+        _healthy = {
+            "it asks for the far tokens before it asks whether the run has failed": "mask"
+        }
+        exercise.expect(advise, well, well, 0.5, result="leave it", mistakes=_healthy)
+        exercise.expect(advise, fell, fell, 0.0, result="lower the rate", mistakes=_control)
+        exercise.expect(advise, fell, well, 0.5, result="mask", mistakes=_far)
+        exercise.expect(advise, low, well, 0.0, result="clip", mistakes=_best)
         exercise.agree(advise, Solutions.advise, nb11.draw_run, times=80)
 
-    def advise(accuracies, control, numerics):
+    def advise(accuracies, control, far):
         best = max([*accuracies, *control])
-        far = sum(not 0.8 <= math.exp(log) <= 1.2 for log in numerics) / len(numerics)
         if accuracies[-1] >= best / 2:
             return "leave it"
         if far > 0.01:
             return "mask"
-        return "lower the rate" if control[-1] < best / 2 else "clip"
+        if control[-1] < best / 2:
+            return "lower the rate"
+        return "clip"
 
-    def check_forecast(forecast):
-        exercise.expect(forecast, 16, 2e-4, 4e-4, result=2.0)
-        exercise.agree(forecast, Solutions.forecast, nb11.draw_settings, times=40)
+    def check_icepop(icepop):
+        right = Solutions.icepop
+        one_ratio = nb09.packaged("icepop")
+        nb09.check_loss(
+            icepop,
+            right,
+            {
+                "a token with k outside its bounds is cut to the bound, and should count nothing": nb09.variant(
+                    right,
+                    (0, 1, 1),
+                    lambda logp, start, behaviour: (
+                        (start - behaviour).exp().clamp(0.5, 5.0)
+                    ),
+                ),
+                "inside its bounds k is a weight, and it is missing": nb09.variant(
+                    right, weight=lambda logp, start, behaviour: (behaviour - start).exp()
+                ),
+                "that is the form with one ratio: it masks π/μ, and has no clip": one_ratio,
+                "the clip is missing": nb09.variant(
+                    nb09.packaged("reinforce"),
+                    weight=lambda logp, start, behaviour: (
+                        (logp - behaviour).detach().exp()
+                        * (((start - behaviour).exp() - 2.75).abs() <= 2.25)
+                    ),
+                ),
+                "k is not bounded": nb09.variant(
+                    right,
+                    (0, 1, 1),
+                    lambda logp, start, behaviour: (start - behaviour).exp(),
+                ),
+            },
+        )
 
-    def forecast(lag, rate, usual):
-        return lag * (rate / usual) ** 3
-
-    def check_judge(judge):
-        _runs = [(2, 30), (25, 30), (None, 9), (4, None), (None, None)]
-        exercise.expect(judge, _runs, 10, result=(1, 3, 1, 2))
-        exercise.agree(judge, Solutions.judge, nb11.draw_alarms, times=60)
-
-    def judge(runs, ahead):
-        fell = [(rang, at) for rang, at in runs if at is not None]
-        well = [rang for rang, at in runs if at is None]
-        foretold = sum(rang is not None and at - rang >= ahead for rang, at in fell)
-        return foretold, len(fell), sum(rang is not None for rang in well), len(well)
+    def icepop(logp, start_logp, behaviour_logp, advantage, mask, tokens):
+        k = (start_logp - behaviour_logp).exp()
+        k = k * (k >= 0.5) * (k <= 5.0)
+        ratio = (logp - start_logp).exp()
+        free = ratio * advantage[:, None]
+        bounded = ratio.clamp(0.8, 1.2) * advantage[:, None]
+        return -(k * torch.minimum(free, bounded) * mask).sum() / tokens
 
 
 if __name__ == "__main__":

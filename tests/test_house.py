@@ -53,7 +53,9 @@ CODE_WIDTH, PROSE_WIDTH = 110, 120
 SEVERAL_SHARE = 0.02
 """Of the assignments of a folder, at most this share assigns several values at once: ``a, b = x, y``."""
 FUNCTION_LINES, COMPLEXITY = 40, 12
-LARGE_FUNCTIONS: dict[str, str] = {}
+LARGE_FUNCTIONS = {
+    "policy/rollout_simple.py: rollout_simple": "the whole loop in one place, as one would write it on a board",
+}
 """Functions that may be longer or more complex, each with the reason: "folder/file.py: function"."""
 COURSE_AND_NOTEBOOKS = 135_000
 

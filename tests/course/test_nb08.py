@@ -54,43 +54,59 @@ def test_runs_are_drawn_on_one_axis_and_told_in_rows():
     assert "in turns" in nb08.side_by_side({0: run}, 2.0)
 
 
-@pytest.mark.parametrize(
-    ("busy", "slow", "said"),
-    [
-        (
-            (4.0, 5.0),
-            (1.5, 0.5),
-            "was 3.0 times as fast (the small policy, `max_lag` 4); with tools that answer at once, 25% slower (SmolLM2,",
-        ),
-        (
-            (4.0, 2.0),
-            (1.5, 0.5),
-            "with tools that answer at once, 2.0 times as fast (SmolLM2, `max_lag` 1)",
-        ),
-        ((4.0, 5.0), (1.5, 1.5), "not what makes asynchrony pay"),
-    ],
-)
-def test_the_sentence_follows_what_was_measured(busy, slow, said):
-    def runs(turns: float, beside: float, lag: int) -> dict[int, SimpleNamespace]:
-        return {of: SimpleNamespace(step=step) for of, step in ((0, turns), (lag, beside))}
-
-    assert said in nb08.pays(runs(*busy, 1), runs(*slow, 4), "SmolLM2")
+def busy_runs(beside: float) -> dict[int, SimpleNamespace]:
+    return {
+        0: SimpleNamespace(generate=1.0, train=1.0),
+        1: SimpleNamespace(generate=beside, train=1.0),
+    }
 
 
-def test_by_the_clock_the_run_in_turns_is_read_off_where_the_other_one_was_over():
+def test_what_threads_cannot_explain_is_no_result():
+    threads = {0: SimpleNamespace(threads=2), 1: SimpleNamespace(threads=1)}
+    assert nb08.disturbed(busy_runs(2.0), threads) == ""
+    assert "9.2 times as long" in nb08.disturbed(busy_runs(9.2), threads)
+    assert "0.5 times as long" in nb08.disturbed(busy_runs(0.5), threads), (
+        "fewer threads, and faster"
+    )
+
+
+def learned_from(accuracy) -> tuple[float, dict[int, SimpleNamespace]]:
     runs = {
         0: run_of(*((2.0 * n + 1, 2.0 * n + 2, n) for n in range(6))),
-        4: run_of((1.0, 5.0, 0), (6.0, 9.0, 0)),
+        4: run_of((1.0, 2.0, 0), (2.0, 3.0, 0), (3.0, 4.0, 0), (4.0, 5.0, 0), (5.0, 6.0, 0)),
     }
-    curves = {
-        "in turns": [(step, 0.1 * step) for step in range(1, 7)],
-        "max_lag 4": [(1, 0.4), (2, 0.6)],
+    return nb08.learned(runs, accuracy)
+
+
+def test_by_the_clock_each_run_is_examined_when_the_fastest_one_was_over():
+    examined = []
+
+    def accuracy(lag, version):
+        examined.append((lag, version))
+        return 0.1 * version
+
+    over, found = learned_from(accuracy)
+    assert over == 6.0
+    assert {lag: (run.taken, run.by_then, run.at_end) for lag, run in found.items()} == {
+        0: (3, pytest.approx(0.3), pytest.approx(0.6)),
+        4: (5, pytest.approx(0.5), pytest.approx(0.5)),
     }
-    said = nb08.by_the_clock(runs, curves)
-    assert (
-        "after 9 s, 50% of its last" in said
-        and "had taken 4 of 6 steps by then, and was at 30%" in said
-    )
+    assert found[0].teaches == pytest.approx(10.0)
+    assert (4, 5) in examined and (0, 6) in examined and (0, 3) in examined
+
+
+@pytest.mark.parametrize(
+    ("old", "said"),
+    [
+        (0.9, "Yes, asynchrony paid here: after 6 s, 30% ± 6"),
+        (0.31, "Asynchrony made no clear difference here"),
+        (0.05, "No, asynchrony did not pay here"),
+    ],
+)
+def test_the_verdict_is_that_of_the_clock_and_may_be_no(old, said):
+    over, found = learned_from(lambda lag, version: old if lag else 0.1 * version)
+    assert said in nb08.paid(over, found, 200)
+    assert [row["run"] for row in nb08.three_things(over, found, 200)] == ["in turns", "max_lag 4"]
 
 
 @pytest.mark.parametrize("is_there", [True, False])

@@ -23,11 +23,24 @@ def study_of(accuracies: dict[tuple[str, int, float], list[float]]) -> Study:
 
 
 def test_a_push_is_the_factor_of_the_token_s_gradient():
-    def weighted(logp, behaviour_logp, advantage, mask, tokens):
+    def weighted(logp, start_logp, behaviour_logp, advantage, mask, tokens):
         return -((logp - behaviour_logp).exp() * advantage[:, None] * mask).sum() / tokens
 
-    assert nb09.push(weighted, 3.0, -1.0) == pytest.approx(3.0)
-    assert nb09.push(lambda *given: torch.zeros(()), 3.0, 1.0) == 0.0
+    assert nb09.push(weighted, -1.0, moved=1.5, stale=2.0) == pytest.approx(3.0)
+    assert nb09.push(lambda *given: torch.zeros(()), 1.0, 3.0) is None
+
+
+def test_no_push_of_the_figure_lies_on_a_bound():
+    """At a bound both sides of a minimum are equal, and torch takes half of each gradient."""
+    at_bounds = nb09.pushes({"clipped": nb09.packaged("grpo")}, [0.795, 0.805, 1.195, 1.205])
+    good, bad = at_bounds["clipped"]
+    assert good == pytest.approx([0.795, 0.805, 1.195, 0.0], abs=1e-5)
+    assert bad == pytest.approx([0.0, 0.805, 1.195, 1.205], abs=1e-5)
+
+
+def test_one_task_more_is_no_clear_difference():
+    assert nb09.compared(13 / 40, 12 / 40, 40) == 0
+    assert nb09.compared(0.1, 0.3, 200) == -1
 
 
 def test_wrong_records_are_a_share_of_the_tokens_and_the_same_each_time():
@@ -41,15 +54,17 @@ def test_wrong_records_are_a_share_of_the_tokens_and_the_same_each_time():
     assert not torch.equal(fault(1), fault(2))
 
 
-def test_accuracy_by_lag_is_a_phrase():
+def test_losses_stand_with_the_mean_and_the_range_of_their_seeds():
     study = study_of(
         {
-            (loss, lag, 4e-4): [share]
-            for loss in ("reinforce", "grpo")
+            (loss, lag, 4e-4): [share, share - 0.2]
+            for loss in ("grpo", "gspo", "reinforce")
             for lag, share in ((0, 0.9), (8, 0.5))
         }
     )
-    assert nb09.accuracy_by_lag(study) == "0, 8 it was 90%, 50% with plain; 90%, 50% with clipped"
+    first, second = nb09.by_lag(study, 4e-4, (0, 8))
+    assert (first["loss"], second["loss"]) == ("plain", "clipped")
+    assert first["lag 0"] == "80% (70% to 90%)" and first["lag 8"] == "40% (30% to 50%)"
 
 
 def test_recorded_lines_are_those_of_the_seeds():

@@ -28,8 +28,8 @@ def test_advice_is_worth_what_the_run_of_the_same_seed_came_to_that_took_it():
         }
     )
 
-    def advise(accuracies, control, numerics):
-        assert numerics == [0.0]
+    def advise(accuracies, control, far):
+        assert far == 0.0
         return (
             "leave it"
             if accuracies[-1] > 0.5
@@ -38,7 +38,7 @@ def test_advice_is_worth_what_the_run_of_the_same_seed_came_to_that_took_it():
             else "lower the rate"
         )
 
-    found = {row["advice"]: row for row in nb11.worth(study, advise, [0.0])}
+    found = {row["advice"]: row for row in nb11.worth(study, advise)}
     assert found["clip"] == {
         "advice": "clip",
         "recorded runs": 1,
@@ -63,20 +63,3 @@ def test_a_run_that_is_kept_takes_the_place_of_the_one_before_it(tmp_path):
         folder.journal.write_text("")
     assert nb11.folder_of(notebook) == folder.path == tmp_path / "runs" / "notebook_08"
     assert nb08.create(run).path != nb08.create(run).path
-
-
-def test_losses_stand_in_the_order_of_their_accuracy_at_the_last_lag_if_they_have_every_lag():
-    study = study_of(
-        {
-            ("tis", 0, 4e-4): [0.9, 0.9, 0.9],
-            ("tis", 8, 4e-4): [0.9, 0.1, 0.1],
-            ("gspo", 0, 4e-4): [0.9, 0.8, 0.8],
-            ("gspo", 8, 4e-4): [0.9, 0.8, 0.8],
-            ("dapo", 8, 4e-4): [0.9, 0.9, 0.9],
-            ("gspo", 8, 2e-4): [0.9, 0.9, 0.9],
-        }
-    )
-    assert nb11.by_lag(study, 4e-4, (0, 8)) == [
-        {"loss": "`gspo`", "lag 0": "80%", "lag 8": "80%", "collapsed": "0 of 2"},
-        {"loss": "`tis`", "lag 0": "90%", "lag 8": "10%", "collapsed": "1 of 2"},
-    ]

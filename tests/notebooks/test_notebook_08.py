@@ -140,10 +140,12 @@ def test_what_the_reader_must_not_see_first_is_shown_nowhere_before_the_exercise
         assert source.index(inner) > stub and source.index(inner, solution) > solution
 
 
-def test_a_loop_that_forgets_to_wake_or_to_flatten_is_told_so():
+def test_a_loop_that_forgets_to_wake_to_flatten_or_to_await_is_told_so():
     said = refusals("08", "train", [answers("08").wakes_nobody, answers("08").gives_lists_of_lists])
+    (forgot,) = refusals("08", "train", [answers("08").forgets_to_await_the_step]).values()
+    assert forgot == "you called `trainer.step` without `await`, so it never ran"
     assert said["wakes_nobody"].endswith("never wakes the generator")
-    assert "gives the trainer the episodes `[['episode_0.0'" in said["gives_lists_of_lists"]
+    assert "gives it the episodes `[['episode_0.0'" in said["gives_lists_of_lists"]
     assert "should give the flat list `['episode_0.0'" in said["gives_lists_of_lists"]
 
 
@@ -191,6 +193,7 @@ def test_runs_from_its_first_cell_to_its_last(monkeypatch, tmp_path):
         eval_tasks=8,
         busy_steps=3,
         killed_steps=8,
+        held_out=8,
     )
     _, values = notebook.app.run(defs={"config": config})
     assert "the course's" in values["whose_rule"] and "the course's" in values["whose_loop"]
@@ -199,6 +202,8 @@ def test_runs_from_its_first_cell_to_its_last(monkeypatch, tmp_path):
         for runs in (values["slow"], values["busy"])
         for lag, found in runs.items()
     )
+    assert [run.at_end for run in values["learned"].values()] and values["paid"]
+    assert len(values["wrote"]) == 2
     books = values["books"]
     assert books.each_once and books.started == books.trained + books.lost + books.stale
     assert len(values["native_errors"]) <= 20

@@ -7,17 +7,18 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from types import SimpleNamespace
 
 import pytest
 import torch
+from test_answers import answers, refusals
 from test_notebooks import Later
 
 from zorplex_rl.course import nb09
 from zorplex_rl.course.recorded_study import Study, read_study
 from zorplex_rl.course.staleness import Conditions, Trial, train_with_lag, weights_of
 from zorplex_rl.learning.learner import token_logprobs
-from zorplex_rl.learning.losses import LOSSES, LossInputs, policy_loss
 from zorplex_rl.learning.ratios import effective_sample_size
 
 pytestmark = pytest.mark.slow
@@ -31,27 +32,29 @@ def settings() -> SimpleNamespace:
 
 
 def recorded() -> tuple[SimpleNamespace, Study]:
-    return settings(), read_study(ROOT / "benchmarks" / "staleness.jsonl")
+    return settings(), read_study(ROOT / "benchmarks" / "laboratory.jsonl")
 
 
-def test_the_clipped_loss_is_the_package_s_grpo():
+@pytest.mark.parametrize(
+    ("name", "loss"),
+    [
+        ("reinforce", lambda: notebook.plain),
+        ("grpo", lambda: notebook.Solutions.clipped),
+        ("decoupled_ppo", lambda: notebook.Solutions.corrected),
+    ],
+)
+def test_the_losses_of_the_page_are_the_package_s(name, loss):
     for seed in range(5):
         arguments = nb09.draw_batch(random.Random(seed))
-        theirs, _ = policy_loss(LOSSES["grpo"], LossInputs(*arguments))
-        assert notebook.Solutions.clipped(*arguments).item() == pytest.approx(
-            theirs.item(), rel=1e-5
-        )
-        theirs, _ = policy_loss(LOSSES["reinforce"], LossInputs(*arguments))
-        assert notebook.plain(*arguments).item() == pytest.approx(theirs.item(), rel=1e-5)
+        theirs = nb09.packaged(name)(*arguments)
+        assert loss()(*arguments).item() == pytest.approx(theirs.item(), rel=1e-5)
 
 
 def test_the_page_s_loop_is_the_package_s():
     conditions = replace(
         Conditions(), steps=2, prompts=2, samples=4, held_out_tasks=1, learning_rate=8e-4
     )
-    mine = weights_of(
-        notebook.train_on_old_data(notebook.plain, 1, conditions, 0, 2, lambda *_: None)
-    )
+    mine = weights_of(nb09.train_on_old_data(notebook.plain, 1, conditions, 0, 2, lambda *_: None))
     packaged: dict = {}
     train_with_lag(
         Trial("reinforce", 1, 0),
@@ -65,7 +68,7 @@ def test_the_page_s_loop_is_the_package_s():
 def test_the_recorded_runs_are_those_that_the_page_begins():
     config, study = recorded()
     assert study.conditions["steps"] == config.schedule_steps
-    assert study.conditions["eval_tasks"] == config.eval_tasks
+    assert study.conditions["eval_tasks"] == config.curve_tasks
     assert study.conditions["policy"] == config.policy
     assert ("reinforce", config.lag, config.learning_rate, config.seed) in {
         row.key for row in study.rows
@@ -76,12 +79,35 @@ def test_at_this_rate_old_data_alone_are_to_blame_and_clipping_mends_it():
     """The control, on fresh data, learns; with the rate twice as high it would not."""
     config, study = recorded()
     mean = {
-        (cell.loss, cell.lag, cell.learning_rate): cell.accuracy for cell in study.cells(seeds=3)
+        (cell.loss, cell.lag, cell.learning_rate): cell.accuracy for cell in study.cells(seeds=5)
     }
     assert mean["reinforce", 0, config.learning_rate] > 0.9
     assert mean["reinforce", config.lag, config.learning_rate] < 0.3
     assert mean["grpo", config.lag, config.learning_rate] > 0.9
     assert mean["reinforce", 0, 2 * config.learning_rate] < 0.2
+
+
+def test_what_the_page_says_of_its_table_holds_in_the_study():
+    config, study = recorded()
+    mean = {
+        (nb09.NAMES.get(cell.loss), cell.lag): cell.accuracy
+        for cell in study.cells(seeds=5)
+        if cell.learning_rate == config.learning_rate
+    }
+    assert min(mean[name, 0] for name in nb09.NAMES.values()) > 0.9, "the controls learn"
+    bearing = {"clipped", "masked by difference"}
+    assert min(mean[name, 32] for name in bearing) > 0.8
+    assert max(mean[name, 32] for name in {*nb09.NAMES.values()} - bearing) < 0.65
+    assert mean["corrected", 8] > 0.9 > 0.65 > mean["corrected", 32]
+
+
+def test_the_smallest_lag_at_which_nobody_waits_costs_the_clipped_loss_nothing():
+    config, study = recorded()
+    ends = nb09.at_each_lag(study, config.learning_rate, ("reinforce", "grpo"))
+    seconds = {lag: nb09.seconds_at(lag) for lag in ends["plain"]}
+    assert seconds[0] > seconds[1] > 1.05 * seconds[2] > seconds[32]
+    assert fmean(ends["clipped"][2]) > fmean(ends["clipped"][0]) - 0.02
+    assert fmean(ends["plain"][2]) < fmean(ends["plain"][0]) - 0.1
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +127,7 @@ def one_step() -> Callable[..., float]:
             seen.extend((batches, favour(policy, batches)))
 
         conditions = Conditions(steps=1, prompts=2, samples=6, warmup_steps=0)
-        trained = notebook.train_on_old_data(loss, 0, conditions, 0, 1, watch)
+        trained = nb09.train_on_old_data(loss, 0, conditions, 0, 1, watch)
         return favour(trained, seen[0]) - seen[1]
 
     return raised_by
@@ -111,25 +137,44 @@ def test_what_the_reader_writes_trains_the_policy(one_step):
     """A wrong sign makes the policy worse; a loss of 0 changes nothing."""
     right = one_step(notebook.Solutions.clipped)
     assert right > 0.1
-    assert one_step(notebook.Solutions.masked) > 0.1
+    assert one_step(notebook.Solutions.corrected) > 0.1
     assert one_step(lambda *given: -notebook.Solutions.clipped(*given)) < -0.1
     assert one_step(lambda *given: 0 * notebook.Solutions.clipped(*given)) == 0.0
 
 
-def test_the_sample_sizes_are_the_package_s():
-    rows = [torch.tensor([0.1, -0.4]), torch.tensor([0.7]), torch.tensor([0.0, 0.2, -1.0])]
-    tokens, episodes = notebook.sample_sizes(rows)
-    assert tokens == pytest.approx(effective_sample_size(torch.cat(rows).exp()))
-    assert episodes == pytest.approx(
-        effective_sample_size(torch.stack([row.sum() for row in rows]).exp())
+def test_the_sample_size_is_the_package_s():
+    logs = [0.1, -0.4, 0.7, 2.0]
+    assert notebook.Solutions.sample_size(logs) == pytest.approx(
+        effective_sample_size(torch.tensor(logs).exp())
     )
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ("clipped_without_the_minimum", "a token may not come back"),
+        ("clipped_around_the_start_of_the_step", "it compares π with π₀"),
+        ("corrected_without_the_weight", "the weight π₀/μ is missing"),
+        ("corrected_around_mu", "its ratio is π/μ, and should be π/π₀"),
+    ],
+)
+def test_a_wrong_loss_is_told_by_one_token_and_by_its_mistake(wrong, told):
+    name = wrong.split("_")[0]
+    (said,) = refusals("09", name, [getattr(answers("09"), wrong)]).values()
+    assert told in said.partition(". ")[0]
+    assert "One token with A = " in said and "multiplies ∇ log π by" in said
+    assert len(said) < 260 and "[[" not in said
 
 
 @pytest.mark.long
 def test_runs_from_its_first_cell_to_its_last():
-    small = {"ages": (0, 1), "steps": 3, "eval_every": 3, "eval_tasks": 4, "schedule_steps": 3}
+    small = {"ages": (0, 1), "steps": 3, "eval_every": 3, "curve_tasks": 4, "eval_tasks": 8}
     _, values = notebook.app.run(defs={"config": SimpleNamespace(**vars(settings()) | small)})
     assert values["worth"] == pytest.approx([70.8, 446.9, 348.8], abs=0.2)
     assert values["own_ratio"] == -values["with_prefix"] == pytest.approx(0.2)
-    assert values["chosen_for"]["wrong records"] == "masked"
+    assert set(values["saved"]) == {
+        f"{loss}, {data}"
+        for loss in ("clipped", "corrected")
+        for data in ("old data", "fresh data")
+    }
     assert [step for step, _ in dict(values["plain_curve"].series)["plain, old data"]] == [0, 3]

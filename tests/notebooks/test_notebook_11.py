@@ -1,16 +1,18 @@
-"""Notebook 11: its tree, its alarm, and the page from its first cell to its last."""
+"""Notebook 11: its three failing runs, its rule, and the page from its first cell to its last."""
 
 from __future__ import annotations
 
+import random
 import re
 from pathlib import Path
-from statistics import stdev
 from types import SimpleNamespace
 
 import pytest
+import torch
+from test_answers import answers, refusals
 from test_notebooks import Later
 
-from zorplex_rl.course import alarm, nb11
+from zorplex_rl.course import nb09, nb11
 from zorplex_rl.course.figures import drawing_of
 from zorplex_rl.course.recorded_study import read_study
 
@@ -30,99 +32,79 @@ def test_the_drawing_asks_what_the_solution_asks():
     assert [told.index(leaf) for leaf in leaves] == sorted(told.index(leaf) for leaf in leaves)
     advise, ill, well = notebook.Solutions.advise, [0.9, 0.1], [0.1, 0.9]
     found = [
-        advise(well, ill, [1.0]),
-        advise(ill, ill, [1.0]),
-        advise(ill, ill, [0.0]),
-        advise(ill, well, [0.0]),
+        advise(well, ill, 0.5),
+        advise(ill, ill, 0.5),
+        advise(ill, ill, 0.0),
+        advise(ill, well, 0.0),
     ]
     assert found == leaves
 
 
 def test_every_recorded_run_gets_advice_and_who_clips_is_better_off():
     study = read_study(ROOT / "benchmarks" / "staleness.jsonl")
-    rows = {row["advice"]: row for row in nb11.worth(study, notebook.Solutions.advise, [0.0])}
+    rows = {row["advice"]: row for row in nb11.worth(study, notebook.Solutions.advise)}
     assert sum(row["recorded runs"] for row in rows.values()) == len(study.rows)
     assert rows["clip"]["better with it"] == rows["clip"]["recorded runs"]
 
 
-def test_the_page_counts_what_the_log_says_of_the_alarm():
-    seen = notebook.alarms.run(recorded=ROOT / "benchmarks")[1]["seen"]
-    assert notebook.Solutions.judge(seen, 10) == (23, 25, 4, 115)
+def test_icepop_is_the_clipped_loss_where_all_records_are_right():
+    for seed in range(5):
+        logp, _, behaviour, *rest = nb09.draw_batch(random.Random(seed))
+        found = notebook.Solutions.icepop(logp, behaviour, behaviour, *rest)
+        clipped = nb09.packaged("grpo")(logp, behaviour, behaviour, *rest)
+        assert found.item() == pytest.approx(clipped.item(), rel=1e-5)
 
 
-def test_the_forecast_is_the_package_s():
-    for lag, rate in ((16, 2e-4), (8, 4e-4), (3, 8e-4)):
-        assert notebook.Solutions.forecast(lag, rate, alarm.RATE) == pytest.approx(
-            alarm.alike(lag, rate)
-        )
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ("icepop_cuts_and_does_not_mask", "is cut to the bound, and should count nothing"),
+        ("icepop_with_one_ratio", "that is the form with one ratio"),
+        ("icepop_without_the_weight", "inside its bounds k is a weight"),
+        ("far_off_bounds_the_logarithm", "you bounded the logarithm by 0.2"),
+        ("advise_ignores_the_control", "it never asks whether the control has failed"),
+    ],
+)
+def test_a_usual_mistake_is_told_by_its_name(wrong, told):
+    name = next(name for name in answers("11").WRONG if wrong.startswith(name))
+    (said,) = refusals("11", name, [getattr(answers("11"), wrong)]).values()
+    assert told in said and len(said) < 260
 
 
-def test_wrong_records_are_a_share_of_the_sampled_tokens_and_known_to_the_last():
-    noise: list[float] = []
-    spoil = notebook.wrong_records(0.1, 5.0, noise)
-    episodes = [
-        SimpleNamespace(sampled=[True, False] * 500, logprobs=[-1.0] * 1000) for _ in range(4)
-    ]
-    spoil(episodes)
-    assert (
-        sum(wrong != 0 for wrong in noise) / len(noise) == pytest.approx(0.1, abs=0.02)
-        and len(noise) == 2000
-    )
-    assert stdev(wrong for wrong in noise if wrong) == pytest.approx(5.0, rel=0.15)
-    recorded = [
-        logp
-        for e in episodes
-        for logp, sampled in zip(e.logprobs, e.sampled, strict=True)
-        if sampled
-    ]
-    assert [-1.0 - logp for logp in recorded] == pytest.approx(noise)
-    assert {e.logprobs[1] for e in episodes} == {-1.0}
+def test_a_tenth_of_wrong_records_is_seen_and_right_ones_are_not():
+    batch = SimpleNamespace(behaviour_logp=torch.zeros(50, 40))
+    nb09.other_engine(batch, 0, settings().wrong_share, settings().wrong_spread)
+    far = notebook.Solutions.far_off((-batch.behaviour_logp).flatten().tolist())
+    assert 0.05 < far < 0.1
+    assert notebook.Solutions.far_off([1e-6] * 10) == 0.0
 
 
-def test_cispo_collapses_at_lag_32_by_the_rule_of_the_log_and_lag_8_is_undecided():
-    cells = read_study(ROOT / "benchmarks" / "laboratory.jsonl").cells(seeds=5)
-    fell = {
-        (cell.loss, cell.lag): sum(row.collapsed_at is not None for row in cell.rows)
-        for cell in cells
-        if cell.learning_rate == 4e-4
-    }
-    assert fell["cispo", 32] >= 3 and max(fell["cispo", 0], fell["dppo", 32], fell["dppo", 8]) <= 1
-    assert fell["cispo", 8] == 2
-
-
-def test_the_live_runs_are_those_of_the_study_that_confirmed_them():
+def test_run_c_is_that_of_the_study_that_confirmed_it():
     confirmed = read_study(ROOT / "benchmarks" / "confirmed_20.jsonl")
-    ours = settings().study
-    alike = (
-        "steps",
-        "schedule_steps",
-        "prompts",
-        "samples",
-        "updates_per_batch",
-        "max_tokens",
-        "policy",
-    )
-    assert {name: confirmed.conditions[name] for name in alike} == {
-        name: getattr(ours, name) for name in alike
+    config = settings()
+    assert confirmed.conditions["steps"] == config.steps
+    ends = {
+        row.key[:2]: row.accuracy
+        for row in confirmed.rows
+        if (row.seed, row.learning_rate) == (config.seed, config.rate)
     }
-    seed = settings().fallen_seed
-    runs = {("reinforce", settings().old), ("reinforce", 0), ("grpo", settings().old)}
-    assert {(*run, ours.learning_rate, seed) for run in runs} <= {row.key for row in confirmed.rows}
-    ends = {row.key[:2]: row.accuracy for row in confirmed.rows if row.seed == seed}
-    assert ends["reinforce", 0] > 0.75 > 2 * ends["reinforce", settings().old]
-    assert ends["grpo", settings().old] > ends["reinforce", 0] / 2
+    assert ends["reinforce", 0] > 0.75 > 2 * ends["reinforce", config.old]
 
 
 @pytest.mark.long
 def test_runs_from_its_first_cell_to_its_last():
-    small = {"steps": 4, "eval_tasks": 8, "prompts": 2, "samples": 4}
-    study = notebook.lab.Conditions(
-        steps=3, schedule_steps=6, learning_rate=3e-4, held_out_tasks=8, prompts=2
-    )
-    config = SimpleNamespace(**vars(settings()) | small | {"study": study})
-    _, values = notebook.app.run(defs={"config": config})
+    small = {"steps": 3, "curve_tasks": 4, "eval_tasks": 8}
+    short = {"steps": 4, "eval_tasks": 8, "prompts": 2, "samples": 4}
+    values = notebook.settings.run()[1]
+    defs = {
+        "config": SimpleNamespace(**vars(values["config"]) | small),
+        "short_run": SimpleNamespace(**vars(values["short_run"]) | short),
+        "replayed_tasks": 8,
+    }
+    _, values = notebook.app.run(defs=defs)
     assert values["unchanged"].is_equal
     assert values["compared"].change == "--learning-rate 0.0012 instead of 0.0004"
-    assert max(map(abs, values["exact"])) < 1e-4
-    assert {len(run) for run in values["drawn"].values()} == {1}
-    assert set(values["rang"]) >= {"clipped, wrong records", "masked, wrong records"}
+    far = values["far"]
+    assert far["run B"] > 0.01 > max(far["run A"], far["run C"])
+    assert set(values["controls"]) == {"run A, fresh data", "run C, fresh data"}
+    assert set(values["cured"]) == {"masked, k and clip", "masked with one ratio"}

@@ -5,7 +5,9 @@ start  stop_all           an actor in a process of its own, and the end of all t
 create                    the folder of a run; notebook 11 replays the one that is kept
 steady  account           a run ──► its middle; seconds of its phases, its oldest group
 side_by_side  phases      runs on one axis; what a step's seconds are made of
-who  faster  shared  by_the_clock  pays      which policy it was, and what was measured, in words
+who  faster  shared  disturbed  paid         which policy it was, and what was measured, in words
+answer  texts             what a policy writes before and after a run
+small  examiner  learned  three_things  over_seconds    what the runs learned: per step, and per second
 train_and_kill  a run of the package, in which a generator is killed
 books_of  around_the_kill       what became of every group, and the moments around the kill
 """
@@ -27,12 +29,18 @@ from typing import Any
 from zorplex_rl.config import Config, LearnerConfig, ServicesConfig
 from zorplex_rl.course.figures.spans import paired_timelines, timeline_chart
 from zorplex_rl.course.kept_file import kept
+from zorplex_rl.course.lesson.markup import quote
 from zorplex_rl.course.nb02 import captured
 from zorplex_rl.course.nb05 import real_model
+from zorplex_rl.course.nb09 import compared, uncertain
+from zorplex_rl.course.staleness import Conditions, held_out_accuracy
 from zorplex_rl.policy.auto import resolved
+from zorplex_rl.policy.load import load_policy
 from zorplex_rl.run.folder import RunFolder
 from zorplex_rl.run.timeline import Timeline
 from zorplex_rl.services.runtime import Actor, run_together, start_monarch, this_host
+from zorplex_rl.task.environment import Zorplex
+from zorplex_rl.task.episode import Episode
 from zorplex_rl.training.controller import Controller
 from zorplex_rl.training.loop import train_async
 from zorplex_rl.training.run_log import RunLog
@@ -167,11 +175,25 @@ def faster(turns: float, other: float) -> str:
     """Say how many times as fast a step of ``other`` seconds is as one in ``turns``.
 
     >>> faster(3.0, 1.5), faster(1.0, 1.25), faster(1.0, 0.98)
-    ('2.0 times as fast', '25% slower', 'just as fast')
+    ('2.0 times as fast', '1.2 times as long', 'just as fast')
     """
     if turns > 1.1 * other:
         return f"{turns / other:.1f} times as fast"
-    return f"{other / turns - 1:.0%} slower" if other > 1.1 * turns else "just as fast"
+    return f"{other / turns:.1f} times as long" if other > 1.1 * turns else "just as fast"
+
+
+def disturbed(busy: Mapping[int, SimpleNamespace], runs: Mapping[int, Config]) -> str:
+    """Say that something else ran on this machine, if the seconds of a phase changed side by side as its
+    threads do not explain; else nothing."""
+    explained = max(2.0, 1.5 * float(runs[0].threads) / float(runs[1].threads))
+    sampling = busy[1].generate / busy[0].generate
+    training = busy[1].train / busy[0].train
+    if min(sampling, training) >= 0.75 and max(sampling, training) <= explained:
+        return ""
+    return (
+        f"Side by side, sampling took {sampling:.1f} times as long as in turns, and training {training:.1f} times. The threads do not "
+        "explain that: something else ran on this machine. Press the button again when it is quiet."
+    )
 
 
 def shared(busy: Mapping[int, SimpleNamespace]) -> str:
@@ -182,36 +204,114 @@ def shared(busy: Mapping[int, SimpleNamespace]) -> str:
     return f"{slower}. A step side by side takes at least as long as the longer of the two, here {longer}."
 
 
-def by_the_clock(
-    runs: Mapping[int, Timeline], curves: Mapping[str, Sequence[Sequence[float]]]
-) -> str:
-    """Say how far both runs were when the one with most lag was over: right answers in ``curves``, the
-    mean of three batches."""
-    lag, turns = max(runs), account(runs[0]).ended
-    over = account(runs[lag]).ended[-1]
-    taken = max(3, sum(end <= over for end in turns))
-    shares = [
-        fmean(share for _, share in curves[name_of(of)][:to][-3:])
-        for of, to in ((lag, None), (0, taken))
+async def answer(actors: SimpleNamespace) -> Episode:
+    """Ask the generator, with the newest weights, the first held-out question. Returns the first episode of its group."""
+    await actors.generator.pull.call_one()
+    (task,) = await actors.dataset.tasks.call_one([0], "held_out")
+    ((_, group),), _history = await actors.generator.generate.call_one([(0, task)])
+    episode: Episode = group[0]
+    return episode
+
+
+def texts(wrote: Sequence[Episode], steps: int) -> list[dict[str, str]]:
+    """Return a row for each episode: before the first step, and after the last."""
+    rows = []
+    for when, episode in zip(("before", f"after {steps} steps"), wrote, strict=False):
+        parts = [f"{turn.text}{turn.result or ''}" for turn in episode.turns]
+        rows.append(
+            {
+                "": when,
+                "question": episode.task.question,
+                "it writes": quote(" ".join(parts).replace("\n", " ⏎ ")),
+            }
+        )
+    return rows
+
+
+def small(config: SimpleNamespace) -> SimpleNamespace:
+    """Return the page's settings for the small policy, whichever it runs: every version of it is kept."""
+    if config.policy == "embedded":
+        return config
+    return SimpleNamespace(**vars(config) | SMALL | {"policy": "embedded"})
+
+
+def examiner(config: SimpleNamespace, versions: Path) -> Callable[[int, int], float]:
+    """Return what examines a version of the run at a lag: its accuracy on held-out tasks. Version 0 is the
+    page's policy."""
+    shown = Conditions(
+        task=config.task, max_tokens=config.max_tokens, held_out_tasks=config.held_out
+    )
+    environment = Zorplex(config.seed, shots=config.shots)
+
+    def accuracy(lag: int, version: int) -> float:
+        folder = str(versions / name_of(lag) / str(version)) if version else config.policy
+        return held_out_accuracy(load_policy(folder, config.device), environment, shown)
+
+    return accuracy
+
+
+def learned(
+    runs: Mapping[int, Timeline], accuracy: Callable[[int, int], float]
+) -> tuple[float, dict[int, SimpleNamespace]]:
+    """Return when the fastest run was over, and for each run: the seconds of a step, how many steps it had
+    taken by then, its ``accuracy`` then and after all steps, and the points that a step taught."""
+    ended = {lag: account(timeline).ended for lag, timeline in runs.items()}
+    over = min(times[-1] for times in ended.values())
+    before = accuracy(0, 0)
+    found = {}
+    for lag, times in ended.items():
+        taken = sum(end <= over for end in times)
+        at_end = accuracy(lag, len(times))
+        found[lag] = SimpleNamespace(
+            step=times[-1] / len(times),
+            taken=taken,
+            at_end=at_end,
+            by_then=at_end if taken == len(times) else accuracy(lag, taken),
+            teaches=100 * (at_end - before) / len(times),
+        )
+    return over, found
+
+
+def three_things(
+    over: float, found: Mapping[int, SimpleNamespace], tasks: int
+) -> list[dict[str, str]]:
+    """Return a row for each run: step time, what a step taught, and what the run had learned by ``over``."""
+    return [
+        {
+            "run": name_of(lag),
+            "seconds a step": f"{run.step:.2f}",
+            "after all steps": uncertain(run.at_end, tasks),
+            "points a step": f"{run.teaches:.1f}",
+            f"steps in {over:.0f} s": f"{run.taken}",
+            f"after {over:.0f} s": uncertain(run.by_then, tasks),
+        }
+        for lag, run in found.items()
     ]
+
+
+def paid(over: float, found: Mapping[int, SimpleNamespace], tasks: int) -> str:
+    """Say whether the run with most lag had learned more than the one in turns when the fastest was over."""
+    turns, most = found[0], found[max(found)]
+    verdict = {
+        1: "No, asynchrony did not pay here",
+        -1: "Yes, asynchrony paid here",
+        0: "Asynchrony made no clear difference here",
+    }[compared(turns.by_then, most.by_then, tasks)]
     return (
-        f"When the run at lag {lag} was over, after {over:.0f} s, {shares[0]:.0%} of its last three batches were right. "
-        f"The run in turns had taken {taken} of {len(turns)} steps by then, and was at {shares[1]:.0%}."
+        f"{verdict}: after {over:.0f} s, {uncertain(turns.by_then, tasks)} of the held-out tasks were right in turns, "
+        f"and {uncertain(most.by_then, tasks)} at lag {max(found)}."
     )
 
 
-def pays(
-    busy: Mapping[int, SimpleNamespace], slow: Mapping[int, SimpleNamespace], whose: str
-) -> str:
-    """Say when asynchrony paid, by both measurements, of which the first is ``whose``."""
-    computing, waiting = (runs[0].step / runs[max(runs)].step for runs in (busy, slow))
-    if waiting < max(1.1, computing):
-        return "Slow tools are not what makes asynchrony pay here. Did something else run on this machine?"
-    told = [faster(runs[0].step, runs[max(runs)].step) for runs in (slow, busy)]
-    return (
-        f"Asynchrony pays most where processes wait. Against taking turns, a step with slow tools was {told[0]} (the small policy, "
-        f"`max_lag` {max(slow)}); with tools that answer at once, {told[1]} ({whose}, `max_lag` {max(busy)})."
-    )
+def over_seconds(
+    runs: Mapping[int, Timeline], curves: Mapping[str, Sequence[Sequence[float]]]
+) -> dict[str, list[tuple[float, float]]]:
+    """Return for each run the second at which each step ended, and the right answers of its batch."""
+    found = {}
+    for lag, run in runs.items():
+        shares = [share for _, share in curves[name_of(lag)]]
+        found[name_of(lag)] = list(zip(account(run).ended, shares, strict=True))
+    return found
 
 
 async def train_and_kill(

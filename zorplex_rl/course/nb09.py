@@ -1,107 +1,329 @@
-"""Run what notebook 09 shows: draws for its checks, its runs, what the recorded study says.
+"""Run what notebooks 09 and 11 show: training on old data with a loss of one's own, and the recorded studies.
 
-draw_batch, draw_gaps          arguments for the checks of the exercises
-falling                        what the policy of a run writes, step by step
-follow, points                 a run ──► a live curve ──► the lines of a figure
+A loss of these pages is called with log π, log π₀, log μ, advantage, mask, tokens, and returns one number.
+
+packaged                       a loss of the package in this form
+train_on_old_data, curve_of    a loss ──► a trained policy; a line of a live curve, and where it ends
+log_ratios                     how far a policy is from the one that sampled
 other_engine                   plant a fault: some recorded log-probs are wrong
-push, pushes                   a loss ──► what it does with a token, by its ratio
-accuracy_by_lag                a recorded study ──► what lag costs
+push, pushes                   what a loss does with one token ──► a figure
+check_loss, variant            the check of an exercise; a loss with a usual mistake
+uncertain, compared            a share with its ±; whether two of them differ clearly
+falling                        what the policy of a run writes, step by step
+recorded, by_lag, at_each_lag  a recorded study ──► lines, a table, what each lag costs
+seconds_at                     what each lag saves
 """
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from zorplex_rl.course.lesson import exercise
+from zorplex_rl.course.lesson.markup import quote
 from zorplex_rl.course.nb05b import Card, example, varied
 from zorplex_rl.course.recorded_study import Study
-from zorplex_rl.course.staleness import EVALUATION_SEED, Conditions, held_out_accuracy
+from zorplex_rl.course.staleness import (
+    EVALUATION_SEED,
+    Conditions,
+    advantages_of,
+    held_out_accuracy,
+    sample_batch,
+    weights_of,
+)
 from zorplex_rl.course.widgets import LiveCurve
-from zorplex_rl.learning.batches import MicroBatch
+from zorplex_rl.course.widgets.timeline_simulator import ONE_STRAGGLER
+from zorplex_rl.learning.batches import MicroBatch, collate
+from zorplex_rl.learning.learner import schedule, token_logprobs
+from zorplex_rl.learning.losses import LOSSES, LossInputs, policy_loss
 from zorplex_rl.learning.train_simple import play
-from zorplex_rl.policy.load import Policy
+from zorplex_rl.policy.load import Policy, load_policy
 from zorplex_rl.policy.rollout import Sampling
+from zorplex_rl.simulation.simulate import compare as simulate
 from zorplex_rl.task.environment import Zorplex, kinds_of
 
-Loss = Callable[[Tensor, Tensor, Tensor, Tensor, float], Tensor]
-NAMES = {"reinforce": "plain", "tis": "truncated", "grpo": "clipped", "decoupled_ppo": "decoupled"}
-"""What the page calls the losses of the recorded study."""
+Loss = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, float], Tensor]
+NAMES = {
+    "reinforce": "plain",
+    "tis": "truncated",
+    "grpo": "clipped",
+    "decoupled_ppo": "corrected",
+    "icepop": "masked",
+    "dppo": "masked by difference",
+}
+"""What the pages call the losses of the package."""
+MICRO_BATCH = 8192
+"""The most tokens of a micro-batch."""
 
 
-def draw_batch(draw: random.Random) -> tuple[Tensor, Tensor, Tensor, Tensor, float]:
-    """Draw the arguments of a loss: ratios inside and outside all bounds, for both signs."""
-    rows, columns = draw.randint(2, 4), draw.randint(3, 6)
+def packaged(name: str) -> Loss:
+    """Return the package's loss ``name`` in the form of these pages."""
 
-    def table(low: float, high: float) -> Tensor:
-        return torch.tensor(
-            [[draw.uniform(low, high) for _ in range(columns)] for _ in range(rows)]
-        )
+    def loss(
+        logp: Tensor,
+        start_logp: Tensor,
+        behaviour_logp: Tensor,
+        advantage: Tensor,
+        mask: Tensor,
+        tokens: float,
+    ) -> Tensor:
+        given = LossInputs(logp, behaviour_logp, advantage, mask, tokens, start_logp)
+        return policy_loss(LOSSES[name], given)[0]
 
-    behaviour = table(-3.0, -0.5)
-    apart = torch.tensor([[draw.choice(_APART) for _ in range(columns)] for _ in range(rows)])
-    mask = torch.tensor([[float(draw.random() < 0.7) for _ in range(columns)] for _ in range(rows)])
-    mask[0, 0] = 1.0
-    advantage = torch.tensor([draw.choice((-1, 1)) * draw.uniform(0.3, 2.0) for _ in range(rows)])
-    tokens = mask.sum().item() + draw.randint(1, 9)
-    return (behaviour + apart).requires_grad_(), behaviour, advantage, mask, tokens
-
-
-# Logarithms of ratios: on both sides of every bound, of 0.5, 0.8, 1.2 and 2, and of what is taken
-# for one (1 / 1.2, 1.25).
-_APART = tuple(
-    math.log(ratio)
-    for ratio in (0.1, 0.45, 0.55, 0.78, 0.82, 0.95, 1.0, 1.1, 1.18, 1.22, 1.3, 1.9, 2.1, 6.0)
-)
+    return loss
 
 
-def draw_gaps(draw: random.Random) -> tuple[list[float], list[float]]:
-    """Draw log π − log μ of a fresh and an old batch, with no, few or many far ratios."""
+def train_on_old_data(
+    loss: Loss,
+    lag: int,
+    conditions: Conditions,
+    seed: int,
+    steps: int,
+    watch: Callable[[int, Policy, list[MicroBatch]], None],
+    disturb: Callable[[MicroBatch, int], None] | None = None,
+) -> Policy:
+    """Train on data that are up to ``lag`` versions old. Returns the policy.
 
-    def batch() -> list[float]:
-        count, outside = 100 * draw.randint(1, 3), draw.choice((0, 0, 1, 3, 4, 7, 30))
-        far = [draw.choice((-1, 1)) * draw.uniform(0.3, 3.0) for _ in range(outside)]
-        near = [
-            draw.choice((-0.21, 0.17, draw.uniform(-0.15, 0.15))) for _ in range(count - outside)
-        ]
-        return draw.sample(far + near, count)
+    ``watch`` is called before each step with its number, the policy and the batch; ``disturb`` may
+    spoil the batch before.
+    """
+    policy = load_policy(conditions.policy)
+    sampler = load_policy(conditions.policy)
+    environment = Zorplex(seed)
+    optimizer = torch.optim.AdamW(policy.model.parameters(), betas=(0.9, 0.95), weight_decay=0.0)
+    versions = deque([weights_of(policy)], maxlen=lag + 1)
+    for step in range(steps):
+        sampler.model.load_state_dict(versions[0])  # the oldest one that is kept
+        episodes = sample_batch(sampler, environment, step, seed, conditions)
+        advantages = advantages_of(episodes, conditions.samples)
+        batches = collate(episodes, advantages, token_budget=MICRO_BATCH)
+        tokens = sum(batch.mask.sum().item() for batch in batches)
+        if disturb is not None:
+            for batch in batches:
+                disturb(batch, step)
+        watch(step, policy, batches)
+        share = schedule(step, conditions.warmup_steps, conditions.steps)
+        optimizer.param_groups[0]["lr"] = conditions.learning_rate * share
+        starts = [logprobs_of(policy, batch) for batch in batches]
+        for _ in range(conditions.updates_per_batch):
+            for b, start in zip(batches, starts, strict=True):
+                logp, _ = token_logprobs(policy, b)
+                loss(logp, start, b.behaviour_logp, b.advantage, b.mask, tokens).backward()
+            torch.nn.utils.clip_grad_norm_(policy.model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+        versions.append(weights_of(policy))
+    return policy
 
-    return batch(), batch()
+
+def logprobs_of(policy: Policy, batch: MicroBatch) -> Tensor:
+    """Return log π of the batch's tokens, without a gradient."""
+    with torch.no_grad():
+        return token_logprobs(policy, batch)[0]
 
 
-def falling(policy: Policy, environment: Zorplex, conditions: Conditions, steps: int) -> Card:
-    """Return a card of four held-out tasks, at step 0."""
-    tasks = environment.tasks(kinds_of(conditions.task, conditions.difficulty), 24, "held_out")
-    sampling = Sampling(max_tokens=conditions.max_tokens)
-    shown = varied(
-        [example(policy, sampling), *play(policy, environment, tasks, EVALUATION_SEED, sampling)], 4
-    )
-    return Card(
-        "What the policy writes while it trains on old data",
-        policy,
-        steps,
-        sampling,
-        shown,
-        lines=5,
-    )
+def curve_of(
+    name: str,
+    loss: Loss,
+    lag: int,
+    curve: LiveCurve,
+    conditions: Conditions,
+    config: Any,
+    also: Callable[[int, Policy, Any], None] = lambda *_: None,
+    disturb: Callable[[MicroBatch, int], None] | None = None,
+) -> float:
+    """Train with ``loss`` and draw the line ``name``. Returns the accuracy at the end, on all held-out tasks.
 
-
-def follow(
-    curve: LiveCurve, name: str, environment: Zorplex, conditions: Conditions, config: Any
-) -> Callable[[int, Policy, Any], None]:
-    """Return what is called before each step: it adds a point to the line ``name``."""
-    few = replace(conditions, held_out_tasks=config.eval_tasks)
+    The points before it have ``config.curve_tasks``. ``also`` is called before each step, and at the end.
+    """
+    environment = Zorplex(config.seed)
+    few = replace(conditions, held_out_tasks=config.curve_tasks)
 
     def watch(step: int, policy: Policy, batches: Any) -> None:
+        also(step, policy, batches)
         if step % config.eval_every == 0:
             curve.add(name, step, held_out_accuracy(policy, environment, few))
 
-    return watch
+    policy = train_on_old_data(loss, lag, conditions, config.seed, config.steps, watch, disturb)
+    also(config.steps, policy, None)
+    end = held_out_accuracy(policy, environment, conditions)
+    curve.add(name, config.steps, end)
+    return end
+
+
+def log_ratios(policy: Policy, batches: Sequence[MicroBatch]) -> list[Tensor]:
+    """Return log π − log μ of the sampled tokens, one tensor for each episode."""
+    found = []
+    for batch in batches:
+        rows = zip(logprobs_of(policy, batch) - batch.behaviour_logp, batch.mask, strict=True)
+        found += [row[mask.bool()] for row, mask in rows]
+    return found
+
+
+def other_engine(batch: MicroBatch, step: int, share: float, spread: float) -> None:
+    """Plant a fault: noise on the recorded log-probs of a ``share`` of the tokens."""
+    draw = torch.Generator().manual_seed(step)
+    shape = batch.behaviour_logp.shape
+    hit = torch.rand(shape, generator=draw) < share
+    batch.behaviour_logp.add_(hit * spread * torch.randn(shape, generator=draw))
+
+
+def push(loss: Loss, advantage: float, moved: float, stale: float = 1.0) -> float | None:
+    """Return by what ``loss`` multiplies ∇ log π of one token with π/π₀ = ``moved`` and π₀/μ = ``stale``;
+    None if no gradient comes back."""
+    behaviour = torch.tensor([[-3.0]])
+    start = behaviour + math.log(stale)
+    logp = (start + math.log(moved)).requires_grad_()
+    value = loss(logp, start, behaviour, torch.tensor([advantage]), torch.ones(1, 1), 1.0)
+    if not getattr(value, "requires_grad", False):
+        return None
+    value.sum().backward()
+    return 0.0 if logp.grad is None else -logp.grad.item() / advantage
+
+
+def pushes(
+    losses: Mapping[str, Loss], ratios: Sequence[float]
+) -> dict[str, tuple[list[float], list[float]]]:
+    """Return ``push`` over the ratio π/μ for each loss, of a good token and of a bad one, in the first update
+    of a step: there π is π₀."""
+
+    def over(loss: Loss, advantage: float) -> list[float]:
+        return [push(loss, advantage, 1.0, ratio) or 0.0 for ratio in ratios]
+
+    return {name: (over(loss, 1.0), over(loss, -1.0)) for name, loss in losses.items()}
+
+
+MOVED = (1.0, 0.3, 1.5, 0.7, 0.9, 1.1, 3.0, 6.0)
+STALE = (1.0, 3.0, 0.4, 6.0)
+"""The ratios π/π₀ and π₀/μ at which ``check_loss`` looks: on both sides of every bound."""
+
+
+def check_loss(attempt: Loss, right: Loss, mistakes: Mapping[str, Loss]) -> None:
+    """Compare two losses by what they do with one token, then with a batch. Only the gradient counts.
+
+    ``mistakes`` holds wrong losses, each under the sentence that says what one has misunderstood.
+    Raises AssertionError with a sentence for the learner.
+    """
+    name = quote(attempt.__name__)
+    loss: Any = right
+    known = dict(mistakes) | {"the sign is the other one": lambda *given: -loss(*given)}
+    cases = list(product((1.0, -1.0), STALE, MOVED))
+
+    def told(judged: Loss) -> list[float | None]:
+        found = [push(judged, advantage, moved, stale) for advantage, stale, moved in cases]
+        return [None if value is None else round(value, 4) + 0.0 for value in found]  # no -0.0
+
+    exercise.case(f"{name} of one token")
+    found, expected = told(attempt), told(right)
+    for (advantage, stale, moved), ours, theirs in zip(cases, expected, found, strict=True):
+        if ours == theirs:
+            continue
+        assert theirs is not None, (
+            f"no gradient flows back from {name} to `logp`: it is detached, or not used"
+        )
+        cause = next((said + ". " for said, wrong in known.items() if told(wrong) == found), "")
+        token = f"One token with A = {advantage:g} and π/μ = {moved * stale:.2g}".replace("-", "−")
+        token += f" (π/π₀ = {moved:g}, π₀/μ = {stale:g})" if stale != 1 else ""
+        raise AssertionError(
+            f"{cause}{token}: {name} multiplies ∇ log π by {quote(f'{theirs:g}')}, and should by {quote(f'{ours:g}')}"
+        )
+    exercise.agree(
+        attempt,
+        right,
+        draw_batch,
+        gradients=True,
+        values=False,
+        mistakes={
+            "it divides by the sampled tokens of this part, not by `tokens`, those of the whole batch": (
+                lambda *given: loss(*given[:5], given[4].sum())
+            ),
+            "it also counts tokens that were not sampled, where `mask` is 0": (
+                lambda *given: loss(*given[:4], torch.ones_like(given[4]), given[5])
+            ),
+            "it divides by all places, also by those that were not sampled": (
+                lambda *given: loss(*given[:5], given[4].numel())
+            ),
+        },
+    )
+
+
+def variant(
+    loss: Any,
+    policies: Sequence[int] = (0, 1, 2),
+    weight: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None,
+) -> Loss:
+    """Return a wrong loss: ``loss`` with other ``policies`` (0 is π, 1 is π₀, 2 is μ) in their places, and with
+    a ``weight`` of π, π₀ and μ on each token."""
+
+    def wrong(*given: Any) -> Any:
+        mask = given[4] if weight is None else given[4] * weight(*given[:3])
+        return loss(*(given[number] for number in policies), given[3], mask, given[5])
+
+    return wrong
+
+
+def draw_batch(draw: random.Random) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, float]:
+    """Draw the arguments of a loss: a small batch with ratios inside and outside all bounds."""
+    rows, columns = draw.randint(1, 3), draw.randint(2, 4)
+
+    def table(value: Callable[[], float]) -> Tensor:
+        return torch.tensor([[value() for _ in range(columns)] for _ in range(rows)])
+
+    behaviour = table(lambda: draw.uniform(-6.0, -4.0))
+    start = behaviour + table(lambda: math.log(draw.choice((0.4, 0.9, 1.0, 1.3, 3.0, 6.0))))
+    logp = start + table(lambda: math.log(draw.choice((0.3, 0.7, 0.9, 1.1, 1.5, 3.0))))
+    mask = table(lambda: float(draw.random() < 0.7))
+    mask[0, 0] = 1.0
+    advantage = torch.tensor([draw.choice((-1, 1)) * draw.uniform(0.3, 2.0) for _ in range(rows)])
+    tokens = mask.sum().item() + draw.randint(1, 9)
+    return logp.requires_grad_(), start, behaviour, advantage, mask, tokens
+
+
+def draw_log_ratios(draw: random.Random) -> tuple[list[float]]:
+    """Draw the logarithms of some ratios, near and far, on both sides of 0.8 and 1.2."""
+    choices = (0.0, -0.21, 0.17, 0.19, -0.3, 0.9, -1.5)
+    return ([draw.choice(choices) for _ in range(draw.randint(2, 6))],)
+
+
+def uncertain(share: float, tasks: int) -> str:
+    """Return a share of ``tasks`` with two standard errors.
+
+    >>> uncertain(0.3, 200), uncertain(0.3, 40)
+    ('30% ± 6', '30% ± 14')
+    """
+    return f"{share:.0%} ± {200 * math.sqrt(share * (1 - share) / tasks):.0f}"
+
+
+def compared(share: float, other: float, tasks: int) -> int:
+    """Return 1 if ``share`` is clearly above ``other``, -1 if it is clearly below, 0 if neither: two standard
+    errors of the difference, each share being of ``tasks``.
+
+    >>> compared(0.32, 0.30, 40), compared(0.9, 0.3, 200)
+    (0, 1)
+    """
+    error = 2 * math.sqrt((share * (1 - share) + other * (1 - other)) / tasks)
+    return (share > other + error) - (share < other - error)
+
+
+def falling(policy: Policy, conditions: Conditions, config: Any) -> Card:
+    """Return a card of four held-out tasks, at step 0."""
+    environment = Zorplex(config.seed)
+    tasks = environment.tasks(kinds_of(conditions.task, conditions.difficulty), 24, "held_out")
+    sampling = Sampling(max_tokens=conditions.max_tokens)
+    shown = [
+        example(policy, sampling),
+        *play(policy, environment, tasks, EVALUATION_SEED, sampling),
+    ]
+    title = "What the policy writes while it trains on old data"
+    return Card(title, policy, config.steps, sampling, varied(shown, 4), lines=5)
 
 
 def points(*curves: LiveCurve) -> dict[str, list[tuple[int, float]]]:
@@ -124,40 +346,37 @@ def recorded(
     }
 
 
-def other_engine(batch: MicroBatch, step: int, share: float, spread: float) -> None:
-    """Plant a fault: noise on the recorded log-probs of a ``share`` of the tokens."""
-    draw = torch.Generator().manual_seed(step)
-    shape = batch.behaviour_logp.shape
-    hit = torch.rand(shape, generator=draw) < share
-    batch.behaviour_logp.add_(hit * spread * torch.randn(shape, generator=draw))
+def by_lag(study: Study, rate: float, lags: Sequence[int]) -> list[dict[str, Any]]:
+    """Return a row for each loss of ``NAMES``: its mean accuracy at each of ``lags``, with the lowest and the
+    highest of the seeds."""
+    cells = {(cell.loss, cell.lag): cell for cell in study.cells() if cell.learning_rate == rate}
+
+    def ends(loss: str, lag: int) -> str:
+        cell = cells[loss, lag]
+        return f"{cell.accuracy:.0%} ({min(cell.accuracies):.0%} to {max(cell.accuracies):.0%})"
+
+    return [
+        {"loss": name, "`--loss`": f"`{loss}`"} | {f"lag {lag}": ends(loss, lag) for lag in lags}
+        for loss, name in NAMES.items()
+        if all((loss, lag) in cells for lag in lags)
+    ]
 
 
-def push(loss: Loss, ratio: float, advantage: float) -> float:
-    """Return by what ``loss`` multiplies ∇ log π of a token with this ratio."""
-    logp = torch.tensor([[math.log(ratio)]], requires_grad=True)
-    value = loss(logp, torch.zeros(1, 1), torch.tensor([advantage]), torch.ones(1, 1), 1.0)
-    if not value.requires_grad:
-        return 0.0
-    value.backward()
-    return 0.0 if logp.grad is None else -logp.grad.item() / advantage
-
-
-def pushes(
-    losses: dict[str, Loss], ratios: Sequence[float]
-) -> dict[str, tuple[list[float], list[float]]]:
-    """Return ``push`` over ``ratios`` for each loss: of a good token and of a bad one."""
+def at_each_lag(
+    study: Study, rate: float, losses: Sequence[str]
+) -> dict[str, dict[int, list[float]]]:
+    """Return the accuracies of the seeds at each lag, by the name of the loss."""
+    cells = sorted(study.cells(), key=lambda cell: cell.lag)
     return {
-        name: ([push(loss, r, 1.0) for r in ratios], [push(loss, r, -1.0) for r in ratios])
-        for name, loss in losses.items()
+        NAMES[loss]: {
+            cell.lag: cell.accuracies
+            for cell in cells
+            if (cell.loss, cell.learning_rate) == (loss, rate)
+        }
+        for loss in losses
     }
 
 
-def accuracy_by_lag(study: Study) -> str:
-    """Return the mean accuracy of plain and clipped at each lag, to end a sentence."""
-    found = {(cell.loss, cell.lag): cell.accuracy for cell in study.cells(study.whole_seeds)}
-    lags = sorted({lag for _, lag in found})
-    told = [
-        ", ".join(f"{found[loss, lag]:.0%}" for lag in lags) + f" with {NAMES[loss]}"
-        for loss in ("reinforce", "grpo")
-    ]
-    return f"{', '.join(map(str, lags))} it was {'; '.join(told)}"
+def seconds_at(lag: int) -> float:
+    """Return the seconds of notebook 05's simulated run with one straggler at ``max_lag`` ``lag``."""
+    return simulate(replace(ONE_STRAGGLER, max_lag=lag)).asynchronous.seconds

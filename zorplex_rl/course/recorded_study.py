@@ -1,6 +1,6 @@
 """Read a recorded study of staleness: one row for each trial of learning rate × lag × loss × seed.
 
-    benchmarks/staleness.py ──► staleness.jsonl ──► read_study ──► Study ──► the phase diagram of notebook 09
+    benchmarks/staleness.py ──► staleness.jsonl ──► read_study ──► Study ──► notebooks 09 and 11
 
 The first line of a file says what its trials share; each line below is one finished trial, so a
 recording that was stopped can go on.
@@ -46,12 +46,6 @@ class Row:
         accuracy before; else where the training diverged; None if it did not collapse."""
         return self._fell_below(0.5) or self.diverged_at
 
-    @property
-    def is_healthy(self) -> bool:
-        """Whether no two evaluations in a row had less than three quarters of the highest
-        before."""
-        return not (self._fell_below(0.75) or self.diverged_at)
-
     def _fell_below(self, share: float) -> int | None:
         highest = 0.0
         for step, (accuracy, following) in zip(
@@ -61,14 +55,6 @@ class Row:
                 return step
             highest = max(highest, accuracy)
         return None
-
-    @property
-    def diagnostics(self) -> list[dict[str, float]]:
-        """What the alarm reads of each step, by the names of ``Learner.step``."""
-        return [
-            {"lag_max": min(version, self.lag), "episode_sample_size": size}
-            for version, size in enumerate(self.episode_sample_sizes)
-        ]
 
 
 @dataclass(frozen=True, slots=True)

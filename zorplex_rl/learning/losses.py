@@ -2,8 +2,8 @@
 
     ratio_of, weight_of, outside ──► objective_of ──► policy_loss      a function for each part of the table
 
-r is π/μ, and π₀ is the policy at the start of the training step (for every row but "w r", the present π). Training makes a token's
-*objective* larger:
+r is π/μ, and π₀ is the policy at the start of the training step (of every row but "w r" the present π).
+Training makes a token's *objective* larger:
 
     weighted    log π           A log π
                 w log π         A w log π       w = min(π/μ, truncation): a constant, without gradient

@@ -25,6 +25,7 @@ from zorplex_rl.course.figures.lines import (
     push_chart,
     ratio_chart,
     runs_chart,
+    seconds_chart,
     seeds_chart,
     shaped_chart,
 )
@@ -95,6 +96,10 @@ FIGURES: dict[str, tuple[Callable[[], str], int, str]] = {
     "pushes": (
         lambda: push_chart([0.5, 1.5], {"plain": ([1.0, 1.0], [1.0, 1.0]), "clipped": ([0.5, 0.0], [0.0, 1.5])}), 720,
         "clipped: good token 0.5 at ratio 0.5, 0 at ratio 1.5, bad token 0 and 1.5",
+    ),
+    "seconds": (
+        lambda: seconds_chart({"plain": [(40.0, 0.95), (26.0, 0.3)]}, {"plain": [(0.9, 1.0), (0.2, 0.4)]}, ["lag 0", "lag 4"]), 720,
+        "plain: 95% after 40.0 s, 30% after 26.0 s",
     ),
     "runs on old data": (
         lambda: runs_chart({"plain": [(0, 0.4), (4, 0.1)]}, 0.35, {"plain": [[(3, 0.5), (60, 0.2)]]}), 720,

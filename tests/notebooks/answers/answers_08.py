@@ -100,6 +100,24 @@ async def wakes_before_the_version_is_known(trainer, ready, newest, news, steps,
         on_step(step, metrics)
 
 
+async def forgets_to_await_the_step(trainer, ready, newest, news, steps, per_step, on_step):
+    for step in range(steps):
+        batch = [await ready.get() for _ in range(per_step)]
+        metrics = trainer.step(episodes_of(batch), advantages_of(batch))
+        newest.version = await trainer.publish()
+        news.set()
+        on_step(step, metrics)
+
+
+async def forgets_to_await_the_version(trainer, ready, newest, news, steps, per_step, on_step):
+    for step in range(steps):
+        batch = [await ready.get() for _ in range(per_step)]
+        metrics = await trainer.step(episodes_of(batch), advantages_of(batch))
+        newest.version = trainer.publish()
+        news.set()
+        on_step(step, metrics)
+
+
 async def wakes_nobody(trainer, ready, newest, news, steps, per_step, on_step):
     for step in range(steps):
         batch = [await ready.get() for _ in range(per_step)]
@@ -233,6 +251,8 @@ WRONG = {
         publishes_before_the_step,
         wakes_before_the_version_is_known,
         wakes_nobody,
+        forgets_to_await_the_step,
+        forgets_to_await_the_version,
         compares_with_the_whole_batch,
         divides_by_zero,
         trains_on_rewards,

@@ -3,71 +3,105 @@ and unusual right ones."""
 
 import math
 
+import numpy as np
 import torch
 
+# The effective sample size.
 
-def ratio_of(logp, behaviour_logp):
-    return (logp - behaviour_logp).exp()
+
+def sample_size_takes_logarithms_for_ratios(log_ratios):
+    return sum(log_ratios) ** 2 / (len(log_ratios) * sum(log**2 for log in log_ratios) or 1)
+
+
+def sample_size_is_no_share(log_ratios):
+    ratios = [math.exp(log) for log in log_ratios]
+    return sum(ratios) ** 2 / sum(ratio**2 for ratio in ratios)
+
+
+def sample_size_is_upside_down(log_ratios):
+    ratios = [math.exp(log) for log in log_ratios]
+    return len(ratios) * sum(ratio**2 for ratio in ratios) / sum(ratios) ** 2
+
+
+def sample_size_squares_below_and_not_above(log_ratios):
+    ratios = [math.exp(log) for log in log_ratios]
+    return sum(ratio**2 for ratio in ratios) / (len(ratios) * sum(ratios) ** 2)
+
+
+def sample_size_is_the_mean_ratio(log_ratios):
+    return sum(math.exp(log) for log in log_ratios) / len(log_ratios)
+
+
+def sample_size_with_arrays(log_ratios):
+    ratios = np.exp(np.array(log_ratios))
+    return ratios.mean() ** 2 / (ratios**2).mean()
+
+
+def sample_size_with_tensors(log_ratios):
+    weights = torch.softmax(torch.tensor(log_ratios, dtype=torch.float64), 0)
+    return 1 / (len(weights) * weights.square().sum())
 
 
 # The clipped loss.
 
 
-def clipped_forgets_the_minus(logp, behaviour_logp, advantage, mask, tokens):
-    ratio, weight = ratio_of(logp, behaviour_logp), advantage[:, None]
-    return (torch.minimum(ratio * weight, ratio.clamp(0.8, 1.2) * weight) * mask).sum() / tokens
+def bounded(ratio, advantage):
+    weight = advantage[:, None]
+    return torch.minimum(ratio * weight, ratio.clamp(0.8, 1.2) * weight)
 
 
-def clipped_is_detached(logp, behaviour_logp, advantage, mask, tokens):
-    ratio, weight = ratio_of(logp.detach(), behaviour_logp), advantage[:, None]
-    return -(torch.minimum(ratio * weight, ratio.clamp(0.8, 1.2) * weight) * mask).sum() / tokens
+def clipped_forgets_the_minus(logp, start_logp, behaviour_logp, advantage, mask, tokens):
+    return (bounded((logp - behaviour_logp).exp(), advantage) * mask).sum() / tokens
 
 
-def clipped_divides_by_the_mask_and_ignores_tokens(logp, behaviour_logp, advantage, mask, tokens):
-    ratio, weight = ratio_of(logp, behaviour_logp), advantage[:, None]
-    return (
-        -(torch.minimum(ratio * weight, ratio.clamp(0.8, 1.2) * weight) * mask).sum() / mask.sum()
-    )
+def clipped_is_detached(logp, start_logp, behaviour_logp, advantage, mask, tokens):
+    return -(bounded((logp.detach() - behaviour_logp).exp(), advantage) * mask).sum() / tokens
 
 
-def clipped_ignores_the_mask(logp, behaviour_logp, advantage, mask, tokens):
-    ratio, weight = ratio_of(logp, behaviour_logp), advantage[:, None]
-    return -torch.minimum(ratio * weight, ratio.clamp(0.8, 1.2) * weight).sum() / tokens
+def clipped_divides_by_the_mask(logp, start_logp, behaviour_logp, advantage, mask, tokens):
+    return -(bounded((logp - behaviour_logp).exp(), advantage) * mask).sum() / mask.sum()
 
 
-def clipped_is_a_mean_over_the_batch(logp, behaviour_logp, advantage, mask, tokens):
-    ratio, weight = ratio_of(logp, behaviour_logp), advantage[:, None]
-    return -(torch.minimum(ratio * weight, ratio.clamp(0.8, 1.2) * weight) * mask).mean()
+def clipped_ignores_the_mask(logp, start_logp, behaviour_logp, advantage, mask, tokens):
+    return -bounded((logp - behaviour_logp).exp(), advantage).sum() / tokens
 
 
-def clipped_only_where_the_advantage_is_positive(logp, behaviour_logp, advantage, mask, tokens):
-    ratio, weight = ratio_of(logp, behaviour_logp), advantage[:, None]
-    bounded = torch.minimum(ratio * weight, ratio.clamp(0.8, 1.2) * weight)
-    return -(torch.where(weight > 0, bounded, ratio * weight) * mask).sum() / tokens
+def clipped_is_a_mean_over_the_batch(logp, start_logp, behaviour_logp, advantage, mask, tokens):
+    return -(bounded((logp - behaviour_logp).exp(), advantage) * mask).mean()
 
 
-def clipped_without_the_minimum(logp, behaviour_logp, advantage, mask, tokens):
-    return (
-        -(ratio_of(logp, behaviour_logp).clamp(0.8, 1.2) * advantage[:, None] * mask).sum() / tokens
-    )
+def clipped_around_the_start_of_the_step(logp, start_logp, behaviour_logp, advantage, mask, tokens):
+    return -(bounded((logp - start_logp).exp(), advantage) * mask).sum() / tokens
 
 
-def clipped_with_the_maximum(logp, behaviour_logp, advantage, mask, tokens):
-    ratio, weight = ratio_of(logp, behaviour_logp), advantage[:, None]
-    return -(torch.maximum(ratio * weight, ratio.clamp(0.8, 1.2) * weight) * mask).sum() / tokens
+def clipped_only_good_tokens(logp, start_logp, behaviour_logp, advantage, mask, tokens):
+    ratio, weight = (logp - behaviour_logp).exp(), advantage[:, None]
+    found = torch.where(weight > 0, bounded(ratio, advantage), ratio * weight)
+    return -(found * mask).sum() / tokens
 
 
-def clipped_with_the_ratio_upside_down(logp, behaviour_logp, advantage, mask, tokens):
-    ratio, weight = ratio_of(behaviour_logp, logp), advantage[:, None]
-    return -(torch.minimum(ratio * weight, ratio.clamp(0.8, 1.2) * weight) * mask).sum() / tokens
+def clipped_without_the_minimum(logp, start_logp, behaviour_logp, advantage, mask, tokens):
+    ratio = (logp - behaviour_logp).exp().clamp(0.8, 1.2)
+    return -(ratio * advantage[:, None] * mask).sum() / tokens
 
 
-def clipped_with_the_sign_of_the_advantage(logp, behaviour_logp, advantage, mask, tokens):
-    ratio, weight = ratio_of(logp, behaviour_logp), advantage.sign()[:, None]
-    return -(torch.minimum(ratio * weight, ratio.clamp(0.8, 1.2) * weight) * mask).sum() / tokens
+def clipped_with_the_maximum(logp, start_logp, behaviour_logp, advantage, mask, tokens):
+    ratio, weight = (logp - behaviour_logp).exp(), advantage[:, None]
+    found = torch.maximum(ratio * weight, ratio.clamp(0.8, 1.2) * weight)
+    return -(found * mask).sum() / tokens
 
 
-def clipped_by_where(logp, behaviour_logp, advantage, mask, tokens):
+def clipped_with_the_ratio_upside_down(logp, start_logp, behaviour_logp, advantage, mask, tokens):
+    return -(bounded((behaviour_logp - logp).exp(), advantage) * mask).sum() / tokens
+
+
+def clipped_with_the_sign_of_the_advantage(
+    logp, start_logp, behaviour_logp, advantage, mask, tokens
+):
+    return -(bounded((logp - behaviour_logp).exp(), advantage.sign()) * mask).sum() / tokens
+
+
+def clipped_by_where(logp, start_logp, behaviour_logp, advantage, mask, tokens):
     weight = advantage.unsqueeze(1).expand_as(logp)
     ratio = torch.exp(logp) / torch.exp(behaviour_logp)
     stopped = ((weight > 0) & (ratio > 1.2)) | ((weight < 0) & (ratio < 0.8))
@@ -75,138 +109,79 @@ def clipped_by_where(logp, behaviour_logp, advantage, mask, tokens):
     return (torch.where(stopped, bound, ratio) * -weight * mask / tokens).sum()
 
 
-def clipped_one_token_at_a_time(logp, behaviour_logp, advantage, mask, tokens):
+def clipped_one_token_at_a_time(logp, start_logp, behaviour_logp, advantage, mask, tokens):
     total = torch.zeros(())
     for row in range(len(logp)):
         for column in range(logp.shape[1]):
             if mask[row, column]:
                 ratio = (logp[row, column] - behaviour_logp[row, column]).exp()
-                pair = torch.stack(
-                    [ratio * advantage[row], torch.clip(ratio, 0.8, 1.2) * advantage[row]]
-                )
-                total = total - pair.min()
+                pair = [ratio * advantage[row], torch.clip(ratio, 0.8, 1.2) * advantage[row]]
+                total = total - torch.stack(pair).min()
     return (total / tokens).reshape(())
 
 
-# The masked loss.
+def clipped_by_the_log_prob(logp, start_logp, behaviour_logp, advantage, mask, tokens):
+    """Its value is another one, and its gradient the right one."""
+    ratio, weight = (logp - behaviour_logp).exp().detach(), advantage[:, None]
+    free = ~(((weight > 0) & (ratio > 1.2)) | ((weight < 0) & (ratio < 0.8)))
+    return -(free * ratio * weight * logp * mask).sum() / tokens
 
 
-def masked_forgets_the_minus(logp, behaviour_logp, advantage, mask, tokens):
-    ratio = ratio_of(logp, behaviour_logp)
-    return (ratio * advantage[:, None] * mask * (ratio >= 0.5) * (ratio <= 2.0)).sum() / tokens
+# The corrected loss.
 
 
-def masked_with_the_bounds_of_clipping(logp, behaviour_logp, advantage, mask, tokens):
-    ratio = ratio_of(logp, behaviour_logp)
-    return -(ratio * advantage[:, None] * mask * (ratio >= 0.8) * (ratio <= 1.2)).sum() / tokens
+def corrected_forgets_the_minus(logp, start_logp, behaviour_logp, advantage, mask, tokens):
+    weight = (start_logp - behaviour_logp).exp().clamp(max=2.0)
+    return (weight * bounded((logp - start_logp).exp(), advantage) * mask).sum() / tokens
 
 
-def masked_by_clamping(logp, behaviour_logp, advantage, mask, tokens):
-    return (
-        -(ratio_of(logp, behaviour_logp).clamp(0.5, 2.0) * advantage[:, None] * mask).sum() / tokens
-    )
+def corrected_without_the_weight(logp, start_logp, behaviour_logp, advantage, mask, tokens):
+    return -(bounded((logp - start_logp).exp(), advantage) * mask).sum() / tokens
 
 
-def masked_divides_by_what_is_left(logp, behaviour_logp, advantage, mask, tokens):
-    ratio = ratio_of(logp, behaviour_logp)
-    trusted = mask * (ratio >= 0.5) * (ratio <= 2.0)
-    return -(ratio * advantage[:, None] * trusted).sum() / trusted.sum().clamp(min=1)
+def corrected_around_mu(logp, start_logp, behaviour_logp, advantage, mask, tokens):
+    weight = (start_logp - behaviour_logp).exp().clamp(max=2.0)
+    return -(weight * bounded((logp - behaviour_logp).exp(), advantage) * mask).sum() / tokens
 
 
-def masked_ignores_the_mask(logp, behaviour_logp, advantage, mask, tokens):
-    ratio = ratio_of(logp, behaviour_logp)
-    return -(ratio * advantage[:, None] * (ratio >= 0.5) * (ratio <= 2.0)).sum() / tokens
+def corrected_is_the_clipped_loss(logp, start_logp, behaviour_logp, advantage, mask, tokens):
+    return -(bounded((logp - behaviour_logp).exp(), advantage) * mask).sum() / tokens
 
 
-def masked_drops_the_ratio(logp, behaviour_logp, advantage, mask, tokens):
-    ratio = ratio_of(logp, behaviour_logp)
-    return -(logp * advantage[:, None] * mask * (ratio >= 0.5) * (ratio <= 2.0)).sum() / tokens
+def corrected_does_not_cut_the_weight(logp, start_logp, behaviour_logp, advantage, mask, tokens):
+    weight = (start_logp - behaviour_logp).exp()
+    return -(weight * bounded((logp - start_logp).exp(), advantage) * mask).sum() / tokens
 
 
-def masked_is_detached(logp, behaviour_logp, advantage, mask, tokens):
-    ratio = ratio_of(logp, behaviour_logp).detach()
-    return -(ratio * advantage[:, None] * mask * (ratio >= 0.5) * (ratio <= 2.0)).sum() / tokens
+def corrected_cuts_the_weight_below_too(logp, start_logp, behaviour_logp, advantage, mask, tokens):
+    weight = (start_logp - behaviour_logp).exp().clamp(0.5, 2.0)
+    return -(weight * bounded((logp - start_logp).exp(), advantage) * mask).sum() / tokens
 
 
-def masked_by_indexing(logp, behaviour_logp, advantage, mask, tokens):
-    ratio = ratio_of(logp, behaviour_logp)
-    near = (mask == 1) & ((ratio - 1.25).abs() <= 0.75)
-    return -(ratio[near] * advantage[:, None].expand_as(ratio)[near]).sum() / torch.tensor(tokens)
+def corrected_weights_by_the_policy_in_training(
+    logp, start_logp, behaviour_logp, advantage, mask, tokens
+):
+    weight = (logp - behaviour_logp).detach().exp().clamp(max=2.0)
+    return -(weight * bounded((logp - start_logp).exp(), advantage) * mask).sum() / tokens
 
 
-def masked_by_the_log_prob(logp, behaviour_logp, advantage, mask, tokens):
-    ratio = ratio_of(logp, behaviour_logp).detach()
-    return (
-        -(ratio * logp * advantage[:, None] * mask * (ratio >= 0.5) * (ratio <= 2.0)).sum() / tokens
-    )
+def corrected_ignores_the_mask(logp, start_logp, behaviour_logp, advantage, mask, tokens):
+    weight = (start_logp - behaviour_logp).exp().clamp(max=2.0)
+    return -(weight * bounded((logp - start_logp).exp(), advantage)).sum() / tokens
 
 
-def masked_by_where(logp, behaviour_logp, advantage, mask, tokens):
-    apart = logp - behaviour_logp
-    inside = apart.abs() <= math.log(2.0)
-    return (
-        torch.where(inside, apart.exp() * -advantage[:, None] * mask, torch.zeros_like(apart)).sum()
-        / tokens
-    )
+def corrected_with_the_weight_inside(logp, start_logp, behaviour_logp, advantage, mask, tokens):
+    weight = torch.clamp(torch.exp(start_logp - behaviour_logp), max=2.0)
+    ratio, reward = torch.exp(logp - start_logp), advantage.unsqueeze(-1)
+    one, other = weight * ratio * reward, weight * torch.clip(ratio, 0.8, 1.2) * reward
+    return (-torch.min(one, other) * mask / tokens).sum()
 
 
-# Which loss a run needs.
-
-
-def share(logs, low=0.8, high=1.2):
-    return sum(not low <= math.exp(log) <= high for log in logs) / len(logs)
-
-
-def loss_for_ignores_the_fresh_batch(fresh, old):
-    return "clipped" if share(old) > 0.01 else "plain"
-
-
-def loss_for_ignores_the_old_batch(fresh, old):
-    return "masked" if share(fresh) > 0.01 else "plain"
-
-
-def loss_for_asks_the_old_batch_first(fresh, old):
-    return "clipped" if share(old) > 0.01 else "masked" if share(fresh) > 0.01 else "plain"
-
-
-def loss_for_takes_logarithms_for_ratios(fresh, old):
-    def outside(logs):
-        return sum(not 0.8 <= log <= 1.2 for log in logs) / len(logs)
-
-    return "masked" if outside(fresh) > 0.01 else "clipped" if outside(old) > 0.01 else "plain"
-
-
-def loss_for_bounds_the_logarithm(fresh, old):
-    def outside(logs):
-        return sum(abs(log) > 0.2 for log in logs) / len(logs)
-
-    return "masked" if outside(fresh) > 0.01 else "clipped" if outside(old) > 0.01 else "plain"
-
-
-def loss_for_counts_only_large_ratios(fresh, old):
-    found = [share(logs, low=0.0) for logs in (fresh, old)]
-    return "masked" if found[0] > 0.01 else "clipped" if found[1] > 0.01 else "plain"
-
-
-def loss_for_by_a_mean_ratio(fresh, old):
-    found = [abs(sum(map(math.exp, logs)) / len(logs) - 1) for logs in (fresh, old)]
-    return "masked" if found[0] > 0.2 else "clipped" if found[1] > 0.2 else "plain"
-
-
-def loss_for_with_tensors(fresh, old):
-    far = [
-        ((torch.tensor(logs).exp() - 1).abs() > 0.2).float().mean() > 0.0101
-        for logs in (fresh, old)
-    ]
-    return "masked" if far[0] else "clipped" if far[1] else "plain"
-
-
-def loss_for_in_logarithms(fresh, old):
-    low, high = math.log(0.8), math.log(1.2)
-    for logs, name in ((fresh, "masked"), (old, "clipped")):
-        if 100 * sum(log < low or log > high for log in logs) > len(logs):
-            return name
-    return "plain"
+def corrected_by_the_log_prob(logp, start_logp, behaviour_logp, advantage, mask, tokens):
+    weight = torch.minimum((start_logp - behaviour_logp).exp(), torch.tensor(2.0))
+    ratio, reward = (logp - start_logp).exp().detach(), advantage[:, None]
+    free = ~(((reward > 0) & (ratio > 1.2)) | ((reward < 0) & (ratio < 0.8)))
+    return -(weight * free * ratio * reward * logp * mask).sum() / tokens
 
 
 def _wrong(name, right):
@@ -218,8 +193,8 @@ def _wrong(name, right):
 
 
 RIGHT = {
-    "clipped": [clipped_by_where, clipped_one_token_at_a_time],
-    "masked": [masked_by_indexing, masked_by_where, masked_by_clamping, masked_by_the_log_prob],
-    "loss_for": [loss_for_with_tensors, loss_for_in_logarithms],
+    "sample_size": [sample_size_with_arrays, sample_size_with_tensors],
+    "clipped": [clipped_by_where, clipped_one_token_at_a_time, clipped_by_the_log_prob],
+    "corrected": [corrected_with_the_weight_inside, corrected_by_the_log_prob],
 }
 WRONG = {name: _wrong(name, right) for name, right in RIGHT.items()}

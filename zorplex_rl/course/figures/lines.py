@@ -25,8 +25,15 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-LOSSES = {"plain": style.BLUE, "clipped": style.VERMILION, "masked": style.GREEN}
+LOSSES = {
+    "plain": style.BLUE,
+    "clipped": style.VERMILION,
+    "corrected": style.PURPLE,
+    "masked": style.GREEN,
+}
 """The colour of each loss."""
+FAILING = {"run A": style.ORANGE, "run B": style.DEEP_BLUE, "run C": style.OLIVE}
+"""The colour of each run whose loss nobody knows yet."""
 DOTS = 120
 """Dots in a row of ``ratio_chart``: each stands for the same share of the tokens."""
 FURTHEST = 32.0
@@ -212,7 +219,7 @@ def push_chart(
     panels = {
         title: [
             Line(name, list(zip(ratios, both[sign], strict=True)), LOSSES[name], dashes)
-            for (name, both), dashes in zip(pushes.items(), ("-", "--", "-"), strict=False)
+            for (name, both), dashes in zip(pushes.items(), ("-", "--", "-.", ":"), strict=False)
         ]
         for sign, title in enumerate(("good token, A = 1", "bad token, A = −1"))
     }
@@ -244,7 +251,7 @@ def runs_chart(
     def line(
         name: str, points: Sequence[tuple[int, float]], label: str, width: float, marker: str = ""
     ) -> Line:
-        colour = LOSSES.get(name.partition(",")[0], style.GREY)
+        colour = (LOSSES | FAILING).get(name.partition(",")[0], style.GREY)
         return Line(
             label,
             points,
@@ -284,6 +291,45 @@ def runs_chart(
     return line_panels({"": [*thin, *thick]}, "Accuracy of runs", said, height, finish)
 
 
+def seconds_chart(
+    lines: Mapping[str, Sequence[tuple[float, float]]],
+    spans: Mapping[str, Sequence[tuple[float, float]]] | None = None,
+    marks: Sequence[str] = (),
+) -> str:
+    """Draw accuracy over seconds, a dot for each (second, share) and a line for each name. ``spans`` are
+    the lowest and the highest of what a dot is the mean of; ``marks`` name the dots of the first line."""
+    colours = zip(lines, style.SERIES, strict=False)
+    drawn = [
+        Line(name, lines[name], LOSSES.get(name, colour), marker="o") for name, colour in colours
+    ]
+
+    def finish(number: int, axes: Axes) -> None:
+        for line in drawn:
+            for (second, _), span in zip(
+                line.points, (spans or {}).get(line.name, ()), strict=False
+            ):
+                axes.plot([second] * 2, span, color=line.colour, linewidth=1, alpha=0.5)
+        for mark, point in zip(marks, drawn[0].points, strict=False):
+            axes.annotate(
+                mark,
+                point,
+                (-9, 0),
+                textcoords="offset points",
+                ha="right",
+                va="center",
+                fontsize=10,
+            )
+        axes.set(xlabel="seconds of the run", ylabel="right answers", ylim=(-0.04, 1.04))
+        axes.margins(x=0.12)
+        style.show_percent(axes.yaxis)
+
+    said = "; ".join(
+        f"{name}: " + ", ".join(f"{share:.0%} after {second:.1f} s" for second, share in points)
+        for name, points in lines.items()
+    )
+    return line_panels({"": drawn}, "Right answers over seconds", said, 340, finish)
+
+
 def ratio_chart(ratios: Mapping[str, Sequence[float]], sizes: Mapping[str, float]) -> str:
     """Draw the ratios of tokens, a row for each age, and their effective sample size."""
 
@@ -309,7 +355,7 @@ def ratio_chart(ratios: Mapping[str, Sequence[float]], sizes: Mapping[str, float
         axes.axvline(1.0, color=style.GREY, linewidth=1)
         axes.set(
             xlim=(0.8 / FURTHEST, 1.25 * FURTHEST),
-            xlabel="ratio π/μ of a token (each mark doubles)",
+            xlabel="ratio π/μ of a token (from mark to mark four times as much)",
         )
         axes.xaxis.set_major_formatter(
             FuncFormatter(lambda ratio, _: f"{ratio:g}" if ratio >= 1 else f"1/{1 / ratio:g}")
