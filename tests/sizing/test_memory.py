@@ -176,3 +176,18 @@ def test_a_container_has_what_its_limit_leaves(tmp_path, monkeypatch):
     assert available_memory() == 3 * GB // 1000
     (tmp_path / "memory.max").write_text("max\n")
     assert available_memory() > 3 * GB // 1000
+
+
+def test_with_adapters_only_they_have_gradients_and_moments_and_travel():
+    from zorplex_rl.policy.load import EMBEDDED_PATH, load_policy
+    from zorplex_rl.sizing.model_shape import shape_of
+    from zorplex_rl.weights.layout import named_weights
+
+    shape, work = shape_of(EMBEDDED_PATH), Workload(dtype="bfloat16", lora_rank=4)
+    published = named_weights(load_policy(dtype="bfloat16", lora_rank=4).model).values()
+    assert sum(weight.numel() for weight in published) == shape.trained(4)
+    assert sum(weight.nbytes for weight in published) == memory.version_bytes(shape, work)
+    parts = trainer_memory(shape, work).phases["backward"]
+    adapters = 4 * shape.trained(4)
+    assert (parts["weights"], parts["adapters"]) == (2 * shape.parameters, adapters)
+    assert (parts["masters"], parts["gradients"], parts["moments"]) == (0, adapters, 2 * adapters)

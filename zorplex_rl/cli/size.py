@@ -17,6 +17,7 @@ from zorplex_rl.sizing.memory import (
     logit_bytes,
     shared_length,
     trainer_memory,
+    version_bytes,
 )
 from zorplex_rl.sizing.model_shape import ModelShape, shape_of
 from zorplex_rl.task.environment import Environment
@@ -73,6 +74,7 @@ class Size:
             print(f"not known: {shape.unknown}")
         whole = gigabytes(run_bytes(roles, config))
         lengths = f"for prompts of {work.prompt} and answers of {work.response} tokens"
+        print(f"a version of the weights: {gigabytes(version_bytes(shape, work))}")
         print(f"all processes of a long run on one machine without a GPU: {whole}, {lengths}")
         if self.measure:
             work = replace(work, evaluated=0)

@@ -125,9 +125,9 @@ def check_needs(config: Config) -> int:
     work = workload_of(config, folder, shape, environment)
     if set(devices.values()) == {"cpu"}:
         warn_of_memory(config, shape, work)
-    # Each has weights and two moments in float32. A new one is written before an old one is removed.
+    # Each has what is trained and two moments of it in float32. A new one is written before an old one is removed.
     checkpoints = min(-(-config.steps // config.checkpoint_every), KEPT_CHECKPOINTS + 1)
-    return 4 * shape.parameters * (3 * checkpoints + 1)
+    return 4 * (shape.trained(config.lora_rank) * 3 * checkpoints + shape.parameters)
 
 
 def train(config: Config, folder: RunFolder, checkpoint: Path | None = None) -> int:

@@ -47,7 +47,7 @@ from zorplex_rl.config import Config
 from zorplex_rl.sizing.model_shape import ModelShape
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
-ZERO = {"weights": 3, "masters": 1, "gradients": 2, "moments": 1}
+ZERO = {"weights": 3, "adapters": 3, "masters": 1, "gradients": 2, "moments": 1}
 """The stage from which ZeRO divides each part."""
 RING_SLOTS = 2
 """As in ``weights/ring.py``; a test holds them together."""
@@ -136,6 +136,8 @@ class Workload:
     """Tokens with which all prompts begin."""
     staged: bool = False
     """Whether weights do not come through shared memory."""
+    lora_rank: int = 0
+    """Rank of the adapters that are trained, in float32; 0: all weights are."""
 
     @classmethod
     def of(cls, config: Config, prompt: int, shared_prompt: int = 0) -> Self:
@@ -153,6 +155,7 @@ class Workload:
             transfer=config.dtype,
             shared_prompt=shared_prompt,
             staged=config.transport in ("rdma", "message"),
+            lora_rank=config.lora_rank,
         )
 
     def micro_batches(self) -> list[BatchShape]:
@@ -217,18 +220,20 @@ def trainer_memory(
     """Return what a trainer of ``shape`` needs for ``work``: one of ``ranks`` processes at ZeRO
     ``stage`` 0 to 3, each of which is ``tensor`` processes."""
     n = shape.parameters
+    trained = shape.trained(work.lora_rank)
     is_low = BYTES[work.dtype] < 4
     bytes_of = {
-        "weights": BYTES[work.dtype],
-        "masters": 4 if is_low else 0,
-        "gradients": 4,
-        "moments": 8,
+        "weights": BYTES[work.dtype] * n,
+        "adapters": 4 * trained if work.lora_rank else 0,
+        "masters": 4 * trained if is_low and not work.lora_rank else 0,
+        "gradients": 4 * trained,
+        "moments": 8 * trained,
     }
     static = {}
     for part, size in bytes_of.items():
         processes = tensor * (ranks if stage >= ZERO[part] else 1)
-        static[part] = size * n // processes
-    static["weight ring"] = RING_SLOTS * BYTES[work.transfer] * n
+        static[part] = size // processes
+    static["weight ring"] = RING_SLOTS * version_bytes(shape, work)
     first, *later = work.micro_batches()
     static[RESERVE] = LIBRARY_BYTES["trainer"] + TOKEN_BYTES * shape.vocabulary
     if is_low:
@@ -296,13 +301,19 @@ def logit_bytes(shape: ModelShape, batch: BatchShape, tensor: int = 1) -> int:
     return 3 * 4 * batch.responses * batch.response * shape.vocabulary // tensor
 
 
+def version_bytes(shape: ModelShape, work: Workload) -> int:
+    """Return the bytes of a version of the weights, as it is published: of all that is trained."""
+    return (4 if work.lora_rank else BYTES[work.transfer]) * shape.trained(work.lora_rank)
+
+
 def generator_memory(shape: ModelShape, work: Workload, tensor: int = 1) -> Memory:
     """Return what a generator of ``shape`` needs for ``work``."""
     n = shape.parameters
     is_low = BYTES[work.dtype] < 4
     largest = shape.hidden * max(shape.intermediate, shape.vocabulary)
     static = {"weights": BYTES[work.dtype] * n // tensor}
-    static["staging"] = BYTES[work.transfer] * n if work.staged else 0
+    static["adapters"] = 4 * shape.trained(work.lora_rank) if work.lora_rank else 0
+    static["staging"] = version_bytes(shape, work) if work.staged else 0
     static[RESERVE] = LIBRARY_BYTES["generator"] + TOKEN_BYTES * shape.vocabulary
     if is_low:
         static[RESERVE] += SAMPLING_BYTES

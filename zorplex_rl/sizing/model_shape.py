@@ -50,6 +50,14 @@ class ModelShape:
         """Parameters of one layer that are in matrices."""
         return self.hidden * (2 * self.attention + 2 * self.keys + 3 * self.intermediate)
 
+    def trained(self, rank: int) -> int:
+        """Return how many parameters are trained: all, or those of adapters of ``rank``, if it is not 0."""
+        if rank == 0:
+            return self.parameters
+        # Inputs and outputs of a layer's seven matrices.
+        ends = 7 * self.hidden + 2 * self.attention + 2 * self.keys + 3 * self.intermediate
+        return self.layers * rank * ends
+
     @property
     def table(self) -> int:
         """Parameters of the embedding table."""
