@@ -67,7 +67,20 @@ def test_a_run_is_continued_and_exported_merged_or_as_an_adapter(undisturbed, tm
     assert json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())["r"] == 4
 
 
-def test_a_run_tells_how_much_it_publishes_and_its_checkpoint_holds_adapters_only(undisturbed):
+def test_training_goes_on_from_an_exported_adapter_and_says_what_it_publishes(
+    undisturbed, tmp_path, capsys
+):
+    first, run, second = (str(tmp_path / name) for name in ("first", "run", "second"))
+    assert main(["export", str(undisturbed.path), "--to", first, "--adapter"]) == 0
+    small = "--lora-rank 4 --steps 1 --prompts-per-step 2 --group-size 2 --eval-tasks 2"
+    assert main(["train", "--policy", first, *small.split(), "--out", run]) == 0
+    assert "adapters of rank 4: 0.2 MB a version" in capsys.readouterr().out
+    assert main(["export", run, "--to", second, "--adapter"]) == 0
+    settings = json.loads((tmp_path / "second" / "adapter_config.json").read_text())
+    assert settings["base_model_name_or_path"] == "embedded"
+
+
+def test_a_checkpoint_holds_adapters_only(undisturbed):
     checkpoint = undisturbed.newest_checkpoint() / "trainer" / "learner.safetensors"
     numbers = sum(p.numel() for p in load_policy(lora_rank=4).model.parameters() if p.requires_grad)
     assert checkpoint.stat().st_size < 4 * 3 * numbers + 100_000

@@ -55,7 +55,7 @@ class Export:
     def write_adapter(self) -> int:
         from zorplex_rl.policy.load import policy_folder
         from zorplex_rl.policy.lora import save_adapter
-        from zorplex_rl.policy.model_folder import digest_of
+        from zorplex_rl.policy.model_folder import base_name, digest_of
 
         config = read_config(self.folder)
         if not config.lora_rank:
@@ -67,10 +67,9 @@ class Export:
         if step is None and checkpoints:
             step = step_of(checkpoints[-1])
         policy = policy_of_checkpoint(self.folder, step)
-        save_adapter(policy.model, config.policy, digest_of(policy_folder(config.policy)), self.to)
-        advice = (
-            f"load it with peft's PeftModel.from_pretrained onto {config.policy}, or with --policy"
-        )
+        base = base_name(config.policy)
+        save_adapter(policy.model, base, digest_of(policy_folder(config.policy)), self.to)
+        advice = f"load it with peft's PeftModel.from_pretrained onto {base}, or with --policy"
         print(f"wrote {self.to}; {advice}")
         return 0
 

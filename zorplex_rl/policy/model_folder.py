@@ -50,6 +50,14 @@ def adapter_folder(name: str) -> Path | None:
     return folder if has_adapter and not has_model else None
 
 
+def base_name(name: str) -> str:
+    """Return the name of the model to which the adapter in folder ``name`` belongs; of a model, ``name``."""
+    adapter = adapter_folder(name)
+    if adapter is None:
+        return name
+    return str(read_json(adapter / ADAPTER_CONFIG)["base_model_name_or_path"])
+
+
 @cache
 def digest_of(folder: Path) -> str:
     """Return a digest of the weights in ``folder``, by which an adapter recognises its model."""

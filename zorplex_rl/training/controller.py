@@ -16,10 +16,12 @@ from typing import Any, Self
 from zorplex_rl.config import Config
 from zorplex_rl.hosts.hosts import Hosts, open_hosts
 from zorplex_rl.policy.auto import resolved
+from zorplex_rl.policy.load import policy_folder
 from zorplex_rl.run import journal
 from zorplex_rl.run.folder import MetricsRow
 from zorplex_rl.services.options import ReplicaFailed
 from zorplex_rl.services.replica_set import Restart
+from zorplex_rl.sizing.model_shape import shape_of
 from zorplex_rl.training.generator import GeneratorHandle
 from zorplex_rl.training.groups import Batch, Groups
 from zorplex_rl.training.progress import Progress
@@ -41,6 +43,9 @@ class Controller:
         log.say(
             f"starting actors on {self.roles.device}, {config.dtype}, threads: {config.threads}"
         )
+        if config.lora_rank:
+            trained = shape_of(policy_folder(config.policy)).trained(config.lora_rank)
+            log.say(f"adapters of rank {config.lora_rank}: {4 * trained / 1e6:.1f} MB a version")
         self.groups = Groups(config, self.roles, log)
         self.progress = Progress(config, self.roles, log)
         self.stop_requested = False
