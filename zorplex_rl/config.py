@@ -102,7 +102,7 @@ class Config:
     lora_rank: int = bounded(0, 0)
     """Rank of adapters, which are trained while the weights stay; 0 trains all weights."""
     max_lag: int = bounded(1, 0)
-    """Most versions that a group's weights may lag in training. 0 means taking turns."""
+    """Maximum number of versions a group may lag behind the trainer. 0: generators and trainer take turns."""
     steps: int = bounded(120, 1)
     """Training steps; the policy's version grows by one with each."""
     prompts_per_step: int = bounded(8, 1)
@@ -112,9 +112,9 @@ class Config:
     temperature: float = bounded(1.0, 0.01)
     """Temperature of sampling in training."""
     max_tokens: int = bounded(96, 1)
-    """Longest response in tokens, tool results included."""
+    """Maximum length of a response in tokens, tool results included."""
     max_turns: int = bounded(6, 1)
-    """Most turns of an episode: one more than its answered tool calls."""
+    """Maximum number of turns of an episode: one more than its answered tool calls."""
     slots: int = bounded(64, 1)
     """Episodes a generator decodes at once."""
     tool_latency: float = bounded(0.0, 0, 3600)

@@ -31,9 +31,9 @@ class Env:
     shots: int = Config.shots
     """Worked examples of the task, as in train."""
     max_tokens: int = Config.max_tokens
-    """Longest response in tokens."""
+    """Maximum length of a response in tokens."""
     max_turns: int = Config.max_turns
-    """Most stretches of sampled text in an episode."""
+    """Maximum number of stretches of sampled text in an episode."""
 
     def run(self) -> int:
         settings = dict(vars(self))

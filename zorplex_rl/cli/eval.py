@@ -49,7 +49,7 @@ class Eval:
     shots: int = Config.shots
     """Worked examples of the task, as turns of the chat before each question."""
     max_tokens: int = Config.max_tokens
-    """Longest response in tokens."""
+    """Maximum length of a response in tokens."""
     seed: int = 0
     """Seed of the tasks, their tables and the sampling."""
     device: Device = "auto"

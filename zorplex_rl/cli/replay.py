@@ -91,7 +91,7 @@ class Replay:
         )
         if changed.learner.loss == config.learner.loss:
             return changed
-        # Each loss has bounds of its own: those of the run's loss are no bounds for another.
+        # Each loss has bounds of its own: those of the run's loss do not apply to another.
         before = config.settings()
         after = changed.settings()
         kept = [name for name in LOSS_SETTINGS if after[name] == before[name]]

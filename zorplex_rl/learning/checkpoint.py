@@ -47,7 +47,7 @@ def save_learner(learner: "Learner | ShardedLearner", folder: Path) -> None:
 
 def load_learner(learner: "Learner | ShardedLearner", folder: Path) -> None:
     """Restore ``learner`` and torch's random state from what ``save_learner`` wrote to ``folder``.
-    Raises CheckpointError if that is no learner, or belongs to another model."""
+    Raises CheckpointError if that is not a learner, or belongs to another model."""
     try:
         with safe_open(folder / FILE, framework="pt") as opened:
             if (opened.metadata() or {}).get("base", "") != base_of(learner):

@@ -111,7 +111,7 @@ LOSSES = {
     "maxrl": Loss("r", "clip", clip_low=0.2, clip_high=0.2),
     # −A min(r, 2) log π (truncated importance sampling, Ionides 2008; IMPALA, Espeholt et al. 2018, section 4.1).
     "tis": Loss("w log π", truncation=2.0),
-    # −A clip(r) log π: no token loses its gradient. As in the paper, 1 is no lower bound (CISPO, MiniMax-M1 2025,
+    # −A clip(r) log π: no token loses its gradient. As in the paper, 1 is not a lower bound (CISPO, MiniMax-M1 2025,
     # eq. 4 and 5).
     "cispo": Loss("w log π", "weight", clip_low=1.0, clip_high=3.0),
     # −min(π₀/μ, 2) min(A r, A clip(r)): clips around recent weights and corrects for old ones (Hilton et al. 2022,

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from transformers.cache_utils import Cache, CacheLayerMixin
 
 TOGETHER = 8192
-"""Most distinct tokens of prompts that run at once."""
+"""Maximum number of distinct tokens of prompts that run at once."""
 Snapshot = Tensor
 """A copy of one row's part of the cache, [layers, 2, kv_heads, length, head_dim]."""
 

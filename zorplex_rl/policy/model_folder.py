@@ -69,14 +69,14 @@ def digest_of(folder: Path) -> str:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """Return the files of the model's weights. Raises ValueError if one is no safetensors file."""
+    """Return the files of the model's weights. Raises ValueError if one is not a safetensors file."""
     whole = folder / "model.safetensors"
     parts = []
     if (folder / INDEX).is_file():
         names = {*read_json(folder / INDEX)["weight_map"].values()}
         parts = [folder / name for name in sorted(names)]
         if any(file.suffix != ".safetensors" for file in parts):
-            raise ValueError(f"its {INDEX} names files that are no safetensors")
+            raise ValueError(f"its {INDEX} names files that are not safetensors")
     if parts and all(map(Path.is_file, parts)):
         return parts
     return [whole] if whole.is_file() else parts

@@ -27,9 +27,9 @@ class Sampling:
     temperature: float = Config.temperature
     """0 is greedy."""
     max_tokens: int = Config.max_tokens
-    """Longest response in tokens, tool results included."""
+    """Maximum length of a response in tokens, tool results included."""
     max_turns: int = Config.max_turns
-    """Most stretches of sampled text."""
+    """Maximum number of stretches of sampled text."""
     slots: int = Config.slots
     """How many episodes are decoded together."""
     in_rounds: bool = False

@@ -56,7 +56,7 @@ BLOCK = 128
 CACHE_STEP = 32
 """``RolloutEngine`` reserves rows of a multiple of this many tokens."""
 TOGETHER = 8192
-"""Most tokens of prompts that run at once, as in ``policy/decoder.py``; a test holds them together."""
+"""Maximum number of tokens of prompts that run at once, as in ``policy/decoder.py``; a test holds them together."""
 CONTROL_GROUP = Path("/sys/fs/cgroup")
 """A container's limits, of version 2."""
 RESERVE = "reserve"

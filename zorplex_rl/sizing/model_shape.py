@@ -33,7 +33,7 @@ class ModelShape:
     unknown: str = ""
     """How a model of another family differs from what is computed."""
     reads: int = 0
-    """Most tokens of a text; 0 is not known."""
+    """Maximum length of a text in tokens; 0: not known."""
 
     @property
     def attention(self) -> int:

@@ -34,7 +34,7 @@ VALUES = range(10, 50)
 DIFFICULTIES = {"easy": 2, "medium": 3, "hard": 4}
 """How many words a ``compositional`` task adds and subtracts."""
 MAX_REDIRECTS = 3
-"""Most ``SEE:`` redirects from a word of a ``recursive`` task to its value."""
+"""Maximum number of ``SEE:`` redirects from a word of a ``recursive`` task to its value."""
 
 Split = Literal["train", "held_out"]
 WORDS_OF = {"train": TRAINING_WORDS, "held_out": HELD_OUT_WORDS}

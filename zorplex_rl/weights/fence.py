@@ -1,7 +1,7 @@
 """A full memory fence: every other processor sees the memory accesses before it before those after
 it. ``ring.py`` says why a seqlock needs one.
 
-Python has no fence, and a lock is no substitute. Acquiring a lock keeps later accesses after it, and
+Python has no fence, and a lock does not replace it. Acquiring a lock keeps later accesses after it, and
 releasing one keeps earlier accesses before it, but neither orders the earlier ones against the later.
 So ``fence`` calls the first of these that the system has:
 
