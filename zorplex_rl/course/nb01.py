@@ -20,6 +20,7 @@ from typing import Any
 
 from monarch._src.actor import actor_mesh
 
+from zorplex_rl.course.lesson.compare import difference
 from zorplex_rl.course.lesson.exercise import same, shortest
 from zorplex_rl.services.runtime import Actor, concurrent_endpoint, endpoint, monarch
 
@@ -111,7 +112,7 @@ def expect_a_summer(actor_class: type) -> None:
 async def _expect_a_summer(actor_class: type, draw: random.Random) -> None:
     actor = Mailbox(actor_class)
     total = 0
-    before = ""
+    before = cause = ""
     for _ in range(8):
         size = draw.randint(1, 5)
         rank = draw.randrange(size)
@@ -133,15 +134,32 @@ async def _expect_a_summer(actor_class: type, draw: random.Random) -> None:
             assert fails, f"{said}, and should give `{wanted}`"
             if not isinstance(error, ValueError):
                 raise AssertionError(f"{said}, and should raise `ValueError`") from None
+            cause = "the total has changed in a call that raised. "
         else:
             assert not fails, (
                 f"{before}{where} gives `{answer}`, and should raise `ValueError`: the total would be {wanted}"
             )
-            assert same(answer, wanted), (
-                f"{before}{where} gives `{answer}`, and should give `{wanted}`"
-            )
+            if sent[0] == "add_range":
+                ways = _wrong_ranges(rank, end, size)
+                cause = next((f"{said}. " for said, way in ways.items() if way == answer), "")
+            assert same(answer, wanted), cause + difference(before + where, answer, wanted)
             total = wanted if sent[0] == "add" else total
         before = f"after {where}, " if not before else f"{before.removesuffix(', ')} and {where}, "
+
+
+def _wrong_ranges(rank: int, end: int, size: int) -> dict[str, int]:
+    """Return what ``add_range`` gives, by the mistake that makes it."""
+    ways = {
+        "the step is the number of actors that are called, not always 4": range(rank, end, 4),
+        "every actor adds up all numbers: the rank comes with each message, and in `__init__` it is always 0": range(
+            0, end
+        ),
+        "`end` itself does not belong to the sum": range(rank, end + 1, size),
+        "an actor gets every n-th number, not a block of them": range(
+            rank * end // size, (rank + 1) * end // size
+        ),
+    }
+    return {said: sum(numbers) for said, numbers in ways.items()}
 
 
 def expect_long_rallies(actor_class: type) -> None:
@@ -175,13 +193,24 @@ async def _expect_long_rallies(actor_class: type) -> None:
                 await rally
         except TimeoutError:
             raise AssertionError(
-                f"{called}: a deadlock, no player answers `hits_so_far` any more"
+                f"each player waits in a plain endpoint for the other one. {called}: a deadlock, no player answers `hits_so_far` any more"
             ) from None
         except AssertionError:
+            cause = (
+                "is the ball passed on with `left - 1`, and only while `left` is above 0"
+                if sum(found) > sum(wanted)
+                else "does the ball reach the other player"
+                if not found[1]
+                else "is nothing awaited between reading `self.hits` and writing it"
+            )
             raise AssertionError(
-                f"{called}: ping counts {found[0]} hits and pong {found[1]}, and they should count {wanted[0]} and {wanted[1]}"
+                f"{called}: ping counts {found[0]} hits and pong {found[1]}, and they should count {wanted[0]} and {wanted[1]}; {cause}?"
             ) from None
         except Exception as error:
+            if "coroutine was expected" in str(error):
+                raise AssertionError(
+                    f"{called}: `call_one` has already sent the message, and there is no coroutine to wrap into a task"
+                ) from None
             raise AssertionError(f"{called} raises `{type(error).__name__}: {error}`") from None
 
 
