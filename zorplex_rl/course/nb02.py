@@ -23,9 +23,10 @@ Examples = tuple[Tensor, Tensor]
 Rank = tuple[torch.nn.Module, torch.optim.Optimizer, Examples]
 Step = Callable[..., Any]
 """``step(model, optimizer, mine, everybody, add_up)``: one rank's step; returns the loss of all."""
-SIZES = ([4, 4], [6, 2], [3], [1, 5, 2], [3, 0])
-"""Examples of each rank, in the runs of ``check_step``."""
+SIZES = ([2], [1, 1], [2, 1], [2, 0], [1, 3, 2])
+"""Examples of each rank, in the runs of ``check_step``: the smallest first."""
 ROUNDS = 12
+_SPAWNED: list[Any] = []
 
 
 @contextlib.contextmanager
@@ -48,6 +49,13 @@ def captured(*descriptors: int) -> Iterator[list[str]]:
             lines += [
                 line for line in file.read().decode(errors="replace").splitlines() if line.strip()
             ]
+
+
+def spawned_once(procs: Any, actor_class: type) -> Any:
+    """Return the actors that were spawned into ``procs`` when this was first asked, whatever the class is now."""
+    if not _SPAWNED or _SPAWNED[0] is not procs:
+        _SPAWNED[:] = procs, procs.spawn("greeters", actor_class)
+    return _SPAWNED[1]
 
 
 def furthest(found: Iterable[Sequence[Tensor]], right: Sequence[Tensor]) -> float:
@@ -127,20 +135,49 @@ def check_step(step: Step) -> None:
         ranks: list[Rank] = [(*_learner(seed), part) for part in parts]
         for number in (1, 2):
             right = _one_process(*alone, inputs, targets)
-            ranks, returned = on_ranks(step, ranks, everybody)
+            before = ranks
+            ranks, returned = on_ranks(step, before, everybody)
             for rank, ((model, _, _), loss) in enumerate(zip(ranks, returned, strict=True)):
+                cause = _cause(before[rank][0], [model for model, *_ in ranks], rank, sizes, number)
                 where = f"with {quote(sizes)} examples on the ranks, in step {number}, rank {rank}"
                 for mine, its in zip(model.parameters(), alone[0].parameters(), strict=True):
                     worst = int((mine - its).abs().flatten().nan_to_num(torch.inf).argmax())
                     found, wanted = mine.flatten()[worst].item(), its.flatten()[worst].item()
                     assert torch.allclose(mine, its, rtol=1e-4, atol=1e-6), (
-                        f"{where} has a weight of {quote(f'{found:.4f}')}, and should have {quote(f'{wanted:.4f}')}, "
+                        f"{cause}{where} has a weight of {quote(f'{found:.4f}')}, and should have {quote(f'{wanted:.4f}')}, "
                         f"as one process with all {everybody} examples"
                     )
                 said = loss.item() if isinstance(loss, Tensor) and loss.numel() == 1 else loss
                 assert exercise.same(said, right, 1e-4), (
-                    f"{where} returns {quote(loss)}, and should return {quote(f'{right:.4f}')}, the mean loss of all {everybody} examples"
+                    f"{where} returns {quote(exercise.shown(loss))}, and should return {quote(f'{right:.4f}')}, "
+                    f"the mean loss of all {everybody} examples"
                 )
+
+
+def _cause(
+    before: torch.nn.Module,
+    after: Sequence[torch.nn.Module],
+    rank: int,
+    sizes: Sequence[int],
+    number: int,
+) -> str:
+    """Return what is probably behind a wrong weight, as a sentence; or nothing."""
+
+    def as_that_of(other: torch.nn.Module) -> bool:
+        pairs = zip(after[rank].parameters(), other.parameters(), strict=True)
+        return all(torch.equal(mine, its) for mine, its in pairs)
+
+    if as_that_of(before):
+        return "the step has not changed the weights. "
+    if number > 1:
+        return "the first step was right, so are its gradients still there? "
+    if len(sizes) == 1:
+        return "one rank is wrong already: is the sum divided by `everybody`? "
+    if not all(map(as_that_of, after)):
+        return "the ranks differ now: have their gradients been added up? "
+    if len(set(sizes)) > 1:
+        return "with equal parts it was right: a mean of the ranks' means weighs the examples of a small part more. "
+    return ""
 
 
 def _learner(seed: int) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
