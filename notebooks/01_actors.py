@@ -277,10 +277,12 @@ def _(shopped, when_copied):
             lesson.table(
                 "The same four messages",
                 [
-                    dict(
-                        zip(("sent to", "in the basket", "on your list"), _row, strict=True)
-                    )
-                    for _row in nb01.joined(shopped)
+                    {
+                        "sent to": who,
+                        "in the basket": ", ".join(basket),
+                        "on your list": ", ".join(yours),
+                    }
+                    for who, (basket, yours) in shopped.items()
                 ],
             )
         ],
@@ -929,11 +931,6 @@ class Solutions:
                 ),
                 "side by side, no message waits for the one before": (
                     lambda seconds, concurrent: list(accumulate(seconds))
-                ),
-                "side by side no answer waits for the last one": lambda seconds, concurrent: (
-                    [max(seconds)] * len(seconds)
-                    if concurrent and seconds
-                    else list(accumulate(seconds))
                 ),
             },
         )

@@ -107,4 +107,3 @@ def test_seconds_are_of_one_thing():
         < 0.02
     )
     assert nb01.listed([1, None]) == "`1`, `None`"
-    assert nb01.joined({"me": (["a", "b"], ["c"])}) == [["me", "a, b", "c"]]
