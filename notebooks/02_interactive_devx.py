@@ -417,7 +417,6 @@ def _(one_process, trained, whose_step, with_ddp):
         for run, ranks in trained.items()
     }
     _equal, _unequal = _far["DDP", 32], _far["DDP", 48]
-    _largest = max(float(tensor.abs().max()) for tensor in one_process[1])
     _curves = {"one process": one_process[0]}
     for _way in ("ddp_step", "DDP", "alone"):
         _curves[f"rank 0 of two, {_way}"] = trained[_way, 48][0][0]
@@ -426,7 +425,7 @@ def _(one_process, trained, whose_step, with_ddp):
         right=0 if _unequal < 1e-3 else 1,
         why=f"""
         {"Yes" if _unequal < 1e-3 else "No"}: DDP's weights are up to {_unequal:.2g} off those of one process,
-        whose largest weight is {_largest:.2g}. With two parts of 32 they are {lesson.tiny(_equal)} off, which is
+        whose largest weight is {max(float(tensor.abs().max()) for tensor in one_process[1]):.2g}. With two parts of 32 they are {lesson.tiny(_equal)} off, which is
         rounding. DDP averages two means, so an example of the smaller part counts three times as much. No error
         is raised, and both ranks agree. Such a run trains, but not on the loss that you wrote down.
 

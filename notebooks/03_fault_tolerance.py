@@ -962,14 +962,13 @@ async def _(config, patient, resumed, start_training, used_decide):
     _limits = SimpleNamespace(**vars(patient))
     trained = {}
 
-    def _guard(begin):
-        return Supervisor(begin, _limits, used_decide)
-
-    def _begin(share):
-        return start(Learner, share, config.learners)
-
     with mo.status.spinner("Training", remove_on_exit=True):
-        async with nb03.guarded(_begin, end, _guard, config.learners) as _guards:
+        async with nb03.guarded(
+            lambda share: start(Learner, share, config.learners),
+            end,
+            lambda begin: Supervisor(begin, _limits, used_decide),
+            config.learners,
+        ) as _guards:
 
             async def _kill_the_last(number):
                 if number == config.killed_in and _guards[-1].worker:
@@ -992,10 +991,7 @@ def _(ask_forget, config, trained, whose_merge):
     _, _history = trained["one fewer"]
     _then, _end = (_history[i][1][-1] for i in (config.killed_in - 2, -1))
     _others = [fmean(_history[i][1][:-1]) for i in (config.killed_in - 2, -1)]
-    _healed = trained["replaced"][1][-1][1][-1]
-    _normal, _longest = (
-        1e3 * find(seconds for *_, seconds in _history) for find in (median, max)
-    )
+    _seconds = [seconds for *_, seconds in _history]
     lesson.reveal(
         ask_forget,
         right=2 if _end > 1.5 * _then else 0 if _end < _then / 1.5 else 1,
@@ -1006,9 +1002,9 @@ def _(ask_forget, config, trained, whose_merge):
 
         In the run *replaced* a **spare** was ready: a second process with the same data. The next round
         waited until the supervisor had put it in the dead one's place. There the error on this part ended
-        at {_healed:.3f}.
+        at {trained["replaced"][1][-1][1][-1]:.3f}.
 
-        The round with the kill took {_longest:.0f} ms, the median one {_normal:.0f} ms: it waited until Monarch
+        The round with the kill took {lesson.in_words(max(_seconds))}, the median one {lesson.in_words(median(_seconds))}: it waited until Monarch
         noticed the death. The changes were averaged by {whose_merge}.
         """,
         shows=[
