@@ -127,9 +127,8 @@ class Worker(Actor):
 
     @endpoint
     def crash(self, text):
-        os._exit(
-            11
-        )  # as a crash in a C extension: no Python exception, the process is gone
+        # As a crash in a C extension: no Python exception, the process is gone.
+        os._exit(11)
 
     @endpoint
     def work(self, seconds, ledger=os.devnull):
@@ -285,7 +284,7 @@ def _():
     "I have dealt with it". Returning `False`, or having no such method, passes the fault on: then the
     parent fails, too, and *its* parent is told.
 
-    What arrives at the root **ends your program**, by default. You would meet this on the first day.
+    What arrives at the root *ends your program*, by default. You would meet this on the first day.
     The course's `start_monarch` replaces `monarch.actor.unhandled_fault_hook` by a line in the log. Here
     is a parent that hears of its child:
     """)
