@@ -75,9 +75,9 @@ def _():
     A training run takes days on hundreds of machines. Every few hours some process dies, or goes silent.
     The others wait for it, and hundreds of GPUs stand idle. The run should lose minutes, not days.
 
-    This notebook breaks real processes, and asks three questions. What does a caller see? Who starts
-    a new process in place of the dead one? What did the dead one know that nobody else knows?
-    The drawing shows where four kinds of **fault** strike.
+    This page breaks real processes. What does a caller see? Who starts a new process in place of the
+    dead one? What did the dead one know that nobody else knows? The drawing shows where four kinds of
+    **fault** strike.
     """)
     return
 
@@ -87,7 +87,7 @@ def _():
     lesson.figure(
         drawing_of("four_faults.svg"),
         "`kill -9` ends the process, `sys.exit` the actor, an exception only the call. `SIGSTOP` freezes the process: "
-        "it still exists, but does nothing until `SIGCONT` lets it go on. So do a swapping machine and a lost network look to a caller.",
+        "it still exists, but does nothing until `SIGCONT` lets it go on. So does an overloaded machine look to a caller.",
     )
     return
 
@@ -284,8 +284,7 @@ def _():
     "I have dealt with it". Returning `False`, or having no such method, passes the fault on: then the
     parent fails, too, and *its* parent is told.
 
-    What arrives at the root *ends your program*, by default. You would meet this on the first day.
-    The course's `start_monarch` replaces `monarch.actor.unhandled_fault_hook` by a line in the log. Here
+    What arrives at the root *ends your program*, by default. The course's `start_monarch` replaces `monarch.actor.unhandled_fault_hook` by a line in the log. Here
     is a parent that hears of its child:
     """)
     return
@@ -354,7 +353,7 @@ async def time_to_error(worker, fault, after):
 
 @app.cell(hide_code=True)
 def _():
-    start_spread = lesson.start_button("Kill some, hang some", seconds=18)
+    start_spread = lesson.start_button("Kill some, hang some", seconds=12)
     start_spread
     return (start_spread,)
 
@@ -383,7 +382,7 @@ async def _(config, start_spread):
     with mo.status.spinner(f"Breaking {len(_faults) + 1} workers", remove_on_exit=True):
         _workers = await asyncio.gather(*(start(Worker) for _ in [*_faults, "wake"]))
         try:
-            *_times, woken = await asyncio.gather(
+            *_times, woken, handled, passed_on = await asyncio.gather(
                 *(
                     time_to_error(worker, fault, 0.3 + number % config.kills / config.kills)
                     for number, (worker, fault) in enumerate(
@@ -391,27 +390,27 @@ async def _(config, start_spread):
                     )
                 ),
                 stop_and_wake(_workers[-1]),
+                lose_child(True),
+                lose_child(False),
             )
-            parents = [await lose_child(deals) for deals in (True, False)]
         finally:
             await asyncio.gather(*map(end, _workers))
     kill_times, hang_times = _times[: config.kills], _times[config.kills :]
-    return hang_times, kill_times, parents, woken
+    return handled, hang_times, kill_times, passed_on, woken
 
 
 @app.cell(hide_code=True)
-def _(hang_times, kill_times, parents):
+def _(handled, hang_times, kill_times, passed_on):
     lesson.md(f"""
     {len(kill_times)} workers got the same `kill -9`, each at its own moment within one second. Their
     callers knew after {min(kill_times):.2f} to {max(kill_times):.2f} s. Monarch looks once a second, so it
     may look at once, or nearly a second later. For {len(hang_times)} others, which fell silent, it took
     {min(hang_times):.1f} to {max(hang_times):.1f} s. With a shorter limit, you would also kill workers that are only slow.
 
-    Then two parents lost their child. The one that returns `True` was asked for the deaths that it has
-    heard of, and said `{parents[0]}`. The one that returns `False` gave `{parents[1]}`.
+    Two parents lost their child. The one that returns `True` was asked how many deaths it has heard of,
+    and said `{handled}`. The one that returns `False` gave `{passed_on}`.
 
-    So Monarch tells the parent of a death. It does not start a new process, and it says nothing about a
-    worker that is stuck. That is left to you.
+    So Monarch tells the parent. It starts no new process, and says nothing of a worker that is stuck.
     """)
     return
 
@@ -1003,8 +1002,8 @@ def _(ask_forget, config, trained, whose_merge):
         waited until the supervisor had put it in the dead one's place. There the error on this part ended
         at {trained["replaced"][1][-1][1][-1]:.3f}.
 
-        The round with the kill took {lesson.in_words(max(_seconds))}, the median one {lesson.in_words(median(_seconds))}: it waited until Monarch
-        noticed the death. The changes were averaged by {whose_merge}.
+        The round with the kill waited until Monarch noticed the death: {lesson.in_words(max(_seconds))}, and
+        {lesson.in_words(median(_seconds))} in the median. The changes were averaged by {whose_merge}.
         """,
         shows=[
             lesson.figure(

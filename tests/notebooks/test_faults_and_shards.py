@@ -59,7 +59,7 @@ def test_03_breaks_its_workers_and_says_what_it_measured():
         "found={fate: sorted({made[1] for made in one.decisions}) for fate, one in lived.items()},"
         "state=[lived['kill -9'].before, lived['kill -9'].after], known=known, resumed=resumed,"
         "present={name: [round[0] for round in history] for name, (_, history) in trained.items()},"
-        "error={name: history[-1][1][-1] for name, (_, history) in trained.items()}, parents=parents)",
+        "error={name: history[-1][1][-1] for name, (_, history) in trained.items()}, parents=[handled, passed_on])",
     )
     assert found["saw"] == ["ActorError", *["SupervisionError"] * 3]
     assert found["next"] == [7, *["SupervisionError"] * 3]
