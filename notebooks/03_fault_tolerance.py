@@ -142,7 +142,7 @@ def _():
     mo.md("""
     `start` gives a worker a process of its own, so that it can die alone. A second actor, `Probe`,
     lives in the same process: we need it later. `end` sends `kill -9`, since a process that hangs
-    reacts to nothing else. `outcome` waits for an answer or an error, and times it.
+    reacts to nothing else. `outcome` waits for an answer or an error, and times it. All three are folded.
     """)
     return
 
@@ -156,7 +156,7 @@ class Probe(Actor):
         return "here"
 
 
-@app.function
+@app.function(hide_code=True)
 async def start(actor_class, *args):
     start_monarch()
     procs = this_host().spawn_procs(per_host={"procs": 1})
@@ -165,7 +165,7 @@ async def start(actor_class, *args):
     return SimpleNamespace(procs=procs, actor=actor, probe=probe, pid=pid)
 
 
-@app.function
+@app.function(hide_code=True)
 async def end(worker):
     with suppress(ProcessLookupError):
         os.kill(worker.pid, signal.SIGKILL)
