@@ -62,13 +62,29 @@ def _():
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    ## An object with a mailbox
+    ## Several programs, one model
 
-    Generators write text, tools answer, a trainer changes weights, all at the same time, on several
-    machines. A lock protects memory on one machine only. **Actors** work across machines.
+    Later in this course a language model learns by trying. One program writes attempts: the
+    **generator**. Another looks things up when an attempt asks for it: a tool. A third one, the
+    **trainer**, improves the model. Writing is slow, since each word waits for the word before. If one
+    process did everything in turn, the trainer's GPU would stand idle while the generator writes. So
+    they run at the same time, in processes of their own, often on different machines.
 
-    An actor is an object that nobody else may touch. Your message waits in its **mailbox** until the
-    actor has finished the messages before it. Then the actor works on yours, and replies.
+    But they share things: the weights, the finished texts, the list of what is still to do. In one
+    process you would share an object and protect it with a lock. Across machines there is no shared
+    memory to lock. So give each object to one owner, and send this owner messages.
+
+    Such an owner is an **actor**. Nobody else may touch its object. Your message waits in its
+    **mailbox** until the actor has finished the messages before it. Then it works on yours, and
+    replies. Five words are all that you need:
+
+    | word | what it is | in our system |
+    |---|---|---|
+    | actor | an object that lives in a process and takes messages | a generator with its copy of the model |
+    | endpoint | a method of it that messages may call | `generate`, `load_weights` |
+    | message | the call and its arguments, as a copy | a question, a finished text |
+    | mesh | many processes, or actors, under one name | eight generators |
+    | slice | a part of a mesh, called like a mesh | the generators of one machine |
     """)
     return
 
@@ -84,15 +100,12 @@ def _():
 
 @app.cell(hide_code=True)
 def _():
-    lesson.ran_on()
-    return
-
-
-@app.cell(hide_code=True)
-def _():
     mo.md("""
-    Here is a whole actor: a queue, and a thread that works through it. `pickle` turns a message into
-    bytes and back. The caller gets a *future*: a place where the answer will be.
+    ## A whole actor
+
+    An actor is a queue, and a thread that works through it. `send` gives you a *future* at once: a
+    place where the answer will be. `pickle` turns a message into bytes and back, as the way to
+    another machine would.
     """)
     return
 
@@ -108,7 +121,7 @@ class TinyActor:
     def send(self, method, *arguments):
         reply = Future()
         self.mailbox.put((pickle.dumps((method, arguments)), reply))
-        return asyncio.wrap_future(reply)
+        return asyncio.wrap_future(reply)  # a future of threads, which `await` can wait for
 
     def live(self, thing):
         while True:
@@ -118,6 +131,7 @@ class TinyActor:
                 return reply.set_result(None)
             try:
                 answer = getattr(thing, method)(*arguments)
+                # The caller gets a copy, too, and not the object's own list.
                 reply.set_result(pickle.loads(pickle.dumps(answer)))
             except Exception as error:
                 reply.set_exception(error)
@@ -128,8 +142,8 @@ def _():
     mo.md("""
     ## A message is a copy
 
-    This shopping basket has a bad habit: it slips chocolate into the list that it is given. `send`
-    returns a future at once; `await` waits for its answer.
+    This shopping basket has a bad habit: it slips chocolate into the list that it is given.
+    `go_shopping` sends it four messages. With `await` it waits for an answer; until then it goes on.
     """)
     return
 
@@ -156,7 +170,7 @@ async def go_shopping(send):
     shopping = ["milk", "eggs"]
     asleep = send("sleep", 0.3)
     put = send("put", shopping)
-    shopping.append("tea")  # the basket is still asleep
+    shopping.append("tea")  # the list has been sent already
     await asleep
     await put
     return await send("show"), shopping
@@ -165,10 +179,10 @@ async def go_shopping(send):
 @app.cell(hide_code=True)
 def _():
     when_copied = lesson.predict(
-        "`put` waits while the basket sleeps, and you add tea to your list. What will be in the basket?",
+        "The basket is an actor. In the end, what is on the list `shopping`, which stayed with you?",
+        "milk, eggs, tea",
         "milk, eggs, tea, chocolate",
-        "milk, eggs, chocolate",
-        "milk, eggs",
+        "milk, eggs, chocolate, tea",
     )
     when_copied
     return (when_copied,)
@@ -178,8 +192,9 @@ def _():
 def _():
     mo.md("""
     `go_shopping` runs three times: on a plain basket, on a `TinyActor` around one, and on an actor of
-    Monarch, the library of this course. Monarch's actors live in processes of their own. An
-    **endpoint** is a method that messages may call.
+    Monarch, the library of this course. Monarch's actors live in processes of their own. Here is
+    the basket as such an actor. Two things are new: the base class, and the mark at each method that
+    messages may call. Such a method is an **endpoint**.
     """)
     return
 
@@ -207,7 +222,11 @@ class BasketActor(Actor):
 def _():
     mo.md("""
     `spawn_procs` starts processes in two rows and two columns: a **process mesh**. `spawn` puts an
-    actor into each. `keep_open.enter` stops what an earlier run of the cell left running.
+    actor into each. You choose the names of the axes. On a cluster you might write
+    `{"hosts": 32, "gpus": 8}`, and `slice(hosts=3)` is then the eight of one machine.
+
+    marimo runs a cell again whenever you change it. `keep_open.enter` first stops the processes of
+    the run before, so that they do not pile up.
     """)
     return
 
@@ -225,12 +244,15 @@ async def _():
 @app.cell
 async def _(one_basket):
     def send_directly(method, *arguments):
-        return asyncio.sleep(0, getattr(basket, method)(*arguments))
+        reply = Future()
+        reply.set_result(getattr(basket, method)(*arguments))  # a plain call: no copy
+        return asyncio.wrap_future(reply)
 
     def send_to_monarch(method, *arguments):
         return getattr(one_basket, method).call_one(*arguments)
 
-    basket, tiny = Basket(), TinyActor(Basket())
+    basket = Basket()
+    tiny = TinyActor(Basket())
     shopped = {
         "the object itself": await go_shopping(send_directly),
         "`TinyActor`": await go_shopping(tiny.send),
@@ -242,22 +264,25 @@ async def _(one_basket):
 
 @app.cell(hide_code=True)
 def _(shopped, when_copied):
-    _right = {("milk", "eggs", "tea", "chocolate"): 0, ("milk", "eggs", "chocolate"): 1}
+    _yours = ", ".join(shopped["Monarch"][1])
     lesson.reveal(
         when_copied,
-        right=_right.get(tuple(shopped["Monarch"][0]), 2),
-        why="""
-        The list became bytes when it was sent. Two actors never hold the same object, so they need
-        no lock.
+        right=[n for n, option in enumerate(when_copied.options) if option == _yours],
+        why=f"""
+        On your list is {_yours}. The list became bytes when it was sent. The chocolate went into the
+        actor's copy, and your tea came too late for it. Only the plain basket wrote into *your* list.
+        Two actors never hold the same object, so they need no lock.
         """,
         shows=[
             lesson.table(
                 "The same four messages",
                 [
-                    dict(
-                        zip(("sent to", "in the basket", "on your list"), _row, strict=True)
-                    )
-                    for _row in nb01.joined(shopped)
+                    {
+                        "sent to": who,
+                        "in the basket": ", ".join(basket),
+                        "on your list": ", ".join(yours),
+                    }
+                    for who, (basket, yours) in shopped.items()
                 ],
             )
         ],
@@ -271,13 +296,16 @@ def _():
     ## An actor of your own
 
     The rest of this page runs on an actor that you write. It keeps a total, and adds up its part of
-    a large sum. Which part depends on its **rank**: its number, counted from 0, among the actors that
-    are called. In an endpoint, `current_rank().rank` is this number, and
-    `current_rank().extent.nelements` says how many are called.
+    a large sum. How does it know which part is its own? By its **rank**: its number, counted from 0,
+    among the actors that are called. Call all four, and they are ranks 0 to 3 of 4. Call only two of
+    them, and these two are ranks 0 and 1 of 2. So the rank comes with each message. In an endpoint,
+    `current_rank().rank` is this number, and `current_rank().extent.nelements` says how many are
+    called.
 
     ### Exercise 1: `Summer`
 
-    Replace the `...` by methods.
+    Replace the `...` by methods. From there on the page runs your class if it passes its check, and
+    the course's until then.
     """)
     return
 
@@ -290,9 +318,8 @@ class Summer(Actor):
     new total. If that would be below 0: raises ValueError, and the
     total stays.
 
-    add_range(end): of 0, 1, …, end - 1, add up every n-th number,
-    beginning with the actor's rank; n actors are called. Returns
-    this sum. The total stays.
+    add_range(end): actor r of n adds up r, r + n, r + 2n, …, as far
+    as they are below end. Returns this sum. The total stays.
 
     With 4 actors, rank 1 answers add_range(10) with 1 + 5 + 9.
     After add([5, 2]) returned 7, add([-9]) raises, and add([]) returns 7.
@@ -330,7 +357,9 @@ def _(whose_summer):
     lesson.md(f"""
     ## Five ways to send
 
-    Choose a kind of call, and see who works and who answers. The actors below run {whose_summer}.
+    `add` says *what* is to be done. The word behind it says who does it, and what becomes of the
+    answers: all of them, one, none. Choose a kind of call, and see who works and who answers. The
+    actors below run {whose_summer}.
     """)
     return
 
@@ -339,7 +368,7 @@ def _(whose_summer):
 def _():
     lesson.figure(
         drawing_of("delivery.html"),
-        "Blue: the message. Green, dashed: the answers. The names of the axes are ours.",
+        "Blue: the message. Green, dashed: the answers. `rows` and `columns` are the names that we chose in `spawn_procs`.",
     )
     return
 
@@ -391,15 +420,15 @@ def _(all_answers, how_many, no_answer, one_answer, row_answers, some_answer, to
     return
 
 
-@app.cell
+@app.cell(hide_code=True)
 def settings():
     config = SimpleNamespace(
-        long_sum=40_000_000,  # numbers that a broadcast has added up
-        naps=5,  # calls sent at the same moment
-        nap_seconds=0.2,  # of one of them
-        patience=1.0,  # seconds until we call it a deadlock
-        hits=100,  # of a rally
-        numbers=4_000_000,  # to add up on a mesh
+        long_sum=40_000_000,  # how many numbers every actor of a broadcast shares in adding up
+        naps=5,  # calls of a Napper, all sent at the same moment
+        nap_seconds=0.2,  # how long each of these calls sleeps
+        patience=1.0,  # seconds without an answer that we call a deadlock
+        hits=100,  # in the long rally of ping-pong
+        numbers=4_000_000,  # how many numbers the mesh adds up
     )
     return (config,)
 
@@ -407,8 +436,9 @@ def settings():
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    Below, we broadcast a long sum, and ask for all totals right after it. Then rank 2 adds 1,000, and
-    every actor is asked to add −10.
+    Two questions are left. *Does a broadcast wait?* We broadcast a long sum, and ask for all totals
+    right after it. *What is left when some actors fail?* One actor adds 1,000. Then all four are asked
+    to add −10, which only this one can do without falling below 0.
     """)
     return
 
@@ -421,7 +451,7 @@ async def _(config, summers, totals):
     await summers.add.call([])
     answered_after = time.monotonic() - _start
 
-    await summers.slice(rows=1, columns=0).add.call_one([1000])
+    await summers.slice(rows=1, columns=0).add.call_one([1000])  # rank 2 of the four
     try:
         outcome = await summers.add.call([-10])
     except ActorError as error:
@@ -434,7 +464,8 @@ async def _(config, summers, totals):
 def _(after_failure, answered_after, outcome, sent_after, totals):
     lesson.md(f"""
     Sending the broadcast took {lesson.in_words(sent_after)}. The next answer came after
-    {lesson.in_words(answered_after)}, because an actor takes your messages in order, one at a time.
+    {lesson.in_words(answered_after)}, because an actor takes messages one at a time, and yours in the
+    order in which you sent them. Monarch promises this order.
 
     The totals were {nb01.listed(totals)}, and are {nb01.listed(after_failure)}. Three actors raised, and
     you got {"one `ActorError`" if isinstance(outcome, ActorError) else "answers"}. The answer of rank 2 is
@@ -448,8 +479,9 @@ def _():
     mo.md("""
     ## One at a time
 
-    `alone` and `together` do the same. Only the decorator differs: calls of a
-    `concurrent_endpoint` may overlap.
+    One message at a time is safe, and slow where an actor only waits, for a tool or for another
+    actor. `alone` and `together` below do the same. Only the decorator differs: calls of a
+    `concurrent_endpoint` may overlap. Each reads the count, sleeps, and writes the count back.
     """)
     return
 
@@ -487,7 +519,7 @@ def _():
 
 @app.function
 def answer_times(seconds, concurrent):
-    """Return when each answer comes, in seconds.
+    """Return a list: at place i, when the answer to message i comes, in seconds.
 
     >>> answer_times([1.0, 3.0], False)
     [1.0, 4.0]
@@ -561,8 +593,12 @@ def _():
     mo.md("""
     ## Ping-pong
 
-    Actors also call each other. The player that gets `hit(left)` sends `hit(left - 1)` to the other
-    one, and waits until the rest of the rally has been played.
+    Actors also call each other: a generator asks a tool, a trainer asks for finished texts. For that,
+    an actor is sent to another one as an argument, as `meet` does below.
+
+    The player that gets `hit(left)` sends `hit(left - 1)` to the other one, and waits until the rest
+    of the rally has been played. `nb01.two_players` puts ping and pong into two processes and lets them
+    meet. `nb01.answers_within` is true if an answer comes within so many seconds.
     """)
     return
 
@@ -637,7 +673,7 @@ def _():
 
 @app.class_definition
 class MendedPlayer(Player):
-    """Play rallies of any length: ping.hit(4) is 3 hits of ping and 2 of pong.
+    """Play rallies of any length: ping.hit(4) is 3 hits by ping and 2 by pong.
 
     hit(left): count a hit. If left is above 0, pass hit(left - 1) on
     to self.other.
@@ -675,7 +711,7 @@ async def _(config, procs):
 @app.cell(hide_code=True)
 def _(config, rally_seconds, whose_player):
     lesson.md(f"""
-    {config.hits} hits took {lesson.in_words(rally_seconds)}, with {whose_player}.
+    Until {config.hits} hits were counted, {lesson.in_words(rally_seconds)} passed, with {whose_player}.
     """)
     return
 
@@ -728,12 +764,15 @@ async def _(config, procs, summer_class):
         actors = [
             fresh.slice(rows=row, columns=column) for row in (0, 1) for column in (0, 1)
         ]
-        calls = map(lambda actor, part: actor.add.call_one(part), actors, quarters)
+        calls = [
+            actor.add.call_one(part) for actor, part in zip(actors, quarters, strict=True)
+        ]
         return sum(await asyncio.gather(*calls))
 
     async def send_the_end():
         return sum((await fresh.add_range.call(config.numbers)).values())
 
+    # Each way gives its sum and the seconds that it took.
     sums = [await nb01.timed(way()) for way in (add_here, send_quarters, send_the_end)]
     half = sum((await fresh.slice(rows=1).add_range.call(config.numbers)).values())
     return half, sums
@@ -767,7 +806,8 @@ def _():
     mo.md("""
     ## What a call costs
 
-    First in time, then in bytes: an actor needs one row of a matrix of 1,000 × 1,000.
+    First in time. `nb01.seconds_each` repeats some work and returns the median seconds. Then in bytes:
+    an actor needs one row of a matrix of 1,000 × 1,000.
     """)
     return
 
@@ -786,19 +826,17 @@ async def _(summers):
 @app.cell
 def _():
     matrix = torch.zeros(1000, 1000)
-    row_bytes, clone_bytes = (
-        len(pickle.dumps(matrix[0])),
-        len(pickle.dumps(matrix[0].clone())),
-    )
+    row_bytes = len(pickle.dumps(matrix[0]))
+    clone_bytes = len(pickle.dumps(matrix[0].clone()))
     return clone_bytes, row_bytes
 
 
 @app.cell(hide_code=True)
 def _(call, clone_bytes, many, method, row_bytes):
     lesson.md(f"""
-    A plain method takes {lesson.in_words(method)}, a call to another process {lesson.in_words(call)}. Of fifty calls
-    sent at once, each takes {lesson.in_words(many)}. If calls may cost a tenth of
-    the time, give each one {lesson.in_words(9 * call)} of work.
+    A plain method takes {lesson.in_words(method)}, a call to another process {lesson.in_words(call)}. Fifty calls
+    that are sent at once overlap, and take {lesson.in_words(many)} each on average. If at most a tenth of the time may
+    be spent on calling, a call must do nine times its own cost in work: at least {lesson.in_words(9 * call)}.
 
     A message with `matrix[0]` has {row_bytes:,} bytes: it is a *view* into the memory of the matrix, and
     `pickle` packs all of that memory. With `matrix[0].clone()` it has {clone_bytes:,}.
@@ -836,6 +874,12 @@ def _(call):
     lesson.headline(
         f"a call to another process cost {lesson.in_words(call)}, so make messages few, and send the work to the data."
     )
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    lesson.ran_on()
     return
 
 
@@ -882,10 +926,11 @@ class Solutions:
                         sorted(seconds) if concurrent else list(accumulate(seconds))
                     )
                 ),
-                "side by side no answer waits for the last one": lambda seconds, concurrent: (
-                    [max(seconds)] * len(seconds)
-                    if concurrent and seconds
-                    else list(accumulate(seconds))
+                "one at a time, a message begins when the one before has ended": (
+                    lambda seconds, concurrent: list(seconds)
+                ),
+                "side by side, no message waits for the one before": (
+                    lambda seconds, concurrent: list(accumulate(seconds))
                 ),
             },
         )

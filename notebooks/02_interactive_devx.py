@@ -36,7 +36,6 @@ with app.setup(hide_code=True):
     from zorplex_rl.course import nb02
     from zorplex_rl.course.figures import drawing_of
     from zorplex_rl.course.figures.lines import loss_chart
-    from zorplex_rl.course.figures.processes import processes_drawing
     from zorplex_rl.course.lesson import exercise, keep_open, lesson
     from zorplex_rl.course.nb01 import seconds_each
     from zorplex_rl.services.runtime import (
@@ -57,7 +56,7 @@ def _():
         goals=[
             "say what a host mesh, a process mesh and an actor mesh are, and what each costs to start",
             "write a step of data-parallel training, and run it on two processes from a notebook cell",
-            "find out where a program hangs, from inside, while it hangs",
+            "look into a process that hangs, and find the line where it waits",
             "change code in running processes, and say what survives each way to do it",
             "read the logs of many processes without being fooled by them",
         ],
@@ -72,6 +71,7 @@ def _():
 
     You know this loop: change a line, start the program, wait until all processes have imported,
     connected and loaded. Every time this costs seconds with one process, and minutes with a hundred.
+    An RL run has more to load than most: a trainer, generators, tools, and the model in several of them.
 
     The way out is to leave the processes running and to change what they *do*. Your notebook is the
     **controller**, which tells all processes what to do next. Between two cells, they wait with
@@ -82,24 +82,20 @@ def _():
 
 @app.cell(hide_code=True)
 def _():
-    lesson.ran_on()
-    return
-
-
-@app.cell(hide_code=True)
-def _():
     mo.md("""
     ## Hosts, processes, actors
 
     A **host mesh** is a group of machines. On each of them you start processes, which makes a
-    **process mesh**. Into each process you put an actor, which makes an actor mesh. A *job* hands
-    out hosts: on a cluster it asks the scheduler for machines. `ProcessJob` stands in for that. Its
-    "hosts" are processes on this machine.
+    **process mesh**. Into each process you put an actor, which makes an actor mesh.
+
+    Where do hosts come from? From a *job*: on a cluster it asks the scheduler for machines.
+    `ProcessJob` stands in for that, and its "hosts" are processes on this machine. You name the groups
+    of hosts that you want. `job.state()` starts them and has each group under its name, here `machines`.
     """)
     return
 
 
-@app.cell
+@app.cell(hide_code=True)
 def settings():
     config = SimpleNamespace(
         hosts=2,  # stand-ins on this machine
@@ -134,7 +130,7 @@ def children():
 @app.cell(hide_code=True)
 def _():
     how_many = lesson.predict(
-        "How many processes of the operating system does that start, beside your notebook's own?",
+        "The next cell asks for two hosts with two processes each. How many processes of the operating system does it start?",
         "two: one for each host",
         "four: one for each actor",
         "six",
@@ -147,11 +143,10 @@ def _():
 async def _(ProcessJob, config):
     start_monarch()
     before = set(children())
-    job = ProcessJob({"hosts": config.hosts})
+    job = ProcessJob({"machines": config.hosts})
     try:
-        _procs = job.state(cached_path=None).hosts.spawn_procs(
-            per_host={"gpus": config.per_host}
-        )
+        _machines = job.state(cached_path=None).machines  # None: a new job, no earlier one
+        _procs = _machines.spawn_procs(per_host={"gpus": config.per_host})
         _start = time.monotonic()
         _actors = _procs.spawn("where", Where)
         places = list((await _actors.am_i.call()).items())
@@ -170,10 +165,6 @@ async def _(ProcessJob, config):
 
 @app.cell(hide_code=True)
 def _(first_seconds, how_many, more_seconds, more_started, places, started):
-    _hosts = {}
-    for _place, (_pid, _parent) in places:
-        _inside = ", ".join(f"{name}={value}" for name, value in _place.items())
-        _hosts.setdefault(_parent, {})[_pid] = _inside
     _new = len(more_started)
     lesson.reveal(
         how_many,
@@ -187,9 +178,16 @@ def _(first_seconds, how_many, more_seconds, more_started, places, started):
         processes. Remember these two numbers.
         """,
         shows=[
-            lesson.figure(
-                processes_drawing(os.getpid(), _hosts),
-                "Found by asking the actors and the operating system. Each inner box is a process with an actor in it.",
+            lesson.table(
+                f"Found by asking the actors; your notebook is process {os.getpid()}",
+                [
+                    {
+                        "the actor at": f"host {place['hosts']}, {place['gpus']}",
+                        "lives in process": pid,
+                        "which was started by process": parent,
+                    }
+                    for place, (pid, parent) in places
+                ],
             )
         ],
     )
@@ -229,9 +227,11 @@ class Worker(Actor):
 def _():
     mo.md("""
     The endpoint `run` is the whole trick of this notebook: a function is a message, too. It is
-    copied to the process and runs there, beside the model. `join` tells PyTorch what `torchrun`
-    would: rank, number of ranks, and where they meet, here in a file. `keep_open.enter` stops what an
-    earlier run of the cell has left running.
+    copied to the process and runs there, beside the model.
+
+    `join` tells PyTorch what `torchrun` would. `init_process_group` gets this process's rank, the number
+    of all ranks (`world_size`), and a file in which they find each other. It returns when all have
+    come. `gloo` is PyTorch's transport for CPUs; on GPUs it is `nccl`.
     """)
     return
 
@@ -255,15 +255,16 @@ def _(joined, restart_seconds):
     The {len(joined)} ranks found each other within {lesson.in_words(restart_seconds)}. Each new process had to
     import PyTorch first. Every restart would cost as much, even of this small program.
 
-    Ranks work together through **collectives**: operations that all of them call at the same time. One
-    is enough for this page: it adds up a tensor over all ranks.
+    Ranks work together through **collectives**: operations that all of them call, and that end when all
+    have called. One is enough for this page. `all_reduce` adds up a tensor over all ranks, and leaves the
+    sum on every rank.
     """)
     return
 
 
 @app.function
 def add_up(tensor):
-    """The sum of ``tensor`` over all ranks, on every rank."""
+    """Return the sum of ``tensor`` over all ranks, on every rank."""
     total = tensor.detach().clone()
     dist.all_reduce(total)
     return total
@@ -274,22 +275,26 @@ def _():
     mo.md("""
     ### Exercise 1: a step of many ranks
 
-    Write `ddp_step`. It does what PyTorch's `DistributedDataParallel`, **DDP** for short, is for. After
-    the step, every rank has the weights that *one* process with the whole batch would have.
+    All ranks begin with the same weights, and each has its part of the batch. Write `ddp_step`, so
+    that after it every rank has the weights that *one* process with the whole batch would have. In
+    between, ranks may exchange sums, and nothing else.
 
-    Each rank knows only its own part. Parts differ in size, and one may be empty. In reinforcement
-    learning this is normal: answers differ in length, and some are dropped. `F` is
-    `torch.nn.functional`. The check plays one to three ranks, two steps each.
+    PyTorch's `DistributedDataParallel`, **DDP** for short, is made for this. But it averages, and here
+    parts differ in size; one may even be empty. In reinforcement learning this is normal: answers
+    differ in length, and some are dropped. `F` is `torch.nn.functional`. The check plays one to three
+    ranks, two steps each.
     """)
     return
 
 
 @app.function
 def ddp_step(model, optimizer, mine, everybody, add_up):
-    """Take one step on the mean squared error over all ranks' examples. Returns the error before it.
+    """Take one step on the mean squared error over all ranks' examples. Returns this
+    error as it was before the weights change.
 
-    ``mine`` is (inputs, targets): this rank's part. ``everybody`` counts all examples.
-    ``add_up(tensor)`` returns the sum over all ranks. All must call it equally often, with equal shapes.
+    ``mine`` is (inputs, targets): this rank's part. ``everybody`` is the number of all examples.
+    ``add_up(tensor)`` returns the sum over all ranks. Each rank must call it equally often, with
+    equal shapes, or one waits for the others for ever.
     Example: ``error = ddp_step(model, optimizer, (inputs, targets), 64, add_up)``
     """
     ...
@@ -319,9 +324,15 @@ def _():
     Now train with your step. The task is to fit one period of a sine. Its 64 points are in order:
     rank 0 has the first 48, rank 1 the other 16. So each rank sees only its own part of the world.
 
-    Three ways to train: with `ddp_step`; with `plain_step`, where each rank keeps its gradients to itself; and
-    with `plain_step` on a model in DDP. DDP hooks into the backward pass and averages the gradients
-    there.
+    Three ways to train on two ranks:
+
+    - with `ddp_step`;
+    - with DDP: you wrap the model, `DistributedDataParallel(model)`, and go on with the ordinary
+      step below. Each time that you call `backward()`, DDP replaces your gradients by their average
+      over all ranks;
+    - alone: the ordinary step, and each rank keeps its gradients to itself.
+
+    The set-up is folded: a small network, 300 steps of SGD, and a `run` with each way on both ranks.
     """)
     return
 
@@ -336,7 +347,7 @@ def plain_step(model, optimizer, mine, everybody, add_up):
     return loss.item()
 
 
-@app.function
+@app.function(hide_code=True)
 def new_model():
     torch.manual_seed(0)
     return torch.nn.Sequential(
@@ -344,7 +355,7 @@ def new_model():
     )
 
 
-@app.function
+@app.function(hide_code=True)
 def train(model, step, mine, batch, steps, learning_rate):
     """Train on ``mine``. Returns the losses on the ``batch`` after each step, and the weights."""
     optimizer = torch.optim.SGD(model.parameters(), learning_rate)
@@ -356,12 +367,13 @@ def train(model, step, mine, batch, steps, learning_rate):
     return losses, [parameter.detach() for parameter in model.parameters()]
 
 
-@app.function
-def train_as_rank(worker, step, wrap, first, batch, *settings):
-    mine = slice(0, first) if dist.get_rank() == 0 else slice(first, None)
+@app.function(hide_code=True)
+def train_as_rank(worker, step, wrap, of_rank_0, batch, steps, learning_rate):
+    """Train a new model on this rank's part: rank 0 has the first ``of_rank_0`` examples."""
+    mine = slice(0, of_rank_0) if dist.get_rank() == 0 else slice(of_rank_0, None)
     worker.model = new_model()
     part = [tensor[mine] for tensor in batch]
-    return train(wrap(worker.model), step, part, batch, *settings)
+    return train(wrap(worker.model), step, part, batch, steps, learning_rate)
 
 
 @app.cell(hide_code=True)
@@ -376,28 +388,26 @@ def _():
     return (with_ddp,)
 
 
-@app.cell
+@app.cell(hide_code=True)
 async def _(workers):
     step_in_use, whose_step = exercise.running(lambda: ddp_step, Solutions)
     inputs = torch.linspace(-1, 1, 64)[:, None]
-    _settings = (inputs, torch.sin(torch.pi * inputs)), 300, 0.1  # batch, steps, rate
-
-    async def on_ranks(step, wrap, first):
-        runs = await workers.run.call(train_as_rank, step, wrap, first, *_settings)
-        return [run for _, run in runs.items()]
-
-    one_process = train(new_model(), plain_step, _settings[0], *_settings)
-    ddp = torch.nn.parallel.DistributedDataParallel
-    trained = {
-        (name, first): await on_ranks(step, wrap, first)
-        for name, step, wrap in (
-            (f"two ranks, {whose_step}", step_in_use, lambda model: model),
-            ("two ranks, DDP", plain_step, ddp),
-            ("two ranks, plain", plain_step, lambda model: model),
-        )
-        for first in (32, 48)
+    batch = inputs, torch.sin(torch.pi * inputs)
+    _settings = batch, 300, 0.1  # steps, learning rate
+    _ways = {
+        "ddp_step": (step_in_use, lambda model: model),
+        "DDP": (plain_step, torch.nn.parallel.DistributedDataParallel),
+        "alone": (plain_step, lambda model: model),
     }
-    return inputs, one_process, trained, whose_step
+    one_process = train(new_model(), plain_step, batch, *_settings)
+    trained = {}
+    for _name, (_step, _wrap) in _ways.items():
+        for _of_rank_0 in (32, 48):
+            _runs = await workers.run.call(
+                train_as_rank, _step, _wrap, _of_rank_0, *_settings
+            )
+            trained[_name, _of_rank_0] = list(_runs.values())
+    return one_process, trained, whose_step
 
 
 @app.cell(hide_code=True)
@@ -406,33 +416,26 @@ def _(one_process, trained, whose_step, with_ddp):
         run: nb02.furthest([weights for _, weights in ranks], one_process[1])
         for run, ranks in trained.items()
     }
-    _equal, _unequal = _far["two ranks, DDP", 32], _far["two ranks, DDP", 48]
-    _yours, _lonely = (
-        trained[f"two ranks, {whose_step}", 48],
-        trained["two ranks, plain", 48],
-    )
-    _own = _far[f"two ranks, {whose_step}", 48]
-    _curves = {
-        "one process": one_process[0],
-        "two ranks, `ddp_step`": _yours[0][0],
-        "plain, rank 0": _lonely[0][0],
-        "plain, rank 1": _lonely[1][0],
-    }
+    _equal, _unequal = _far["DDP", 32], _far["DDP", 48]
+    _curves = {"one process": one_process[0]}
+    for _way in ("ddp_step", "DDP", "alone"):
+        _curves[f"rank 0 of two, {_way}"] = trained[_way, 48][0][0]
     lesson.reveal(
         with_ddp,
         right=0 if _unequal < 1e-3 else 1,
         why=f"""
-        {"Yes" if _unequal < 1e-3 else "No"}: they differ by up to {_unequal:.1g}; with equal parts, by
-        {_equal:.1g}. DDP averages two means, so an example of the smaller part counts more. No error
+        {"Yes" if _unequal < 1e-3 else "No"}: DDP's weights are up to {_unequal:.2g} off those of one process,
+        whose largest weight is {max(float(tensor.abs().max()) for tensor in one_process[1]):.2g}. With two parts of 32 they are {lesson.tiny(_equal)} off, which is
+        rounding. DDP averages two means, so an example of the smaller part counts three times as much. No error
         is raised, and both ranks agree. Such a run trains, but not on the loss that you wrote down.
 
-        Running in the figure: {whose_step}. With it the weights differ by {_own:.1g} from those of one
-        process.
+        With {whose_step} the weights are {lesson.tiny(_far["ddp_step", 48])} off.
         """,
         shows=[
             lesson.figure(
                 loss_chart(_curves, "loss on all 64 examples"),
-                "Parts of 48 and 16 examples. A rank that learns alone never sees the rest of the curve.",
+                "Parts of 48 and 16 examples. Blue lies on grey: two ranks, and the curve of one process. "
+                "A rank that learns alone never sees the rest of the sine.",
             ),
         ],
     )
@@ -471,8 +474,9 @@ def _():
 def _():
     mo.md("""
     Suppose that it hangs. A rank works on one message at a time, so asking *it* is no use. But an
-    actor is not a process. You can put another actor into the same process while the first one is
-    busy. This one reads what every thread of its process is doing.
+    actor is not a process: another actor may live in the same one, while the first is busy. So write
+    an actor that looks around. This one reads the *stack* of every thread in its process: which
+    function has called which.
     """)
     return
 
@@ -536,15 +540,18 @@ def _(came, config, one_rank):
 def _(answer_0, answer_1, can_it_look, looking, stacks):
     _waiting = next((s for s in stacks if "sum_over_ranks" in [name for name, _ in s]), [])
     _names = [name for name, _ in _waiting]
-    _inwards = " → ".join(_names[_names.index("sum_over_ranks") :] if _names else [])
+    _from = _names[_names.index("sum_over_ranks") :] if _names else []
+    _inwards = " → ".join(
+        name for name in _from if name != "wrapper"
+    )  # torch's, which logs
     lesson.reveal(
         can_it_look,
         right=1 if _waiting else 2,
         why=f"""
         It answered within {lesson.in_words(looking)}, with the stacks of {len(stacks)} threads.
         {"One of them is the worker's: " + lesson.quote(_inwards) if _waiting else "None of them is the worker's"}.
-        The wait itself is native code that lets other threads run. So every question that you forgot to prepare can be
-        asked later: you write the actor that answers it when you need it.
+        The wait itself is native code that lets other threads run. So you need not have prepared for this. When
+        something puzzles you, write an actor that answers your question, and put it into the running process.
 
         Then the same function went to rank 1, with 32. Rank 1 answered {answer_1:g} and rank 0
         {answer_0:g}: the meeting was complete, so it took place. Nothing was restarted. In a program
@@ -559,7 +566,8 @@ def _():
     mo.md("""
     ## New code, old processes
 
-    A process is built in layers, and each way to change the code throws away some of them. Choose one.
+    You have changed a line. Which of what is running can stay? What runs is built in layers, and there
+    are four ways to bring in the new line. Each throws some layers away. Choose a way.
     """)
     return
 
@@ -576,8 +584,8 @@ def _():
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    First the trap. A `Greeter` runs in both processes. Then you edit the class in your notebook, and
-    run its cell again. You have not spawned anything since.
+    First the trap. A `Greeter` has been spawned into both processes, as it stands below. Predict,
+    and then *edit its text* and run its cell. The greeters are not spawned again.
     """)
     return
 
@@ -585,7 +593,7 @@ def _():
 @app.cell(hide_code=True)
 def _():
     old_or_new = lesson.predict(
-        "You call `greet` on the running actors. Which text do you get?",
+        "After your edit, `greet` is called on the running actors. Which text do you get?",
         "the new one: it is the same class",
         "the old one",
         "an error: the class has changed",
@@ -594,36 +602,48 @@ def _():
     return (old_or_new,)
 
 
+@app.class_definition
+class Greeter(Actor):
+    @endpoint
+    def greet(self):
+        return "hello from the old code"
+
+
+@app.class_definition(hide_code=True)
+class EditedGreeter(Actor):
+    """Stand in for your edit on a page that nobody can edit."""
+
+    @endpoint
+    def greet(self):
+        return "hello from the new code"
+
+
 @app.cell
 async def _(procs):
-    class Greeter(Actor):
-        @endpoint
-        def greet(self):
-            return "hello from the old code"
-
-    greeters = procs.spawn("greeters", Greeter)
-
-    class Greeter(Actor):  # the edited cell
-        @endpoint
-        def greet(self):
-            return "hello from the new code"
-
+    greeters = nb02.spawned_once(
+        procs, Greeter
+    )  # when the page was opened, and never again
+    edited = EditedGreeter if lesson.unattended() else Greeter
+    new_greeters = procs.spawn("new_greeters", edited)
     greeting = await greeters.slice(ranks=0).greet.call_one()
-    new_greeters = procs.spawn("new_greeters", Greeter)
     new_greeting = await new_greeters.slice(ranks=0).greet.call_one()
     return greeting, new_greeting
 
 
 @app.cell(hide_code=True)
 def _(greeting, new_greeting, old_or_new):
+    _edited = greeting != new_greeting
+    _trap = f"""
+    The actors that were running said {lesson.quote(greeting)}, and newly spawned ones
+    {lesson.quote(new_greeting)}. A message is a copy, and `spawn` is a message: it carried the class
+    as it was then.
+    """
     lesson.reveal(
         old_or_new,
-        right=1 if "old" in greeting else 0,
-        why=f"""
-        The running actors said {lesson.quote(greeting)}, and newly spawned ones
-        {lesson.quote(new_greeting)}. A message is a copy, and `spawn` is a message: it carried the class
-        as it was then.
-        """,
+        right=1 if _edited else [],
+        why=_trap
+        if _edited
+        else "Both said the same, since `Greeter` is still as it was. Edit its text, run its cell, and look here again.",
     )
     return
 
@@ -631,8 +651,9 @@ def _(greeting, new_greeting, old_or_new):
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    So three ways remain. Send a function to `run`: it is copied with every call, so it is always new.
-    Spawn a new actor into the old processes. Or start new processes.
+    So new code has to be sent. Short of restarting the whole program, three ways remain. Send a
+    function to `run`: it is copied with every call, so it is always new. Spawn a new actor into the old
+    processes. Or start new processes.
     """)
     return
 
@@ -745,11 +766,11 @@ def _():
     ## Logs
 
     Whatever an actor prints goes to the terminal of the controller. In a large mesh that is a flood.
-    So Monarch can collect lines from all processes and show similar ones once. The number in
-    brackets is the rank whose line is shown.
+    So Monarch can collect the lines of some seconds, and show similar ones once. A collected line begins
+    with two brackets: how many lines it stands for, and the rank whose line you see.
 
-    Four processes print their loss. In three of them it is 0.71. In the process of rank 2 it is
-    `nan`: not a number, the first sign of a run that goes wrong.
+    Four processes print a line of a training log. The loss is 0.71 in three of them. In the process of
+    rank 2 it is `nan`: not a number, the first sign of a run that goes wrong.
     """)
     return
 
@@ -757,41 +778,27 @@ def _():
 @app.class_definition
 class Talker(Actor):
     def __init__(self):
-        self.recorder = Recorder(current_rank().rank)
-        self.log = logging.getLogger("training")
-        self.log.handlers, self.log.propagate = [self.recorder], False
-        self.log.setLevel(logging.INFO)
+        self.kept = deque(maxlen=1000)  # the last lines, each with its time
 
     @endpoint
     def report(self, step):
-        loss = "nan" if self.recorder.rank == 2 else "0.71"
-        print(f"step {step}: loss {loss}", flush=True)
-        self.log.info("step %d: loss %s", step, loss)
+        loss = "nan" if current_rank().rank == 2 else "0.71"
+        line = f"step {step}: loss {loss}, learning rate 0.001, 4096 tokens"
+        print(line, flush=True)
+        self.kept.append((time.time(), line))
 
     @endpoint
     def records(self):
-        return list(self.recorder.kept)
-
-
-@app.class_definition
-class Recorder(logging.Handler):
-    """Keep the last lines, each with its time and the rank."""
-
-    def __init__(self, rank, most=1000):
-        super().__init__()
-        self.rank, self.kept = rank, deque(maxlen=most)
-
-    def emit(self, record):
-        self.kept.append((record.created, self.rank, record.getMessage()))
+        return list(self.kept)
 
 
 @app.cell(hide_code=True)
 def _():
     which_line = lesson.predict(
         "What does the collected log show for step 7?",
-        "loss 0.71 three times, and loss nan once",
+        "two lines: loss 0.71 for three processes, and loss nan for one",
         "four lines, one of each process",
-        "nan and 0.71 under one line",
+        "one line for all four",
     )
     which_line
     return (which_line,)
@@ -810,7 +817,9 @@ async def _(config):
             await _procs.logging_option(stream_to_client=True, aggregate_window_sec=2)
             _talkers = _procs.spawn("talkers", Talker)
             await _talkers.report.call(7)
-            await asyncio.sleep(4.2)  # until the window of two seconds is over
+            await asyncio.sleep(
+                4.2
+            )  # the window of two seconds in which they came is over then
             recorded = await _talkers.records.call()
     monarch.configure(enable_log_forwarding=False)
     return recorded, terminal
@@ -819,26 +828,19 @@ async def _(config):
 @app.cell(hide_code=True)
 def _(terminal, which_line):
     _lines = [re.sub(r"\x1b\[\d+m", "", line) for line in terminal]
-    _raw = [line for line in _lines if line.startswith("step 7")]
     _collected = [line for line in _lines if "similar log lines" in line]
-    _counted = [(int(re.search(r"\d+", line)[0]), "nan" in line) for line in _collected]
-    _nan = sum(count for count, nan in _counted if nan)
-    _right = [] if not _collected else 1 if len(_collected) == 4 else 0 if _nan == 1 else 2
-    _verdicts = {
-        0: "This time nan has a line of its own. It is luck: whether a line joins another depends on when it comes.",
-        2: "The process that went wrong is not on your screen."
-        if _nan == 0
-        else "The line of rank 2 stands for others, too, in which all is well. Next time it may be the other way round.",
-    }
+    _raw = sum(line.count("step 7") for line in _lines) - len(_collected)
+    _nan_shown = any("nan" in line for line in _collected)
     lesson.reveal(
         which_line,
-        right=_right,
+        right={1: 2, 2: 0, 4: 1}.get(len(_collected), []),
         why=f"""
-        You read {lesson.quote(" / ".join(_collected) or "nothing")}. "Similar" is judged by how many
-        characters differ, and between 0.71 and nan there are few.
-        {_verdicts.get(_right, "") if _collected else ""}
+        You read {lesson.quote(" / ".join(_collected) or "nothing")}. "Similar" is judged by the share of
+        characters that differ. In a line of this length, `nan` and `0.71` are few.
+        {"The line of rank 2 stands for the others, too, in which all is well." if _nan_shown else "The process that went wrong is not on your screen."}
+        Whose line stands for all is chance.
 
-        Without collecting, the terminal shows {len(_raw)} lines, and none says who wrote it.
+        Without collecting, the terminal shows {_raw} lines, and none says who wrote it.
         """,
     )
     return
@@ -847,8 +849,9 @@ def _(terminal, which_line):
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    The cure is to treat a log as data. `Recorder` above keeps every line with its time and rank, in
-    the process. The controller asks for the lines when it wants them, and counts only equal ones.
+    The cure is to treat a log as data. `Talker` also keeps every line with its time, in its process. The
+    controller asks for the lines when it wants them, knows which rank sent them, and counts only
+    lines that are equal.
 
     ### Exercise 3: one log from many
 
@@ -885,11 +888,7 @@ def _():
 @app.cell
 def _(recorded):
     merge_in_use, whose_merge = exercise.running(lambda: merge_logs, Solutions)
-    lines_of = {
-        lines[0][1]: [(when, said) for when, _, said in lines]
-        for lines in recorded.values()
-    }
-    merged = merge_in_use(lines_of)
+    merged = merge_in_use({place["ranks"]: lines for place, lines in recorded.items()})
     counted = Counter(said for _, _, said in merged)
     first_nan = next(rank for _, rank, said in merged if "nan" in said)
     return counted, first_nan, merged, whose_merge
@@ -933,6 +932,12 @@ def _(changes):
 
 @app.cell(hide_code=True)
 def _():
+    lesson.ran_on()
+    return
+
+
+@app.cell(hide_code=True)
+def _():
     lesson.links(__file__)
     return
 
@@ -955,7 +960,27 @@ class Solutions:
         return add_up(loss).item()
 
     def check_hand_over(hand_over):
-        exercise.agree(hand_over, Solutions.hand_over, nb02.draw_states)
+        one, none, two = torch.ones(1), torch.zeros(1), torch.zeros(2)
+        exercise.agree(
+            hand_over,
+            Solutions.hand_over,
+            nb02.draw_states,
+            examples=[
+                ({"in": one}, {"in": none}),
+                ({"in": one}, {"in": two}),
+                ({"in": one}, {"in": none, "out": two}),
+                ({"in": one, "old": one}, {"in": none}),
+            ],
+            mistakes={
+                "a tensor of another shape does not fit, though its name does": (
+                    lambda old, new: {name: old.get(name, new[name]) for name in new}
+                ),
+                "names that only `old` has do not belong into the new model": (
+                    lambda old, new: new | old
+                ),
+                "nothing is taken from `old`": lambda old, new: new,
+            },
+        )
         nb02.check_own_memory(hand_over)
 
     def hand_over(old, new):
@@ -965,7 +990,27 @@ class Solutions:
         return {name: (old if fits(name) else new)[name].clone() for name in new}
 
     def check_merge_logs(merge_logs):
-        exercise.agree(merge_logs, Solutions.merge_logs, nb02.draw_lines)
+        def lines_of(by_rank):
+            return [(when, rank, text) for rank in by_rank for when, text in by_rank[rank]]
+
+        exercise.agree(
+            merge_logs,
+            Solutions.merge_logs,
+            nb02.draw_lines,
+            examples=[
+                ({0: [(2.0, "b")], 1: [(1.0, "a")]},),
+                ({1: [(1.0, "a")], 0: [(1.0, "b")]},),
+            ],
+            mistakes={
+                "the lines stand rank after rank, not by time": lines_of,
+                "where times are equal, the smaller rank comes first": (
+                    lambda by_rank: sorted(lines_of(by_rank), key=lambda line: line[0])
+                ),
+                "the latest line comes first": lambda by_rank: sorted(lines_of(by_rank))[
+                    ::-1
+                ],
+            },
+        )
 
     def merge_logs(by_rank):
         return sorted(

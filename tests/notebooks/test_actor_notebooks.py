@@ -19,6 +19,7 @@ import psutil
 import pytest
 import torch
 from test_answers import answers as answers_of
+from test_faults_and_shards import run
 from test_notebooks import NOTEBOOKS, load
 
 from zorplex_rl.course import nb01, nb02
@@ -212,3 +213,17 @@ def test_02_a_step_that_passes_its_check_trains_two_ranks_as_one_process(interac
     )
     assert by_torch[4] < 1e-5 < 1e-3 < min(by_torch[6], alone)
     assert kept == [["0.weight", "0.bias"]] * 2
+
+
+@pytest.mark.long
+def test_02_collects_four_lines_into_one_and_running_actors_keep_their_code():
+    found = run(
+        "02_interactive_devx",
+        {"hosts": 2, "per_host": 2, "patience": 1.0, "talkers": 4},
+        "dict(lines=terminal, counted=list(counted.values()), first_nan=first_nan, greetings=[greeting, new_greeting])",
+    )
+    (collected,) = [line for line in found["lines"] if "similar log lines" in line]
+    assert "[4 similar log lines]" in collected
+    assert sum(line.count("step 7") for line in found["lines"]) == 4 + 1
+    assert sorted(found["counted"]) == [1, 3] and found["first_nan"] == 2
+    assert found["greetings"] == ["hello from the old code", "hello from the new code"]

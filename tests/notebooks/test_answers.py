@@ -99,6 +99,14 @@ def test_times_in_order_of_arrival_are_told_to_be_that():
     )
 
 
+def test_a_wrong_step_of_many_ranks_is_told_by_its_mistake_and_its_smallest_case():
+    said = refusals("02", "ddp_step", answers("02").WRONG["ddp_step"])
+    assert said["keeps_old_gradients"].startswith(
+        "the first step was right, and its gradients are probably still there: with `[2]` examples"
+    )
+    assert "have not been added up: with `[1, 1]`" in said["its_own_part_only"]
+
+
 def test_of_a_wrong_schedule_the_smallest_is_told():
     (said,) = refusals("05", "schedule", answers("05").WRONG["schedule"][:1]).values()
     assert said.endswith("gives `[(0, 0.0), (0, 2.0)]`, and should give `[(0, 0.0), (1, 0.0)]`"), (

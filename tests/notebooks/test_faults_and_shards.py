@@ -58,7 +58,8 @@ def test_03_breaks_its_workers_and_says_what_it_measured():
         "did={fate: [made[1:] for made in one.decisions if made[2] != 'wait'] for fate, one in lived.items()},"
         "found={fate: sorted({made[1] for made in one.decisions}) for fate, one in lived.items()},"
         "state=[lived['kill -9'].before, lived['kill -9'].after], known=known, resumed=resumed,"
-        "present={name: [round[0] for round in history] for name, (_, history) in trained.items()})",
+        "present={name: [round[0] for round in history] for name, (_, history) in trained.items()},"
+        "error={name: history[-1][1][-1] for name, (_, history) in trained.items()}, parents=[handled, passed_on])",
     )
     assert found["saw"] == ["ActorError", *["SupervisionError"] * 3]
     assert found["next"] == [7, *["SupervisionError"] * 3]
@@ -72,7 +73,9 @@ def test_03_breaks_its_workers_and_says_what_it_measured():
     assert "busy" in found["found"]["a call of 3 s"] and "slow" in found["found"]["SIGSTOP for 1 s"]
     assert found["state"] == [5, 1]
     assert found["resumed"] == found["known"] - found["known"] % 50
-    assert found["present"]["replaced"][:9] == [2] * 9
+    assert found["present"]["replaced"] == [2] * 9 + [1] + [2] * 20
+    assert found["error"]["replaced"] < found["error"]["one fewer"]
+    assert found["parents"] == [1, "SupervisionError"]
     assert found["present"]["one fewer"] == [2] * 9 + [1] * 21
 
 

@@ -13,13 +13,14 @@ import functools
 import inspect
 import random
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable
 from statistics import median
 from types import SimpleNamespace
 from typing import Any
 
 from monarch._src.actor import actor_mesh
 
+from zorplex_rl.course.lesson.compare import difference
 from zorplex_rl.course.lesson.exercise import same, shortest
 from zorplex_rl.services.runtime import Actor, concurrent_endpoint, endpoint, monarch
 
@@ -111,7 +112,7 @@ def expect_a_summer(actor_class: type) -> None:
 async def _expect_a_summer(actor_class: type, draw: random.Random) -> None:
     actor = Mailbox(actor_class)
     total = 0
-    before = ""
+    before = cause = ""
     for _ in range(8):
         size = draw.randint(1, 5)
         rank = draw.randrange(size)
@@ -133,15 +134,32 @@ async def _expect_a_summer(actor_class: type, draw: random.Random) -> None:
             assert fails, f"{said}, and should give `{wanted}`"
             if not isinstance(error, ValueError):
                 raise AssertionError(f"{said}, and should raise `ValueError`") from None
+            cause = "the total has changed in a call that raised. "
         else:
             assert not fails, (
                 f"{before}{where} gives `{answer}`, and should raise `ValueError`: the total would be {wanted}"
             )
-            assert same(answer, wanted), (
-                f"{before}{where} gives `{answer}`, and should give `{wanted}`"
-            )
+            if sent[0] == "add_range":
+                ways = _wrong_ranges(rank, end, size)
+                cause = next((f"{said}. " for said, way in ways.items() if way == answer), "")
+            assert same(answer, wanted), cause + difference(before + where, answer, wanted)
             total = wanted if sent[0] == "add" else total
         before = f"after {where}, " if not before else f"{before.removesuffix(', ')} and {where}, "
+
+
+def _wrong_ranges(rank: int, end: int, size: int) -> dict[str, int]:
+    """Return what ``add_range`` gives, by the mistake that makes it."""
+    ways = {
+        "the step is the number of actors that are called, not always 4": range(rank, end, 4),
+        "every actor adds up all numbers: the rank comes with each message, and in `__init__` it is always 0": range(
+            0, end
+        ),
+        "`end` itself does not belong to the sum": range(rank, end + 1, size),
+        "an actor gets every n-th number, not a block of them": range(
+            rank * end // size, (rank + 1) * end // size
+        ),
+    }
+    return {said: sum(numbers) for said, numbers in ways.items()}
 
 
 def expect_long_rallies(actor_class: type) -> None:
@@ -150,19 +168,13 @@ def expect_long_rallies(actor_class: type) -> None:
 
 
 async def _expect_long_rallies(actor_class: type) -> None:
-    for first, second in ((0, None), (1, None), (2, None), (7, None), (60, None), (6, 5), (1, 24)):
+    for left in (0, 1, 2, 7, 60):
         ping, pong = Mailbox(actor_class), Mailbox(actor_class)
         await ping.meet.call_one(pong)
         await pong.meet.call_one(ping)
-        rallies = [ping.hit.call_one(first)] + (
-            [pong.hit.call_one(second)] if second is not None else []
-        )
-        called = f"`ping.hit({first})`" + (
-            f" together with `pong.hit({second})`" if second is not None else ""
-        )
-        wanted = _hits(first)
-        if second is not None:
-            wanted = wanted[0] + _hits(second)[1], wanted[1] + _hits(second)[0]
+        rally = ping.hit.call_one(left)
+        called = f"`ping.hit({left})`"
+        wanted = left // 2 + 1, (left + 1) // 2
         end, found = time.monotonic() + PATIENCE_S, (0, 0)
         try:
             while found != wanted or len(asyncio.all_tasks()) > 1:
@@ -171,23 +183,28 @@ async def _expect_long_rallies(actor_class: type) -> None:
                 found = await asyncio.wait_for(_ask_both(ping, pong), PATIENCE_S)
                 assert sum(found) <= sum(wanted)
                 assert found == wanted or not nobody_plays
-            for rally in rallies:
-                await rally
+            await rally
         except TimeoutError:
             raise AssertionError(
-                f"{called}: a deadlock, no player answers `hits_so_far` any more"
+                f"each player waits in a plain endpoint for the other one. {called}: a deadlock, no player answers `hits_so_far` any more"
             ) from None
         except AssertionError:
+            cause = (
+                "is the ball passed on with `left - 1`, and only while `left` is above 0"
+                if sum(found) > sum(wanted)
+                else "does the ball reach the other player"
+                if not found[1]
+                else "is nothing awaited between reading `self.hits` and writing it"
+            )
             raise AssertionError(
-                f"{called}: ping counts {found[0]} hits and pong {found[1]}, and they should count {wanted[0]} and {wanted[1]}"
+                f"{called}: ping counts {found[0]} hits and pong {found[1]}, and they should count {wanted[0]} and {wanted[1]}; {cause}?"
             ) from None
         except Exception as error:
+            if "coroutine was expected" in str(error):
+                raise AssertionError(
+                    f"{called}: `call_one` has already sent the message, and there is no coroutine to wrap into a task"
+                ) from None
             raise AssertionError(f"{called} raises `{type(error).__name__}: {error}`") from None
-
-
-def _hits(left: int) -> tuple[int, int]:
-    """Return the hits of a rally: of the one who begins, and of the other."""
-    return left // 2 + 1, (left + 1) // 2
 
 
 async def _ask_both(ping: Mailbox, pong: Mailbox) -> tuple[int, int]:
@@ -200,11 +217,6 @@ def listed(answers: Any) -> str:
     return ", ".join(
         f"`{answer}`" for answer in (answers if isinstance(answers, list) else answers.values())
     )
-
-
-def joined(shopped: Mapping[str, Sequence[Sequence[str]]]) -> list[list[str]]:
-    """Write, of each try, who was sent to and each list of things."""
-    return [[who, *map(", ".join, lists)] for who, lists in shopped.items()]
 
 
 def draw_naps(draw: random.Random) -> tuple[list[float], bool]:

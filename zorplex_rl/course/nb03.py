@@ -148,22 +148,3 @@ def draw_changes(draw: random.Random) -> tuple[Tensor, list[Change]]:
         return torch.tensor([float(draw.randint(-9, 9)) for _ in range(size)])
 
     return tensor(), [(tensor(), draw.randint(1, 60)) for _ in range(draw.randint(0, 4))]
-
-
-def unmodified(
-    merge: Callable[[Tensor, list[Change]], Any],
-) -> Callable[[Tensor, list[Change]], Any]:
-    """Return ``merge``, which then raises AssertionError where it modifies an argument."""
-
-    @functools.wraps(merge)
-    def watched(weights: Tensor, changes: list[Change]) -> Any:
-        before, examples = weights.tolist(), [(change.tolist(), count) for change, count in changes]
-        found = merge(weights, changes)
-        called = f"`{merge.__name__}({before}, {examples})`"
-        assert weights.tolist() == before, f"{called} modifies `weights`"
-        assert [(change.tolist(), count) for change, count in changes] == examples, (
-            f"{called} modifies `changes`"
-        )
-        return found
-
-    return watched

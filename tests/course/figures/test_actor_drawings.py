@@ -9,7 +9,6 @@ from importlib.resources import files
 import pytest
 
 from zorplex_rl.course.figures import drawing_of
-from zorplex_rl.course.figures.processes import processes_drawing
 from zorplex_rl.course.lesson import lesson
 
 DELIVERY = drawing_of("delivery.html")
@@ -34,12 +33,6 @@ def test_a_broadcast_has_no_answers_and_a_call_has_four():
     assert sum(f"on-delivery-{WAYS.index('call')}" in kinds for kinds in answers) == 4
     assert sum(f"on-delivery-{WAYS.index('call_one')}" in kinds for kinds in answers) == 1
     assert not any(f"on-delivery-{WAYS.index('broadcast')}" in kinds for kinds in answers)
-
-
-def test_the_drawing_of_a_job_names_every_process():
-    drawing = processes_drawing(1, {20: {300: "gpus=0"}, 21: {301: "gpus=0", 302: "gpus=1"}})
-    for number in (1, 20, 21, 300, 301, 302):
-        assert f"process {number}" in drawing
 
 
 @pytest.mark.slow

@@ -144,7 +144,7 @@ def fits_chart(
         axes.set(xticks=[at[0] + (share + 0.5) * width for share in range(shares)])
         axes.set_xticklabels([f"{share}" for share in range(shares)])
         axes.tick_params(axis="x", length=0)
-        axes.set_xlabel("" if number else "the learner whose data these are")
+        axes.set_xlabel("the learner whose data these are")
 
     return line_panels(
         panels, "What was learned", f"grey the target; {', '.join(fits)}", 230, finish
