@@ -287,5 +287,6 @@ def as_ranks(step: Any) -> Any:
 def draw_step(draw: random.Random) -> tuple[Any, ...]:
     """Draw the share and the slope of each rank, and a rate."""
     slopes = [draw.randint(1, 9) for _ in range(draw.randint(1, 4))]
-    shares = torch.randint(1, 9, (len(slopes), draw.randint(1, 3)))
-    return [*shares.float()], slopes, draw.choice([0.1, 0.2])
+    length = draw.randint(1, 3)
+    shares = [torch.tensor([float(draw.randint(1, 9)) for _ in range(length)]) for _ in slopes]
+    return shares, slopes, draw.choice([0.1, 0.2])

@@ -119,6 +119,12 @@ async def under_load(
         return film, account(outcomes, Counter(ledger.read_text().splitlines()))
 
 
+async def replaced(pool: Any, pid: int) -> None:
+    """Wait until ``pool`` has all its replicas again, and process ``pid`` is none of them."""
+    while len(pool.ready) < pool.replicas or pid in [replica.pid for replica in pool.ready]:
+        await asyncio.sleep(0.01)
+
+
 def account(outcomes: Sequence[str], ledger: Counter[str]) -> dict[str, dict[str, int]]:
     """Count what became of every request, by endpoint, beside what the ledger says was done."""
     books: dict[str, dict[str, int]] = {}
