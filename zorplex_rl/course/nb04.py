@@ -26,6 +26,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from zorplex_rl.course.figures.bars import grouped_bars
+from zorplex_rl.course.lesson.checks import Attempt
 from zorplex_rl.services.runtime import Actor, current_rank, endpoint, start_monarch, this_host
 
 
@@ -142,7 +143,7 @@ def _answer(known: Any, asked: Any, rank: int, name: str, part: Any) -> Any:
     raise _NotYet
 
 
-def in_a_ring(step: Any) -> Any:
+def in_a_ring(step: Attempt) -> Attempt:
     """Return a function that runs ``step(mine, rank, ranks, exchange)`` as every rank, on what each holds.
 
     Returns the results by rank. Raises AssertionError where ``exchange`` is called more than ``ranks - 1`` times.
@@ -200,7 +201,7 @@ def whole_layers(
     return torch.relu(x @ up.T + up_bias) @ down.T + down_bias
 
 
-def on_ranks(layers: Any) -> Any:
+def on_ranks(layers: Attempt) -> Attempt:
     """Return a function that runs ``layers`` as every rank.
 
     Each rank calls ``add_up`` once, with its summand of the output, and uses no more than its part
@@ -263,7 +264,7 @@ def draw_share(draw: random.Random) -> tuple[Tensor, int, int]:
     return torch.arange(1.0, draw.randint(1, 12) + 1), draw.randrange(ranks), ranks
 
 
-def as_ranks(step: Any) -> Any:
+def as_ranks(step: Attempt) -> Attempt:
     """Return a function that takes an FSDP ``step`` as every rank of a group. The gradient of a rank's
     loss is its slope times the weights. Returns the new shares, by rank."""
 

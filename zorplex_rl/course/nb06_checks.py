@@ -10,7 +10,7 @@ import math
 import random
 import sqlite3
 import tempfile
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Coroutine, Iterable
 from contextlib import closing, suppress
 from functools import partial
 from itertools import pairwise
@@ -19,11 +19,12 @@ from types import SimpleNamespace
 from typing import Any
 
 from zorplex_rl.course.lesson import exercise
+from zorplex_rl.course.lesson.checks import Attempt
 from zorplex_rl.course.nb06 import MODIFIES, connect
 from zorplex_rl.services.runtime import ReplicaDied
 
 
-def check_retry_delay(retry_delay: Callable[..., Any], solution: Callable[..., Any]) -> None:
+def check_retry_delay(retry_delay: Attempt, solution: Attempt) -> None:
     """Compare waits for few and many failures, near and far caps, with ``solution``."""
 
     def some(draw: random.Random) -> tuple[int, float, float, float]:
@@ -156,7 +157,7 @@ def story_of_a_place(draw: random.Random) -> dict[str, Any]:
     return {"answers": answers, "every": draw.choice([0.25, 0.5, 2.0])}
 
 
-async def kept(keep_one: Callable[..., Any], script: dict[str, Any]) -> tuple[list[Any], bool]:
+async def kept(keep_one: Attempt, script: dict[str, Any]) -> tuple[list[Any], bool]:
     """Return what ``keep_one`` did, and whether it ended when it was cancelled."""
     pool = ScriptedPool(**script)
     task = asyncio.ensure_future(keep_one(pool))
@@ -175,7 +176,7 @@ def deeds(done: Iterable[tuple[Any, ...]]) -> list[str]:
     return [" ".join(map(str, what[:-1])) for what in done if what[0] != "probe"]
 
 
-def check_keep_one(keep_one: Callable[..., Any], solution: Callable[..., Any]) -> None:
+def check_keep_one(keep_one: Attempt, solution: Attempt) -> None:
     """Play stories, and compare what is done, in order and time, with ``solution``."""
     exercise.shortest(partial(_check_a_place, keep_one, solution))
 
@@ -238,7 +239,7 @@ def story_of_a_request(draw: random.Random) -> dict[str, Any]:
 
 
 async def routed(
-    route: Callable[..., Any], script: dict[str, Any], *request: Any
+    route: Attempt, script: dict[str, Any], *request: Any
 ) -> tuple[str, list[Any], list[str]]:
     """Return what became of a request, who was asked when, and who is left in rotation."""
     pool = ScriptedPool(**script)
@@ -266,7 +267,7 @@ async def routed(
     return fate, pool.done, sorted(replica.name for replica in pool.ready)
 
 
-def check_route(route: Callable[..., Any], solution: Callable[..., Any]) -> None:
+def check_route(route: Attempt, solution: Attempt) -> None:
     """Compare whom forty requests ask, who stays, what the caller sees, with ``solution``."""
     exercise.shortest(partial(_check_a_request, route, solution), times=40)
 
@@ -308,7 +309,7 @@ def _check_a_request(route: Any, solution: Any, draw: random.Random) -> None:
     assert max(late, default=0.0) < 1.0, f"{called} asks {max(late):.1f} s later than it could"
 
 
-def check_charge_once(charge_once: Callable[..., Any]) -> None:
+def check_charge_once(charge_once: Attempt) -> None:
     """Send charges, some twice, some to a process that dies after a write."""
 
     class Crash(Exception):
