@@ -20,9 +20,6 @@ with app.setup(hide_code=True):
     import os
     import random
     import signal
-    import subprocess
-    import sys
-    from concurrent.futures import ThreadPoolExecutor
     from contextlib import suppress
     from functools import partial
     from types import SimpleNamespace
@@ -32,12 +29,13 @@ with app.setup(hide_code=True):
     from zorplex_rl.course import nb06, nb06_checks
     from zorplex_rl.course.figures import drawing_of
     from zorplex_rl.course.kept_file import EXAMPLES, keep, kept
-    from zorplex_rl.course.lesson import exercise, lesson
+    from zorplex_rl.course.lesson import exercise, keep_open, lesson
     from zorplex_rl.course.widgets import ServicePlayer
     from zorplex_rl.services.runtime import (
         Actor,
         ReplicaDied,
         concurrent_endpoint,
+        get_or_spawn_controller,
         start_monarch,
         this_host,
     )
@@ -56,6 +54,7 @@ def _():
             "write a pool of processes that heals: notice, replace, back off, send again",
             "kill a process, hang another, and account for every request",
             "make a request safe to send twice",
+            "let an actor find others by a name",
         ],
     )
     return
@@ -66,9 +65,12 @@ def _():
     mo.md("""
     ## Many of the same
 
-    Tools, rewards and generators exist more than once. A caller should not have to know which
-    process is free, or has just died. So it asks a *pool*: one name for several equal processes,
-    its **replicas**.
+    In RL a single generator is too slow, and so is a single tool. So we run several copies of the generator, of the reward function and
+    of each tool. And one of many is always about to fail: a process runs out of memory, or hangs. You do not want to
+    restart a training of two days for that.
+
+    A caller should not have to know which process is free, or has just died. So it asks a *pool*: one name for several
+    equal processes, its **replicas**. A pool *heals*: it notices that a replica is gone, replaces it, and sends its requests to another one.
 
     This tool has `look_up` for reading; its `charge` must not happen twice. Both note calls in a
     ledger, a file that survives the process.
@@ -105,18 +107,39 @@ def _():
     mo.md("""
     ## The pool, with three holes
 
-    `keep_one`, `route` and `retry_delay` are missing: you write them.
+    The drawing shows what a pool does. `keep_one`, `route` and `retry_delay` are missing: you write them.
     """)
     return
 
 
 @app.cell(hide_code=True)
 def _():
-    lesson.figure(drawing_of("pool.svg"))
+    lesson.figure(
+        drawing_of("pool.svg"),
+        "A replica's load: the requests that it has and has not answered yet.",
+    )
     return
 
 
-@app.class_definition
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    The rest of `Pool` is given. You need these parts of it:
+
+    | | |
+    |---|---|
+    | `await self.start()` | starts a replica in a process of its own, and returns it |
+    | `await self.answers(replica)` | asks it whether it is alive: true or false |
+    | `await self.ask(replica, endpoint, *args)` | sends it a request and returns its answer; raises `ReplicaDied` if the replica is gone before it has answered |
+    | `self.end(replica)` | takes it out of the pool, and kills its process |
+    | `self.ready`, `replica.load` | the replicas that may be asked; how many requests one has |
+
+    Everything else is folded.
+    """)
+    return
+
+
+@app.class_definition(hide_code=True)
 class Pool:
     """Replicas of an actor, each in a process of its own. One that fails is replaced."""
 
@@ -165,9 +188,10 @@ class Pool:
         replica.load += 1
         try:
             asked = getattr(replica.actor, endpoint).call_one(*args).as_asyncio()
-            asked.add_done_callback(
-                asyncio.Future.exception
-            )  # perhaps nobody waits any more
+            # So that Python does not complain of an error that nobody has read.
+            asked.add_done_callback(asyncio.Future.exception)
+            # Monarch may never answer for a process that hangs. So look again and again whether
+            # its keeper has taken it out.
             while replica in self.ready and not asked.done():
                 await asyncio.wait({asked}, timeout=self.every)
             if not asked.done():
@@ -206,9 +230,9 @@ def _():
     mo.md("""
     ### Exercise 1: back off
 
-    A replica that fails at every start must wait. The wait doubles with each failure,
-    up to a cap: **back-off**. Each replica waits a random part of that (**jitter**), or all
-    would come back together.
+    A replica that fails at every start would be started a hundred times a minute. So the pool waits before the next start: twice as
+    long after each failure, up to a cap. That is **back-off**. And it waits a random part of that, which is **jitter**: what has
+    failed together should not come back together.
     """)
     return
 
@@ -245,7 +269,7 @@ def _():
 @app.cell(hide_code=True)
 def _():
     ask_jitter = lesson.predict(
-        "Your rule serves callers, too. 100 arrive at once. In a tenth of a second the service can answer 10, or refuse 100. A refused caller tries again. When is everybody answered soonest?",
+        "Callers whose request was refused can wait by the same rule. 100 arrive at once. In a tenth of a second the service can answer 10, or refuse 100: refusing costs time, too, and whoever refuses 100 has answered none. When is everybody answered soonest?",
         "if they try again at once",
         "with doubled waits",
         "with doubled waits and jitter",
@@ -291,7 +315,7 @@ def _():
     ### Exercise 2: notice, replace, back off
 
     The pool runs one `keep_one` for each place. It **probes** its replica: it asks again and again
-    whether it answers.
+    whether it answers. A process that hangs says nothing by itself, and a probe is how that is noticed.
     """)
     return
 
@@ -301,8 +325,9 @@ async def keep_one(self):
     """Keep one place of the pool filled, for ever (the pool cancels it). ``self`` is the pool.
 
     Use ``await self.start()``, ``await self.answers(replica)``, ``self.end(replica)`` and
-    ``await self.wait(failures)``. Probe every ``self.every`` seconds. ``failures`` counts those
-    in a row: a probe that was answered ends the row. End also a replica that never answered.
+    ``await self.wait(failures)``. Probe as soon as the replica has started, and sleep
+    ``self.every`` seconds after each probe that it answers. ``failures`` counts those in a row: a
+    probe that was answered ends the row. End also a replica that never answered.
 
     A replica that answers two probes and dies, and one that cannot start:
     start, answers → True, answers → True, answers → False, end, wait(1),
@@ -333,10 +358,11 @@ def _():
     ### Exercise 3: route
 
     Which replica gets a request? If they took turns, requests would pile up at a slow one. So take
-    the one with the least *load*: requests under way. Beware: a dead replica has none.
+    the one with the least *load*. Beware: a dead replica has no requests, so it has the least load, and would get all of them. Remove it
+    first.
 
-    When a replica dies, its requests may have been carried out. Only the caller can say whether they may
-    be sent `again`.
+    When a replica dies, its requests may have been carried out, or not. Only the caller knows whether a second time does harm. It
+    says so by the argument `again`.
     """)
     return
 
@@ -382,40 +408,12 @@ def _(my_delay):
 
 
 @app.cell(hide_code=True)
-def _(my_delay, my_keep_one, my_route, whose_keep_one, whose_route):
-    pool_py = nb06.pool_file(__file__, my_delay, my_keep_one, my_route)
-    write_file = lesson.start_button("Write my_pool.py", seconds=float("nan"))
-    short = EXAMPLES / "pool.py"
-    mo.vstack(
-        [
-            lesson.md(
-                f"From here on the pool has {whose_keep_one}, and {whose_route}. It needs nothing but Monarch: keep it."
-            ),
-            write_file,
-            lesson.folded("`my_pool.py`", f"```python\n{pool_py}\n```"),
-            lesson.folded(
-                "The same, shorter: `examples/pool.py`",
-                f"```python\n{short.read_text()}\n```",
-            ),
-        ]
-    )
-    return pool_py, write_file
-
-
-@app.cell(hide_code=True)
-def _(pool_py, write_file):
-    mo.stop(lesson.unattended() or not write_file.value)
-    lesson.md(keep(pool_py, kept(__file__, "my_pool.py")))
-    return
-
-
-@app.cell(hide_code=True)
 def _():
     mo.md("""
     ## Kill one, hang one
 
-    Callers send `look_up` and `charge` in turns. One replica gets `kill -9`. In a second run one gets
-    `SIGSTOP`: its process exists, but does not respond.
+    Now your pool meets real faults. Callers send `look_up` and `charge` in turns. One replica gets `kill -9`. In a second run one gets
+    `SIGSTOP`, which freezes a process without ending it: it exists, but does not respond.
     """)
     return
 
@@ -483,9 +481,12 @@ def _(Healing, ask_faults, hung, killed):
         ask_faults,
         right=0 if _later > 0.5 else 1 if _later < -0.5 else 2,
         why=f"""
-        `kill -9` was noticed after {killed.noticed:.2f} s, `SIGSTOP` after {hung.noticed:.2f} s. The system reports a death; Monarch asks once a second. A silent process may only be slow. So it
-        is probed every {_limits.every:g} s, and has {_limits.limit:g} s to answer. All replicas were ready again after
-        {killed.whole:.1f} and {hung.whole:.1f} s. Play it: what becomes of the dots at the dead replica?
+        `kill -9` was noticed after {killed.noticed:.2f} s, `SIGSTOP` after {hung.noticed:.2f} s. A death is a fact that the operating system knows. Monarch looks once a second, so a caller
+        hears of it within a second. Silence is no fact: the process may only be slow. So it is probed every {_limits.every:g} s, and has {_limits.limit:g} s to answer. All replicas were
+        ready again after {killed.whole:.1f} and {hung.whole:.1f} s.
+
+        Play it, and watch the dots, the requests, at the replica that fails. They stay there until the pool has noticed. Then each `look_up` goes to another replica,
+        and each `charge` ends in an error.
         """,
         shows=[ServicePlayer([killed, hung])],
     )
@@ -527,7 +528,7 @@ def _(ask_done, hung_books, killed_books):
         right=[] if not _failed else 0 if not _done else 1 if _done == _failed else 2,
         why=f"""
         In {_done} of {_failed} cases. The process may die before its call writes the line, or after. The caller cannot tell.
-        {books["look_up"]["done twice"]} `look_up` requests were done twice, as *idempotent* allows.
+        Number of `look_up` requests that were done twice, as *idempotent* allows: {books["look_up"]["done twice"]}.
         """,
         shows=[
             lesson.table(
@@ -549,7 +550,8 @@ def _():
     ## Charge once
 
     To make `charge` idempotent, number the charges, and let the ledger remember the numbers. It is now
-    a database of two tables: `seen(number)` and `charges(number, amount)`. Two wrong rules:
+    a database of two tables: `seen(number)` and `charges(number, amount)`. What stands inside one `with database:` is a *transaction*: if the
+    process dies in it, nothing of it has happened. Here are two rules that are wrong:
     """)
     return
 
@@ -560,7 +562,7 @@ class Till(Tool):
         self.rule = rule
         self.database = nb06.connect(
             path, nb06.DoomedConnection
-        )  # dies at the worst moments
+        )  # kills its process after a statement, or after a transaction
 
     @concurrent_endpoint
     async def charge(self, number, amount):
@@ -586,6 +588,9 @@ def note_then_charge(database, number, amount):
 def _():
     mo.md("""
     ### Exercise 4: exactly once
+
+    The pool sends a charge again whenever it has no answer. So the rule must bear to be called twice. And the process may die at any line:
+    after the first statement, after the second, or after the transaction and before the answer. Write the rule that charges once in all cases.
     """)
     return
 
@@ -621,7 +626,7 @@ def _():
 @app.cell(hide_code=True)
 def _():
     ask_once = lesson.predict(
-        "Ten charges go through your pool, which may send them again. Up to three times a process dies at the worst moment. What does `charge_always` do wrong, and what `note_then_charge`?",
+        "Ten charges go through your pool, which may send them again. Three times the process is killed at a bad moment: after the first statement, after the second, and after the transaction. What does `charge_always` do wrong, and what `note_then_charge`?",
         "both charge twice",
         "the first charges twice, the second forgets a charge",
         "the first forgets a charge, the second charges twice",
@@ -669,6 +674,105 @@ def _(always, ask_once, noted, once, whose_charge_once):
 
 @app.cell(hide_code=True)
 def _():
+    mo.md("""
+    ## By name
+
+    So far who calls has the pool in its hand. But a trainer is an actor in another process: how does it find the generators? Addresses in a file are wrong
+    after the first replacement. So one more actor holds a table, from names to replicas. Monarch starts it at the first
+    `get_or_spawn_controller("names", …)`, and gives everybody else the same one: it is the only name that all must know.
+    """)
+    return
+
+
+@app.class_definition
+class Names(Actor):
+    def __init__(self):
+        self.replicas = {}
+
+    @concurrent_endpoint
+    async def publish(self, name, replicas):
+        self.replicas[name] = replicas
+
+    @concurrent_endpoint
+    async def find(self, name):
+        return self.replicas[name]
+
+
+@app.class_definition
+class Trainer(Actor):
+    @concurrent_endpoint
+    async def ask(self, name):
+        names = await get_or_spawn_controller("names", Names)
+        replicas = await names.find.call_one(name)
+        return await replicas[0].ping.call_one()
+
+
+@app.cell(hide_code=True)
+def _():
+    start_names = lesson.start_button("Find a replica, kill it, find another", seconds=8)
+    start_names
+    return (start_names,)
+
+
+@app.cell
+async def _(Healing, start_names):
+    lesson.wait_for(start_names)
+    names = await get_or_spawn_controller("names", Names)
+    async with keep_open.stopping(this_host().spawn_procs()) as procs:
+        trainer = procs.spawn("trainer", Trainer)
+        async with Healing(Tool, 0.0, replicas=2) as pool:
+            answered_by = []
+            for _ in range(2):
+                await names.publish.call_one("tools", [one.actor for one in pool.ready])
+                pid = await trainer.ask.call_one("tools")
+                answered_by.append(pid)
+                os.kill(pid, signal.SIGKILL)
+                await nb06.replaced(pool, pid)
+    return (answered_by,)
+
+
+@app.cell(hide_code=True)
+def _(answered_by):
+    lesson.md(f"""
+    The trainer knew the name `tools` and nothing else. Process {answered_by[0]} answered it. That was killed, the pool started another and published its
+    replicas again, and under the same name process {answered_by[1]} answered.
+    """)
+    return
+
+
+@app.cell(hide_code=True)
+def _(my_delay, my_keep_one, my_route, whose_keep_one, whose_route):
+    pool_py = nb06.pool_file(__file__, my_delay, my_keep_one, my_route)
+    write_file = lesson.start_button("Write my_pool.py", seconds=float("nan"))
+    short = EXAMPLES / "pool.py"
+    mo.vstack(
+        [
+            lesson.md(
+                f"""## Your pool, to keep
+
+    The pool of this page, with {whose_keep_one} and {whose_route}, needs nothing but Monarch. The package's own adds a bounded queue, sessions and
+    scaling: `.venv/bin/python examples/services.py` shows them, and `examples/service_step.py` a step of RL through services, with a death in it."""
+            ),
+            write_file,
+            lesson.folded("`my_pool.py`", f"```python\n{pool_py}\n```"),
+            lesson.folded(
+                "The same, shorter: `examples/pool.py`",
+                f"```python\n{short.read_text()}\n```",
+            ),
+        ]
+    )
+    return pool_py, write_file
+
+
+@app.cell(hide_code=True)
+def _(pool_py, write_file):
+    mo.stop(lesson.unattended() or not write_file.value)
+    lesson.md(keep(pool_py, kept(__file__, "my_pool.py")))
+    return
+
+
+@app.cell(hide_code=True)
+def _():
     lesson.predicted(4)
     return
 
@@ -679,6 +783,7 @@ def _():
         "A pool heals: it probes, ends, replaces with back-off, and sends again what may be sent twice.",
         "A dead process is noticed quickly, a silent one only after a time limit.",
         "A request to a replica that died may have been carried out. Exactly once needs a memory, written in one step with the effect.",
+        "Others find a pool by its name, which stays when replicas change.",
         "Replicas suit a role without state. A role that exists only once needs a checkpoint.",
     )
     return
@@ -689,38 +794,6 @@ def _(hung, killed):
     lesson.headline(
         f"all replicas were back {killed.whole:.1f} s after `kill -9`, and {hung.whole:.1f} s after `SIGSTOP`."
     )
-    return
-
-
-@app.cell(hide_code=True)
-def _():
-    start_appendix = lesson.start_button("Run the appendix", seconds=25)
-    mo.vstack([mo.md("## Appendix: the package's `Service`"), start_appendix])
-    return (start_appendix,)
-
-
-@app.cell(hide_code=True)
-def _(start_appendix):
-    lesson.wait_for(start_appendix)
-
-    def _run(name):
-        """Return what a program in ``examples`` printed just now, and its source."""
-        program = EXAMPLES / name
-        done = subprocess.run(
-            [sys.executable, program], capture_output=True, text=True, check=True
-        )
-        return f"{lesson.fence(done.stdout)}\n\n`examples/{name}`:\n\n```python\n{program.read_text()}\n```"
-
-    _shown = {
-        "services.py": "What it adds to your pool: routing by load, a bounded queue, sessions, scaling",
-        "service_step.py": "One step of RL through services, with a death in it",
-    }
-    with (
-        mo.status.spinner("Two programs of examples/, side by side", remove_on_exit=True),
-        ThreadPoolExecutor() as _threads,
-    ):
-        _said = list(_threads.map(_run, _shown))
-    mo.vstack(list(map(lesson.folded, _shown.values(), _said)))
     return
 
 

@@ -1,5 +1,5 @@
-"""What serves notebook 04: a layer is run as every rank of a group, and its one collective is held
-to."""
+"""What serves notebooks 04 and 04b: a function is run as every rank of a group, and its collectives are held
+to their number."""
 
 from __future__ import annotations
 
@@ -34,3 +34,30 @@ def test_a_second_collective_is_refused(tensors):
 
     with pytest.raises(AssertionError, match="calls `add_up` 2 times on rank 0"):
         nb04.on_ranks(twice)(*tensors, 2)
+
+
+def test_ranks_of_a_ring_hear_their_neighbours_in_turn():
+    def gather(mine, rank, ranks, exchange):
+        heard = [mine]
+        for _ in range(ranks - 1):
+            heard.append(exchange(heard[-1]))
+        return [number.item() for number in heard]
+
+    held = [torch.tensor(number) for number in (1, 2, 3)]
+    assert nb04.in_a_ring(gather)(held) == [[1, 3, 2], [2, 1, 3], [3, 2, 1]]
+
+
+def test_a_rank_that_would_wait_for_ever_is_told_and_nothing_hangs():
+    def only_rank_0(mine, rank, ranks, exchange):
+        return exchange(mine) if rank == 0 else mine
+
+    with pytest.raises(AssertionError, match="on 2 ranks, rank 0 waits in `exchange` for ever"):
+        nb04.in_a_ring(only_rank_0)([torch.tensor(1.0), torch.tensor(2.0)])
+
+
+def test_a_step_of_a_ring_may_change_what_it_was_given():
+    def in_place(mine, rank, ranks, exchange):
+        mine += exchange(mine)
+        return mine.item()
+
+    assert nb04.in_a_ring(in_place)([torch.tensor(1.0), torch.tensor(2.0)]) == [3.0, 3.0]

@@ -1,7 +1,13 @@
-"""Serve notebook 04: gloo groups, the bytes that they send, and checks that play ranks."""
+"""Serve notebooks 04 and 04b: gloo groups, the bytes that they send, and checks that play ranks.
+
+``play`` runs a function as every rank of a group in this one process. The ranks are run again from
+their beginning after every collective, with the answers that are known by then: so no check needs
+threads, and none can hang.
+"""
 
 from __future__ import annotations
 
+import copy
 import logging
 import math
 import os
@@ -10,7 +16,9 @@ import socket
 import struct
 import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from itertools import count
 from typing import Any
 
 import torch
@@ -18,7 +26,22 @@ import torch.distributed as dist
 from torch import Tensor
 
 from zorplex_rl.course.figures.bars import grouped_bars
-from zorplex_rl.services.runtime import current_rank, start_monarch, this_host
+from zorplex_rl.course.lesson.checks import Attempt
+from zorplex_rl.services.runtime import Actor, current_rank, endpoint, start_monarch, this_host
+
+
+class Rank(Actor):
+    """Run whatever function is sent: one of the processes that compute together."""
+
+    @endpoint
+    def run(self, function: Callable[..., Any], *args: Any) -> Any:
+        return function(*args)
+
+
+async def on_all(ranks: Any, function: Callable[..., Any], *args: Any) -> list[Any]:
+    """Run ``function`` on all ranks at the same time. Returns their answers, by rank."""
+    answers = await ranks.run.call(function, *args)
+    return [answer for _, answer in answers.items()]
 
 
 def join(meeting: os.PathLike[str], ranks: int) -> int:
@@ -30,12 +53,12 @@ def join(meeting: os.PathLike[str], ranks: int) -> int:
 
 
 @asynccontextmanager
-async def process_group(name: str, count: int, actor: Any) -> AsyncIterator[Any]:
-    """Start ``count`` processes with an ``actor`` each and a gloo group, for the block."""
+async def process_group(name: str, count: int) -> AsyncIterator[Any]:
+    """Start ``count`` processes with a ``Rank`` each and a gloo group, for the block."""
     start_monarch()
     procs = this_host().spawn_procs(per_host={"procs": count}, name=name)
     try:
-        ranks = procs.spawn(name, actor)
+        ranks = procs.spawn(name, Rank)
         await ranks.run.call(join, f"{tempfile.mkdtemp()}/meeting", count)
         yield ranks
     finally:
@@ -77,8 +100,109 @@ def sent_chart(collectives: Mapping[str, tuple[float, float]]) -> str:
     )
 
 
-def on_ranks(layers: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Return a function that runs ``layers`` as every rank, one after the other.
+ANSWERS: dict[str, Any] = {
+    "exchange": lambda parts, rank: parts[rank - 1],
+    "add_up": lambda parts, rank: sum(parts),
+    "all_gather": lambda parts, rank: torch.cat(parts),
+    "reduce_scatter": lambda parts, rank: torch.stack(parts).sum(0).chunk(len(parts))[rank],
+}
+"""What each collective gives a rank, from what all ranks have put in."""
+
+
+class _NotYet(BaseException):
+    """Stop a rank that waits for what the others have not put in yet."""
+
+
+def play(program: Any, ranks: int) -> list[Any]:
+    """Run ``program(rank, collective)`` as every rank of a group. Returns the results, by rank.
+
+    ``collective(name, tensor)`` is one of ``ANSWERS``. Raises AssertionError where a rank would wait for ever.
+    """
+    heard: list[list[Any]] = [[] for _ in range(ranks)]
+    while True:
+        asked: dict[int, Any] = {}
+        results = []
+        for rank in range(ranks):
+            with suppress(_NotYet):
+                results.append(program(rank, partial(_answer, iter(heard[rank]), asked, rank)))
+        if not asked:
+            return results
+        name, _ = asked[min(asked)]
+        assert len(asked) == ranks, (
+            f"on {ranks} ranks, rank {min(asked)} waits in `{name}` for ever: another one has returned"
+        )
+        parts = [part for _, part in asked.values()]
+        for rank in range(ranks):
+            heard[rank].append(ANSWERS[name](parts, rank).clone())
+
+
+def _answer(known: Any, asked: Any, rank: int, name: str, part: Any) -> Any:
+    for answer in known:
+        return answer
+    asked[rank] = name, part.clone()
+    raise _NotYet
+
+
+def in_a_ring(step: Attempt) -> Attempt:
+    """Return a function that runs ``step(mine, rank, ranks, exchange)`` as every rank, on what each holds.
+
+    Returns the results by rank. Raises AssertionError where ``exchange`` is called more than ``ranks - 1`` times.
+    """
+
+    def everywhere(held: Any) -> list[Any]:
+        ranks = len(held)
+
+        def program(rank: int, collective: Any) -> Any:
+            calls = count(1)
+
+            def exchange(tensor: Tensor) -> Any:
+                assert next(calls) < ranks, (
+                    f"on {ranks} ranks, `{step.__name__}` calls `exchange` more than {ranks - 1} times"
+                )
+                return collective("exchange", tensor)
+
+            return step(copy.deepcopy(held[rank]), rank, ranks, exchange)
+
+        return play(program, ranks)
+
+    everywhere.__name__ = step.__name__
+    return everywhere
+
+
+def draw_ring(draw: random.Random) -> list[list[Tensor]]:
+    """Draw for each rank of a ring its summand of each share."""
+    ranks = draw.randint(1, 5)
+    return [[torch.tensor(draw.randint(1, 9)) for _ in range(ranks)] for _ in range(ranks)]
+
+
+GATHER_MISTAKES = {
+    "the list is in the order of arrival: place i is for the share of rank i": lambda held: [
+        held[rank::-1] + held[:rank:-1] for rank in range(len(held))
+    ],
+    "it sends its own share again and again: pass on what has just arrived": lambda held: [
+        [held[rank - (place != rank)] for place in range(len(held))] for rank in range(len(held))
+    ],
+}
+SCATTER_MISTAKES = {
+    "a finished share ends at another rank: you sent the wrong one first": lambda held: [
+        sum(row[rank] for row in held) for rank in range(1 - len(held), 1)
+    ],
+    "it passes on what arrives, and adds nothing": lambda held: [
+        held[rank][rank - 1] for rank in range(1 - len(held), 1)
+    ],
+}
+"""Wrong results for all ranks, by what has been misunderstood. ``in_a_ring`` names those who call too often, or too rarely."""
+
+
+def whole_layers(
+    x: Tensor, up: Tensor, up_bias: Tensor, down: Tensor, down_bias: Tensor, *ranks: int
+) -> Tensor:
+    """Return the output of both layers, computed in one place."""
+    return torch.relu(x @ up.T + up_bias) @ down.T + down_bias
+
+
+def on_ranks(layers: Attempt) -> Attempt:
+    """Return a function that runs ``layers`` as every rank.
 
     Each rank calls ``add_up`` once, with its summand of the output, and uses no more than its part
     of the hidden numbers. Raises AssertionError where one does not.
@@ -86,39 +210,38 @@ def on_ranks(layers: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
     def everywhere(
         x: Tensor, up: Tensor, up_bias: Tensor, down: Tensor, down_bias: Tensor, ranks: int
-    ) -> Tensor:
-        called = f"`{layers.__name__}` on {ranks} ranks, with x of shape {tuple(x.shape)} and up of {tuple(up.shape)}"
-        summands: list[list[Tensor]] = []
+    ) -> Any:
+        called = f"`{layers.__name__}` on {ranks} ranks, with x of shape {tuple(x.shape)} and up of {tuple(up.shape)},"
+        share = math.ceil(len(up) / ranks)
 
-        def run(rank: int, add_up: Callable[[Tensor], Tensor]) -> Tensor:
-            return layers(x, up, up_bias, down, down_bias, rank, ranks, add_up)
+        def program(rank: int, collective: Any) -> Any:
+            calls = []
 
-        for rank in range(ranks):
-            mine: list[Tensor] = []
-            run(rank, lambda part, mine=mine: mine.append(part) or part)  # type: ignore[misc]
-            assert len(mine) == 1, (
-                f"{called}, calls `add_up` {len(mine)} times on rank {rank}, and should call it once"
+            def add_up(part: Tensor) -> Any:
+                calls.append(part)
+                shape = (len(x), len(down))
+                assert tuple(part.shape) == shape, (
+                    f"{called} adds up a tensor of shape {tuple(part.shape)}: the output has {shape}"
+                )
+                if part.requires_grad:
+                    (used,) = torch.autograd.grad(
+                        part.sum(), down, allow_unused=True, retain_graph=True
+                    )
+                    hidden = 0 if used is None else int(used.any(0).sum())
+                    assert hidden <= share, (
+                        f"{called} uses {hidden} of the {len(up)} hidden numbers on rank {rank}: its part has {share}"
+                    )
+                return collective("add_up", part)
+
+            output = layers(x, up, up_bias, down, down_bias, rank, ranks, add_up)
+            assert len(calls) == 1, (
+                f"{called} calls `add_up` {len(calls)} times on rank {rank}, and should call it once"
             )
-            shape = (len(x), len(down))
-            assert tuple(mine[0].shape) == shape, (
-                f"{called}, adds up a tensor of shape {tuple(mine[0].shape)}: the output has {shape}"
-            )
-            if mine[0].requires_grad:
-                (used,) = torch.autograd.grad(
-                    mine[0].sum(), down, allow_unused=True, retain_graph=True
-                )
-                count, share = (
-                    0 if used is None else int(used.any(0).sum()),
-                    math.ceil(len(up) / ranks),
-                )
-                assert count <= share, (
-                    f"{called}, uses {count} of the {len(up)} hidden numbers on rank {rank}: its part has {share}"
-                )
-            summands.append(mine)
-        total = sum((mine[0] for mine in summands[1:]), summands[0][0])
-        outputs = [run(rank, lambda part: total) for rank in range(ranks)]
+            return output
+
+        outputs = play(program, ranks)
         assert all(torch.allclose(outputs[0], other) for other in outputs), (
-            f"{called}, differs from rank to rank"
+            f"{called} differs from rank to rank"
         )
         return outputs[-1]
 
@@ -126,15 +249,11 @@ def on_ranks(layers: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return everywhere
 
 
-def draw_layers(draw: random.Random) -> tuple[Tensor | int, ...]:
+def draw_layers(draw: random.Random) -> tuple[Any, ...]:
     """Draw x, two layers with biases, and ranks that need not divide their width."""
     torch.manual_seed(draw.randrange(10**6))
-    rows, narrow, wide, ranks = (
-        draw.randint(2, 5),
-        draw.randint(2, 4),
-        draw.randint(5, 9),
-        draw.randint(2, 4),
-    )
+    rows, narrow, ranks = (draw.randint(1, 3) for _ in range(3))
+    wide = draw.randint(2, 7)
     sizes = ((rows, narrow), (wide, narrow), (wide,), (narrow, wide), (narrow,))
     return *(torch.randn(size).requires_grad_() for size in sizes), ranks
 
@@ -143,3 +262,32 @@ def draw_share(draw: random.Random) -> tuple[Tensor, int, int]:
     """Draw a flat tensor, a rank, and a number of ranks that need not divide its length."""
     ranks = draw.randint(1, 5)
     return torch.arange(1.0, draw.randint(1, 12) + 1), draw.randrange(ranks), ranks
+
+
+def as_ranks(step: Attempt) -> Attempt:
+    """Return a function that takes an FSDP ``step`` as every rank of a group. The gradient of a rank's
+    loss is its slope times the weights. Returns the new shares, by rank."""
+
+    def everywhere(shares: Any, slopes: Any, rate: float) -> list[Any]:
+        def program(rank: int, collective: Any) -> Any:
+            return step(
+                shares[rank].clone(),
+                lambda weights: slopes[rank] * weights,
+                partial(collective, "all_gather"),
+                partial(collective, "reduce_scatter"),
+                len(shares),
+                rate,
+            )
+
+        return play(program, len(shares))
+
+    everywhere.__name__ = step.__name__
+    return everywhere
+
+
+def draw_step(draw: random.Random) -> tuple[Any, ...]:
+    """Draw the share and the slope of each rank, and a rate."""
+    slopes = [draw.randint(1, 9) for _ in range(draw.randint(1, 4))]
+    length = draw.randint(1, 3)
+    shares = [torch.tensor([float(draw.randint(1, 9)) for _ in range(length)]) for _ in slopes]
+    return shares, slopes, draw.choice([0.1, 0.2])

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from zorplex_rl.course.lesson import exercise
+from zorplex_rl.course.lesson.checks import Attempt
 from zorplex_rl.course.widgets.service_player import Life, Recording
 from zorplex_rl.services.runtime import ReplicaDied
 
@@ -95,7 +96,7 @@ def watched(pool_class: type, recording: Recording) -> Any:
 
 
 async def under_load(
-    pool_class: type, tool: type, caller: Callable[..., Any], config: Any, fault: signal.Signals
+    pool_class: type, tool: type, caller: Attempt, config: Any, fault: signal.Signals
 ) -> tuple[Recording, dict[str, dict[str, int]]]:
     """Do ``fault`` to a replica at work, until all is whole. Returns film and account."""
     film, over = Recording("kill -9" if fault is signal.SIGKILL else fault.name), asyncio.Event()
@@ -117,6 +118,12 @@ async def under_load(
             over.set()
             await callers
         return film, account(outcomes, Counter(ledger.read_text().splitlines()))
+
+
+async def replaced(pool: Any, pid: int) -> None:
+    """Wait until ``pool`` has all its replicas again, and process ``pid`` is none of them."""
+    while len(pool.ready) < pool.replicas or pid in [replica.pid for replica in pool.ready]:
+        await asyncio.sleep(0.01)
 
 
 def account(outcomes: Sequence[str], ledger: Counter[str]) -> dict[str, dict[str, int]]:
@@ -176,7 +183,7 @@ class DoomedConnection(sqlite3.Connection):
 
 
 async def charge_under_kills(
-    pool_class: type, till: type, rule: Callable[..., Any], charges: int = 10
+    pool_class: type, till: type, rule: Attempt, charges: int = 10
 ) -> list[int]:
     """Send each charge once to tills that are killed. Returns how often each was made."""
     with tempfile.TemporaryDirectory() as folder:
@@ -209,10 +216,10 @@ monarch.actor.unhandled_fault_hook = lambda failure: None  # its caller gets an 
 '''
 
 
-def pool_file(notebook: str, retry_delay: Callable[..., Any], *others: Callable[..., Any]) -> str:
+def pool_file(notebook: str, retry_delay: Attempt, *others: Attempt) -> str:
     """Return the text of ``my_pool.py``: ``Pool`` of the notebook, with the learner's functions."""
 
-    def own(function: Callable[..., Any]) -> str:
+    def own(function: Attempt) -> str:
         return exercise.solution_source(function.__name__, function) + "\n"
 
     source = Path(notebook).read_text(encoding="utf-8")

@@ -10,19 +10,21 @@ import math
 import random
 import sqlite3
 import tempfile
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Coroutine, Iterable
 from contextlib import closing, suppress
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from zorplex_rl.course.lesson import exercise
+from zorplex_rl.course.lesson.checks import Attempt
 from zorplex_rl.course.nb06 import MODIFIES, connect
 from zorplex_rl.services.runtime import ReplicaDied
 
 
-def check_retry_delay(retry_delay: Callable[..., Any], solution: Callable[..., Any]) -> None:
+def check_retry_delay(retry_delay: Attempt, solution: Attempt) -> None:
     """Compare waits for few and many failures, near and far caps, with ``solution``."""
 
     def some(draw: random.Random) -> tuple[int, float, float, float]:
@@ -37,7 +39,26 @@ def check_retry_delay(retry_delay: Callable[..., Any], solution: Callable[..., A
             draw.random(),
         )
 
-    exercise.agree(retry_delay, solution, some, times=60)
+    exercise.agree(
+        retry_delay,
+        solution,
+        some,
+        times=60,
+        mistakes={
+            "it doubles once too often: after failure 1 the wait is `base`": lambda *given: (
+                solution(given[0] + 1, *given[1:])
+            ),
+            "there is no cap": lambda failures, base, cap, draw: solution(
+                failures, base, 1e99, draw
+            ),
+            "the cap is for the wait, before it is multiplied by `draw`": lambda failures, base, cap, draw: (
+                min(cap, solution(failures, base, 1e99, draw))
+            ),
+            "`draw` is not used": lambda failures, base, cap, draw: solution(
+                failures, base, cap, 1
+            ),
+        },
+    )
     for end in (0.0, 1.0):
         exercise.expect(retry_delay, 4, 0.25, 60.0, end, result=2.0 * end)
 
@@ -76,9 +97,6 @@ class ScriptedPool:
         self.lives: list[Any] = []
         self.done: list[tuple[Any, ...]] = []
         self.told = asyncio.Event()
-
-    def __repr__(self) -> str:
-        return f"pool({', '.join(f'{name}={value!r}' for name, value in self.script.items())})"
 
     def note(self, *what: Any) -> None:
         self.done.append((*what, asyncio.get_running_loop().time()))
@@ -135,11 +153,11 @@ class ScriptedPool:
 
 def story_of_a_place(draw: random.Random) -> dict[str, Any]:
     """Draw how many probes each replica of a place answers; None if it never starts."""
-    answers = [draw.choice([None, 0, 1, 2, 5]) for _ in range(draw.randint(4, 7))]
+    answers = [draw.choice([None, 0, 1, 2, 5]) for _ in range(draw.randint(2, 5))]
     return {"answers": answers, "every": draw.choice([0.25, 0.5, 2.0])}
 
 
-async def kept(keep_one: Callable[..., Any], script: dict[str, Any]) -> tuple[list[Any], bool]:
+async def kept(keep_one: Attempt, script: dict[str, Any]) -> tuple[list[Any], bool]:
     """Return what ``keep_one`` did, and whether it ended when it was cancelled."""
     pool = ScriptedPool(**script)
     task = asyncio.ensure_future(keep_one(pool))
@@ -158,38 +176,58 @@ def deeds(done: Iterable[tuple[Any, ...]]) -> list[str]:
     return [" ".join(map(str, what[:-1])) for what in done if what[0] != "probe"]
 
 
-def check_keep_one(keep_one: Callable[..., Any], solution: Callable[..., Any]) -> None:
-    """Play eight stories, and compare what is done, in order and time, with ``solution``."""
-    for seed in range(8):
-        script = story_of_a_place(random.Random(seed))
-        called = f"`keep_one` on `{ScriptedPool(**script)}`"
-        right, _ = tell(kept(solution, script))
-        found, ended = tell(kept(keep_one, script))
-        assert deeds(found) == deeds(right), (
-            f"{called} does `{', '.join(deeds(found)[:12])}`, and should do `{', '.join(deeds(right)[:12])}`"
+def check_keep_one(keep_one: Attempt, solution: Attempt) -> None:
+    """Play stories, and compare what is done, in order and time, with ``solution``."""
+    exercise.shortest(partial(_check_a_place, keep_one, solution))
+
+
+def _check_a_place(keep_one: Any, solution: Any, draw: random.Random) -> None:
+    script = story_of_a_place(draw)
+    told = ", then ".join(
+        "one that never starts"
+        if left is None
+        else f"one that answers {left} probe{'s' * (left != 1)}"
+        for left in script["answers"]
+    )
+    called = exercise.case(f"`keep_one`, with replicas in this order: {told},")
+    right, _ = tell(kept(solution, script))
+    found, ended = tell(kept(keep_one, script))
+    words, expected = deeds(found), deeds(right)
+    if words != expected:
+        did = [word.split()[0] for word in words]
+        waits = [int(word.split()[1]) for word in words if word.startswith("wait")]
+        causes = {
+            "it stops after the first replica": did.count("start") < 2,
+            "a replica that does not answer is never ended: it could wake up": "end" not in did,
+            "nothing waits before the next start": "wait" not in did,
+            "the first failure is number 1, and you count from 0": waits[:1] == [0],
+            "a probe that was answered ends the row, and you count on": waits
+            == [*range(1, len(waits) + 1)],
+        }
+        cause = next((f"{said}. " for said, holds in causes.items() if holds), "")
+        raise AssertionError(
+            f"{cause}{called} does `{', '.join(words[:9])}`, and should do `{', '.join(expected[:9])}`"
         )
-        for number, answered in enumerate(script["answers"]):
-            probes = [when for what, of, when in found if (what, of) == ("probe", number)]
-            gone = next(when for what, of, when in found if (what, of) == ("end", number))
-            assert answered is None or probes, (
-                f"{called} never asks replica {number} whether it answers"
+    for number, answered in enumerate(script["answers"]):
+        probes = [when for what, of, when in found if (what, of) == ("probe", number)]
+        gone = next(when for what, of, when in found if (what, of) == ("end", number))
+        assert answered is None or probes, (
+            f"{called} never asks replica {number} whether it answers"
+        )
+        for sooner, later in pairwise(probes):
+            assert abs(later - sooner - script["every"]) <= 0.2 * script["every"], (
+                f"{called} probes replica {number} again after {later - sooner:.2f} s, and `self.every` is {script['every']}"
             )
-            pauses = [later - sooner for sooner, later in pairwise(probes)]
-            off = next(
-                (pause for pause in pauses if abs(pause - script["every"]) > 0.2 * script["every"]),
-                None,
-            )
-            assert off is None, f"{called} probes replica {number} again after {off:.2f} s"
-            late = gone - probes[-1] if probes else 0.0
-            assert late < 0.1, (
-                f"{called} ends replica {number} {late:.2f} s after it has failed to answer"
-            )
-        assert ended, f"{called} goes on when its task is cancelled: the pool could never close"
+        late = gone - probes[-1] if probes else 0.0
+        assert late < 0.1, (
+            f"{called} ends replica {number} {late:.2f} s after it has failed to answer"
+        )
+    assert ended, f"{called} goes on when its task is cancelled: the pool could never close"
 
 
 def story_of_a_request(draw: random.Random) -> dict[str, Any]:
     """Draw a request and replicas: load, what they do, who removes them, since when."""
-    loads = draw.sample(range(20), draw.randint(2, 5))
+    loads = draw.sample(range(20), draw.randint(1, 4))
     says = [draw.choice(["answers", "answers", "raises", "dies", "dies"]) for _ in loads]
     late = draw.random() < 0.4
     replicas = [
@@ -201,7 +239,7 @@ def story_of_a_request(draw: random.Random) -> dict[str, Any]:
 
 
 async def routed(
-    route: Callable[..., Any], script: dict[str, Any], *request: Any
+    route: Attempt, script: dict[str, Any], *request: Any
 ) -> tuple[str, list[Any], list[str]]:
     """Return what became of a request, who was asked when, and who is left in rotation."""
     pool = ScriptedPool(**script)
@@ -229,37 +267,49 @@ async def routed(
     return fate, pool.done, sorted(replica.name for replica in pool.ready)
 
 
-def check_route(route: Callable[..., Any], solution: Callable[..., Any]) -> None:
+def check_route(route: Attempt, solution: Attempt) -> None:
     """Compare whom forty requests ask, who stays, what the caller sees, with ``solution``."""
-    for seed in range(40):
-        draw = random.Random(seed)
-        script, request = (
-            story_of_a_request(draw),
-            (draw.choice(["look_up", "charge"]), draw.randint(1, 99)),
-        )
-        shown = [
-            (f"load {load}", says, f"after {when:.1f} s")
-            for load, says, _, when in script["replicas"]
-        ]
-        called = f"`route(pool, {request[0]!r}, {request[1]}, again={script['again']})` on the replicas `{shown}`"
-        right, found = (tell(routed(one, script, *request)) for one in (solution, route))
-        told = [
-            ", ".join(" ".join(map(str, what[1:-1])) for what in done) or "nobody"
-            for _, done, _ in (found, right)
-        ]
-        assert told[0] == told[1], f"{called} asks `{told[0]}`, and should ask `{told[1]}`"
-        assert found[0] == right[0], f"{called} gives `{found[0]}`, and should give `{right[0]}`"
-        assert found[2] == right[2], (
-            f"{called} leaves `{found[2]}` in rotation, and should leave `{right[2]}`"
-        )
-        late = max(
-            (one[-1] - other[-1] for one, other in zip(found[1], right[1], strict=True)),
-            default=0.0,
-        )
-        assert late < 1.0, f"{called} asks {late:.1f} s later than it could"
+    exercise.shortest(partial(_check_a_request, route, solution), times=40)
 
 
-def check_charge_once(charge_once: Callable[..., Any]) -> None:
+def _check_a_request(route: Any, solution: Any, draw: random.Random) -> None:
+    script = story_of_a_request(draw)
+    request = draw.choice(["look_up", "charge"]), draw.randint(1, 99)
+    replicas = "; ".join(
+        f"replica {number} has load {load}{f' and is ready after {when:.1f} s' if when else ''}, and {says} when asked"
+        for number, (load, says, _, when) in enumerate(script["replicas"])
+    )
+    called = exercise.case(
+        f"`route(pool, {request[0]!r}, {request[1]}, again={script['again']})`, where {replicas},"
+    )
+    right, found = (tell(routed(one, script, *request)) for one in (solution, route))
+    asked, expected = (
+        [what[1] for what in done if what[0] == "ask"] for _, done, _ in (found, right)
+    )
+    causes = {
+        "it is sent again, although `again` is False": not script["again"] and len(asked) > 1,
+        "a dead replica is asked once more: remove it": len(set(asked)) < len(asked),
+        "what an endpoint raises is its answer, and no death": "ArithmeticError" in right[0]
+        and found[0] != right[0],
+        "the first one asked does not have the least load": asked[:1] != expected[:1],
+    }
+    cause = next((f"{said}. " for said, holds in causes.items() if holds), "")
+    told = [", ".join(names[:5]) or "nobody" for names in (asked, expected)]
+    assert asked == expected, f"{cause}{called} asks `{told[0]}`, and should ask `{told[1]}`"
+    assert found[0] == right[0], f"{cause}{called} gives `{found[0]}`, and should give `{right[0]}`"
+    stays = (
+        "a replica that died stays in the pool: remove it before you raise"
+        if len(found[2]) > len(right[2])
+        else "what an endpoint raises is its answer, and its replica lives: do not remove it"
+    )
+    assert found[2] == right[2], (
+        f"{stays}. {called} leaves `{found[2]}` in the pool, and should leave `{right[2]}`"
+    )
+    late = [one[-1] - other[-1] for one, other in zip(found[1], right[1], strict=True)]
+    assert max(late, default=0.0) < 1.0, f"{called} asks {max(late):.1f} s later than it could"
+
+
+def check_charge_once(charge_once: Attempt) -> None:
     """Send charges, some twice, some to a process that dies after a write."""
 
     class Crash(Exception):
@@ -278,8 +328,8 @@ def check_charge_once(charge_once: Callable[..., Any]) -> None:
 
     draw = random.Random(0)
     for dies_after in (math.inf, math.inf, 1, 2, 1, 2):
-        numbers = draw.sample(range(1, 99), 3)
-        sent = [(number, draw.randint(1, 999)) for number in numbers]
+        numbers = draw.sample(range(1, 9), 2)
+        sent = [(number, 100 * draw.randint(1, 9)) for number in numbers]
         sent = sorted(
             [*sent, sent[0], *draw.sample(sent, 1)], key=lambda one: numbers.index(one[0])
         )
@@ -301,6 +351,11 @@ def check_charge_once(charge_once: Callable[..., Any]) -> None:
             else f", and its process dies after write {dies_after} of the first"
         )
         right = sorted(set(sent))
+        cause = ""
+        if {number for number, _ in found} != set(numbers):
+            cause = "a charge is lost. "
+        elif len(found) > len(right):
+            cause = "a charge is made twice. "
         assert found == right, (
-            f"`charge_once` gets `{sent}`{dead}: it charges `{found}`, and should charge `{right}`"
+            f"{cause}`charge_once` gets `{sent}`{dead}: it charges `{found}`, and should charge `{right}`"
         )

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from fractions import Fraction
-
-import torch
-from torch import nn
 
 FACTORS = {"all_gather": 1, "reduce_scatter": 1, "all_reduce": 2}
 
@@ -41,103 +37,101 @@ def a_fraction(collective, size, ranks):
     )
 
 
-def _mine(up, rank, ranks):
-    size = math.ceil(len(up) / ranks)
-    return slice(rank * size, (rank + 1) * size)
+def in_order_of_arrival(mine, rank, ranks, exchange):
+    shares = [mine]
+    for _ in range(ranks - 1):
+        shares.append(exchange(shares[-1]))
+    return shares
 
 
-def the_bias_on_every_rank(x, up, up_bias, down, down_bias, rank, ranks, add_up):
-    mine = _mine(up, rank, ranks)
-    return add_up(torch.relu(x @ up[mine].T + up_bias[mine]) @ down[:, mine].T + down_bias)
+def sends_its_own_again(mine, rank, ranks, exchange):
+    shares = [mine] * ranks
+    for step in range(1, ranks):
+        shares[(rank - step) % ranks] = exchange(mine)
+    return shares
 
 
-def without_the_second_bias(x, up, up_bias, down, down_bias, rank, ranks, add_up):
-    mine = _mine(up, rank, ranks)
-    return add_up(torch.relu(x @ up[mine].T + up_bias[mine]) @ down[:, mine].T)
+def counts_the_other_way(mine, rank, ranks, exchange):
+    shares = [mine] * ranks
+    for step in range(1, ranks):
+        mine = exchange(mine)
+        shares[(rank + step) % ranks] = mine
+    return shares
 
 
-def without_relu(x, up, up_bias, down, down_bias, rank, ranks, add_up):
-    mine = _mine(up, rank, ranks)
-    return add_up((x @ up[mine].T + up_bias[mine]) @ down[:, mine].T) + down_bias
+def one_exchange_too_many(mine, rank, ranks, exchange):
+    shares = [mine] * ranks
+    for step in range(1, ranks + 1):
+        mine = exchange(mine)
+        shares[(rank - step) % ranks] = mine
+    return shares
 
 
-def sizes_rounded_down(x, up, up_bias, down, down_bias, rank, ranks, add_up):
-    size = len(up) // ranks
-    mine = slice(rank * size, (rank + 1) * size)
-    return add_up(torch.relu(x @ up[mine].T + up_bias[mine]) @ down[:, mine].T) + down_bias
+def two_ranks_only(mine, rank, ranks, exchange):
+    shares = [mine] * ranks
+    if ranks > 1:
+        shares[rank - 1] = exchange(mine)
+    return shares
 
 
-def adds_up_before_relu_too(x, up, up_bias, down, down_bias, rank, ranks, add_up):
-    mine = _mine(up, rank, ranks)
-    return add_up(add_up(torch.relu(x @ up[mine].T + up_bias[mine]) @ down[:, mine].T)) + down_bias
+def the_last_rank_only_receives(mine, rank, ranks, exchange):
+    shares = [mine] * ranks
+    for step in range(1, ranks if rank < ranks - 1 else 1):
+        mine = exchange(mine)
+        shares[(rank - step) % ranks] = mine
+    return shares
 
 
-def no_collective(x, up, up_bias, down, down_bias, rank, ranks, add_up):
-    return torch.relu(x @ up.T + up_bias) @ down.T + down_bias
+def by_a_dictionary(mine, rank, ranks, exchange):
+    found = {rank: mine}
+    for _ in range(ranks - 1):
+        mine = exchange(mine)
+        rank = (rank - 1) % ranks
+        found[rank] = mine
+    return [found[place] for place in range(ranks)]
 
 
-def detached(x, up, up_bias, down, down_bias, rank, ranks, add_up):
-    mine = _mine(up, rank, ranks)
-    return (
-        add_up((torch.relu(x @ up[mine].T + up_bias[mine]) @ down[:, mine].T).detach()) + down_bias
-    )
+def begins_with_its_own(summands, rank, ranks, exchange):
+    travelling = summands[rank]
+    for step in range(1, ranks):
+        travelling = exchange(travelling) + summands[(rank - step) % ranks]
+    return travelling
 
 
-def with_linear(x, up, up_bias, down, down_bias, rank, ranks, add_up):
-    mine = _mine(up, rank, ranks)
-    hidden = nn.functional.linear(x, up[mine], up_bias[mine]).relu()
-    return add_up(nn.functional.linear(hidden, down[:, mine])).add(down_bias)
+def adds_nothing(summands, rank, ranks, exchange):
+    travelling = summands[(rank - 1) % ranks]
+    for _ in range(1, ranks):
+        travelling = exchange(travelling)
+    return travelling
 
 
-def interleaved(x, up, up_bias, down, down_bias, rank, ranks, add_up):
-    hidden = torch.relu(x @ up[rank::ranks].T + up_bias[rank::ranks])
-    return add_up(hidden @ down[:, rank::ranks].T) + down_bias
+def the_mean(summands, rank, ranks, exchange):
+    return sums_in_place(summands, rank, ranks, exchange) / ranks
 
 
-def a_chunk(flat, rank, ranks):
-    return flat.chunk(ranks)[rank]
+def always_its_own_summand(summands, rank, ranks, exchange):
+    travelling = summands[rank]
+    for _ in range(1, ranks):
+        travelling = exchange(travelling) + summands[rank]
+    return travelling
 
 
-def not_padded(flat, rank, ranks):
-    size = math.ceil(len(flat) / ranks)
-    return flat[rank * size : (rank + 1) * size].clone()
+def one_step_too_few(summands, rank, ranks, exchange):
+    travelling = summands[(rank - 1) % ranks]
+    for step in range(1, ranks - 1):
+        travelling = exchange(travelling) + summands[(rank - 1 - step) % ranks]
+    return travelling
 
 
-def a_view(flat, rank, ranks):
-    size = math.ceil(len(flat) / ranks)
-    return (
-        nn.functional.pad(flat, (0, size * ranks - len(flat)))[rank * size : (rank + 1) * size]
-        if (len(flat) % ranks)
-        else flat[rank * size : (rank + 1) * size]
-    )
+def all_of_its_own(summands, rank, ranks, exchange):
+    return sum(summands)
 
 
-def keeps_all_of_the_padded_tensor(flat, rank, ranks):
-    size = math.ceil(len(flat) / ranks)
-    return nn.functional.pad(flat, (0, size * ranks - len(flat))).clone()[
-        rank * size : (rank + 1) * size
-    ]
-
-
-def always_one_zero_more(flat, rank, ranks):
-    size = len(flat) // ranks + 1
-    return nn.functional.pad(flat, (0, size * ranks - len(flat)))[
-        rank * size : (rank + 1) * size
-    ].clone()
-
-
-def the_first_share(flat, rank, ranks):
-    return flat[: math.ceil(len(flat) / ranks)].clone()
-
-
-def cut_off(flat, rank, ranks):
-    size = len(flat) // ranks
-    return flat[rank * size : (rank + 1) * size].clone()
-
-
-def by_reshape(flat, rank, ranks):
-    zeros = torch.zeros(-len(flat) % ranks)
-    return torch.cat([flat, zeros]).reshape(ranks, -1)[rank].clone()
+def sums_in_place(summands, rank, ranks, exchange):
+    for step in range(1, ranks):
+        arrived = exchange(summands[(rank - step) % ranks])
+        summands[(rank - step - 1) % ranks] += arrived
+    return summands[rank]
 
 
 WRONG = {
@@ -145,14 +139,16 @@ WRONG = {
         ignores_the_collective, an_all_to_all_sends_its_whole_share, sends_to_itself_too, two_ranks, an_all_reduce_once,
         of_all_ranks,
     ],
-    "two_layers": [
-        the_bias_on_every_rank, without_the_second_bias, without_relu, sizes_rounded_down, adds_up_before_relu_too,
-        no_collective, detached,
+    "ring_all_gather": [
+        in_order_of_arrival, sends_its_own_again, counts_the_other_way, one_exchange_too_many, two_ranks_only,
+        the_last_rank_only_receives,
     ],
-    "share_of": [a_chunk, not_padded, a_view, keeps_all_of_the_padded_tensor, always_one_zero_more, the_first_share, cut_off],
+    "ring_reduce_scatter": [
+        begins_with_its_own, adds_nothing, the_mean, always_its_own_summand, one_step_too_few, all_of_its_own,
+    ],
 }  # fmt: skip
 RIGHT = {
     "bytes_sent": [a_fraction],
-    "two_layers": [with_linear, interleaved],
-    "share_of": [by_reshape],
+    "ring_all_gather": [by_a_dictionary],
+    "ring_reduce_scatter": [sums_in_place],
 }

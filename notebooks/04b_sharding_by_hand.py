@@ -1,0 +1,683 @@
+# /// script
+# requires-python = ">=3.11,<3.14"
+# dependencies = ["marimo", "zorplex-rl"]
+# tool.uv.sources.zorplex-rl = { path = "..", editable = true }
+# tool.marimo.display.theme = "system"
+# ///
+
+import marimo
+
+__generated_with = "0.25.2"
+app = marimo.App(
+    width="medium",
+    app_title="Sharding by hand: tensor parallel and FSDP",
+    css_file="../zorplex_rl/course/lesson/lesson.css",
+)
+
+with app.setup(hide_code=True):
+    import math
+    from types import SimpleNamespace
+
+    import marimo as mo
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import DTensor, Partial
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        parallelize_module,
+    )
+    from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+    from zorplex_rl.course import nb04
+    from zorplex_rl.course.figures import drawing_of
+    from zorplex_rl.course.lesson import exercise, keep_open, lesson
+    from zorplex_rl.course.nb04 import counted, on_all
+
+    # Every torch process on this page has one thread: two cores are shared by all of them.
+    torch.set_num_threads(1)
+
+
+@app.cell(hide_code=True)
+def _():
+    lesson.header(
+        __file__,
+        minutes=42,
+        hardware="two CPU cores, no network; bytes are counted on Linux",
+        goals=[
+            "cut two layers so that one all_reduce is enough, and say why they are cut in this way",
+            "derive the two rules of the backward pass",
+            "write a training step of FSDP, and say what it saves and what it sends",
+        ],
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    ## Cut the work, or cut the store
+
+    The model does not fit on one GPU, so it is cut. There are two ways, and each is good at something.
+
+    - **Tensor parallel**: every rank computes a part of *each layer*, for the same data. A token is ready sooner, because several
+      GPUs work on it. But they have to talk in each layer, so they should stand in one machine.
+    - **FSDP**, fully sharded data parallel: every rank computes *whole layers*, on data of its own. It only stores a part of the
+      weights, and borrows the rest for a moment. That needs fewer, larger messages.
+
+    In RL you meet both: generators are often cut in the first way, trainers in the second. Below you write both by hand, and compare them with
+    torch's. The moves are those of notebook 04: all_gather, reduce_scatter, all_reduce.
+    """)
+    return
+
+
+@app.cell
+def settings():
+    config = SimpleNamespace(
+        ranks=2,
+        seed=0,
+        batch=64,  # examples of each rank
+        width=256,  # of the two layers; between them four times as wide
+        steps=3,  # of training
+        rate=0.1,
+    )
+    return (config,)
+
+
+@app.cell(hide_code=True)
+def _(config):
+    torch.manual_seed(config.seed)
+    _wide = 4 * config.width
+    model = nn.Sequential(
+        nn.Linear(config.width, _wide), nn.ReLU(), nn.Linear(_wide, config.width)
+    )
+    return (model,)
+
+
+@app.cell(hide_code=True)
+def _():
+    open_ranks = lesson.start_button(
+        "Start two processes, and run what needs them", seconds=8
+    )
+    open_ranks
+    return (open_ranks,)
+
+
+@app.cell(hide_code=True)
+async def _(config, open_ranks):
+    lesson.wait_for(open_ranks)
+    with lesson.counting(None, "two processes import torch"):
+        ranks = await keep_open.enter("04b", nb04.process_group("ranks", config.ranks))
+    return (ranks,)
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    ## Two matrices and their cut
+
+    Take a block of two layers: `up` widens, ReLU sets negative numbers to 0, `down` narrows. As a formula it is
+    *y = relu(x · A) · B*. Cut A in columns: a column makes one hidden number, so a rank with half of the columns makes
+    half of the hidden numbers, all by itself. ReLU looks at each number alone. Cut B in rows: a rank needs only the
+    hidden numbers that it has. What comes out is a summand of *y*.
+
+    So between `x` and the sum no rank needs anything from the other.
+    """)
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    lesson.figure(
+        drawing_of("two_matrices.svg"),
+        "The forward pass on two ranks: columns, then rows.",
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    torch stores a layer's weights transposed, and computes `x @ up.T`. So a *column* of A is a *row* of `up`, and a row of B is a column of
+    `down`. The books speak of A and B, which is why `up` is called **column-parallel**.
+
+    Why not the other way round? Suppose that A is cut in rows. Then each rank has only a summand of every hidden number: the
+    tensor before the ReLU is `Partial`. Now do the ReLUs of the summands add up to the ReLU of the sum?
+    """)
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    ask_partial = lesson.predict(
+        "torch's own tensor with a placement, a DTensor, is `Partial`, and you call `torch.relu` on it. What does torch do?",
+        "it applies ReLU to each summand, and the result is wrong",
+        "it raises an error",
+        "it adds the summands up first, which costs a message",
+    )
+    ask_partial
+    return (ask_partial,)
+
+
+@app.function
+def relu_of_partial(summands):
+    """Apply ReLU to a DTensor that is `Partial`; the result, and the bytes that this rank has sent."""
+    mesh = dist.init_device_mesh("cpu", (dist.get_world_size(),))
+    whole = DTensor.from_local(summands[dist.get_rank()], mesh, [Partial()])
+    result, sent = counted(torch.relu, whole)
+    return result.full_tensor(), sent
+
+
+@app.cell(hide_code=True)
+async def _(ask_partial, config, ranks):
+    torch.manual_seed(config.seed)
+    _summands = [torch.randn(config.batch, config.width) for _ in range(config.ranks)]
+    _right = torch.relu(sum(_summands))
+    relu_found, relu_sent = (await on_all(ranks, relu_of_partial, _summands))[0]
+    _is_right = torch.equal(relu_found, _right)
+    _each = sum(torch.relu(summand) for summand in _summands)
+    lesson.reveal(
+        ask_partial,
+        right=2 if _is_right else 0,
+        why=f"""
+        The result is {"right" if _is_right else "*not* right"}, and each rank sent {relu_sent:,} bytes for it. The sum of each summand's ReLU
+        would have been wrong by up to {(_each - _right).abs().max().item():.1f}: relu(3 − 2) is 1, but relu(3) + relu(−2) is {max(3, 0) + max(-2, 0)}.
+
+        A DTensor changes its placement by itself when an operation needs that. It is convenient, and a
+        trap: a collective hides in a line that looks like arithmetic. Columns first, then rows: so no sum stands before the ReLU.
+        """,
+    )
+    return relu_found, relu_sent
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    ### Exercise 1: the forward pass
+
+    Complete `two_layers`, which runs on *every* rank: `relu(x @ up.T + up_bias)`, and then `@
+    down.T + down_bias`. Use only this rank's part of the hidden numbers: there are `math.ceil(wide / ranks)` for each rank, and what is left for the
+    last. `add_up(tensor)` is the one collective: it returns the sum over the ranks. Call it exactly once. Mind the two biases.
+    """)
+    return
+
+
+@app.function
+def two_layers(x, up, up_bias, down, down_bias, rank, ranks, add_up):
+    """Return the output of both layers, the same on all ranks.
+
+    x [batch, narrow], up [wide, narrow], up_bias [wide], down [narrow, wide], down_bias [narrow]
+    With wide 5 on 2 ranks, rank 0 computes the first 3 of the hidden numbers, rank 1 the other 2.
+    """
+    ...
+
+
+@app.cell(hide_code=True)
+def _():
+    exercise.feedback(
+        lambda: two_layers,
+        Solutions,
+        level="core",
+        minutes=8,
+        lines=5,
+        hints=(
+            "Which rows of `up` make the hidden numbers of this rank, and which columns of `down` read "
+            "them? How often may `down_bias` be added?",
+            "`up[mine]`, `up_bias[mine]` and `down[:, mine]` for one slice `mine`; ReLU between; `add_up` of "
+            "the product; then `+ down_bias`.",
+        ),
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    ## The way back
+
+    Training needs gradients, and autograd knows nothing of other processes. Two places in the forward pass touch more than one rank: the
+    sum at its end, and `x` at its beginning. Each needs a rule; write *dL/dy* for the gradient of the loss with respect to *y*.
+
+    *The sum at the end.* *y = y₀ + y₁*. If *y₀* grows by a little, *y* grows by as much. So *dL/dy₀ = dL/dy*, and the same holds for *y₁*:
+    every rank takes the gradient as it is. Nothing is sent.
+
+    *The x at the beginning.* *x* is used twice: *h₀ = x · A₀* and *h₁ = x · A₁*. If *x* changes, the loss changes on both ways, and the changes add up:
+    *dL/dx* is the part through *h₀* plus the part through *h₁*. Each rank knows one part. So they are added, by an all_reduce.
+
+    Each rule is the mirror of the other. In torch a rule of your own is a class with a `forward` and a `backward`.
+    """)
+    return
+
+
+@app.class_definition
+class SumOut(torch.autograd.Function):
+    """Forward: add up over the ranks. Backward: every rank takes the gradient as it is."""
+
+    @staticmethod
+    def forward(context, x):
+        whole = x.clone()
+        dist.all_reduce(whole)
+        return whole
+
+    @staticmethod
+    def backward(context, gradient):
+        return gradient
+
+
+@app.class_definition
+class CopyIn(torch.autograd.Function):
+    """Forward: as it is. Backward: x was used on every rank, so add their gradients up."""
+
+    @staticmethod
+    def forward(context, x):
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(context, gradient):
+        whole = gradient.clone()
+        dist.all_reduce(whole)
+        return whole
+
+
+@app.cell(hide_code=True)
+def _():
+    ask_talks = lesson.predict(
+        "Forward *and* backward through both layers, with the gradients of all weights and of `x`: how many all_reduces does that take?",
+        "1: only the sum at the end",
+        "2: one forward, one backward",
+        "4: one for each layer in each direction",
+    )
+    ask_talks
+    return (ask_talks,)
+
+
+@app.function
+def by_hand(two_layers, x, *weights):
+    """Run forward and backward on this rank; the output, and all gradients."""
+    x = x.clone().requires_grad_()
+    weights = [weight.clone().requires_grad_() for weight in weights]
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    y = two_layers(CopyIn.apply(x), *weights, rank, ranks, SumOut.apply)
+    y.square().mean().backward()
+    return [y.detach(), x.grad, *(weight.grad for weight in weights)]
+
+
+@app.function
+def by_library(model, x):
+    """The same by torch: write the model as usual, and name the style of each layer."""
+    mesh = dist.init_device_mesh("cpu", (dist.get_world_size(),))
+    parallelize_module(model, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    x.requires_grad_()
+    y = model(x)
+    y.square().mean().backward()
+    return [y.detach(), x.grad, *(p.grad.full_tensor() for p in model.parameters())]
+
+
+@app.function(hide_code=True)
+def count_by_hand(two_layers, tensors):
+    return counted(by_hand, two_layers, *tensors)
+
+
+@app.cell(hide_code=True)
+async def _(ask_talks, config, model, ranks):
+    lesson.needs(lambda: ranks)
+    _layers, whose_layers = exercise.running(lambda: two_layers, Solutions)
+    _x = torch.randn(config.batch, config.width)
+    _tensors = [_x, *(weight.detach() for weight in model.parameters())]
+    _answers = await on_all(ranks, count_by_hand, _layers, _tensors)
+    _library = (await on_all(ranks, by_library, model, _x))[0]
+    # Each rank has gradients for its own part of up, up_bias and down, and zeros elsewhere.
+    _hand = _answers[0][0]
+    for _place in (2, 3, 4):
+        _hand[_place] = sum(tensors[_place] for tensors, _ in _answers)
+    parallel_apart = max(
+        float((ours - theirs).abs().max() / theirs.abs().max())
+        for ours, theirs in zip(_hand, _library, strict=True)
+    )
+    parallel_sent = _answers[0][1]
+    one_sum = 2 * (config.ranks - 1) / config.ranks * _x.nbytes
+    lesson.reveal(
+        ask_talks,
+        right={1: 0, 2: 1, 4: 2}.get(round(parallel_sent / one_sum), []),
+        why=f"""
+        With {whose_layers} each rank sent {parallel_sent:,} bytes. An all_reduce of the output costs {one_sum:,.0f} by the formula of notebook 04, so there were
+        {round(parallel_sent / one_sum)}. The gradients of the weights need no message: each rank has what it needs for its own part. Output and gradients differ from torch's by
+        {lesson.tiny(parallel_apart)} of the largest number at most.
+        """,
+    )
+    return one_sum, parallel_apart, parallel_sent, whose_layers
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    ## FSDP: keep a share, borrow the rest
+
+    In data parallel training (DDP, notebook 02) every rank has the whole model, its gradient and the state of the optimizer. Most of that lies idle most of the time. **FSDP** gives each
+    rank a share of it, without keeping the whole model on any rank. A step has three parts:
+
+    1. all_gather the weights, and compute the gradient on this rank's own data; then forget what was borrowed;
+    2. reduce_scatter the gradients: each rank gets the sum for its share, and nothing else;
+    3. update the share. Nobody else has it, so nobody else must be told.
+
+    ### Exercise 2: a share for each
+
+    All weights are laid out in one flat tensor first. A collective wants shares of equal size, so
+    the flat tensor is padded. Complete `share_of`: pad the 1-D tensor `flat` with zeros until
+    `ranks` divides its length, with as few zeros as possible. Return the share of `rank`, in a
+    tensor of its own: a slice would keep the whole tensor in memory, and nothing would be saved.
+    """)
+    return
+
+
+@app.function
+def share_of(flat, rank, ranks):
+    """Return the share of `rank`; `share_of(torch.ones(3), 1, 2)` is `tensor([1., 0.])`."""
+    ...
+
+
+@app.cell(hide_code=True)
+def _():
+    exercise.feedback(
+        lambda: share_of,
+        Solutions,
+        level="warm-up",
+        minutes=4,
+        lines=3,
+        hints=(
+            "A share has `math.ceil(len(flat) / ranks)` numbers.",
+            "`torch.nn.functional.pad(flat, (0, missing))`, then a slice, then `.clone()`.",
+        ),
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    ### Exercise 3: the step
+
+    Complete `fsdp_step`. It runs on every rank, and is plain gradient descent. The loss of all is the *mean* of the ranks' losses.
+    """)
+    return
+
+
+@app.function
+def fsdp_step(share, gradient_of, all_gather, reduce_scatter, ranks, rate):
+    """Take one step. Return this rank's new share of the weights.
+
+    `all_gather(share)` returns all weights, `gradient_of(weights)` the gradient of this rank's own
+    loss, and `reduce_scatter(gradient)` the *sum* of all ranks' gradients, for this rank's share.
+    """
+    ...
+
+
+@app.cell(hide_code=True)
+def _():
+    exercise.feedback(
+        lambda: fsdp_step,
+        Solutions,
+        level="stretch",
+        minutes=6,
+        lines=4,
+        hints=(
+            "Which of the four things that you are given needs the whole model?",
+            "Gather, compute, scatter. What comes back is a sum over the ranks: divide it, multiply it by `rate`, and subtract.",
+        ),
+    )
+    return
+
+
+@app.function(hide_code=True)
+def loss_of(model, number, config):
+    """The loss of this rank in step `number`: each rank has examples of its own."""
+    torch.manual_seed(1000 * number + dist.get_rank())
+    x = torch.randn(config.batch, config.width)
+    return nn.functional.mse_loss(model(x), x.sin())
+
+
+@app.function(hide_code=True)
+def fsdp_by_hand(config, model, share_of, fsdp_step):
+    """Train some steps; this rank's share, and the bytes of the last step."""
+    ranks = dist.get_world_size()
+    flat = parameters_to_vector(model.parameters()).detach()
+    share = share_of(flat, dist.get_rank(), ranks)
+
+    def all_gather(share):
+        whole = torch.empty(ranks * len(share))
+        dist.all_gather_single(whole, share)
+        return whole
+
+    def reduce_scatter(gradient):
+        mine = torch.empty(len(gradient) // ranks)
+        dist.reduce_scatter_single(mine, gradient)
+        return mine
+
+    for number in range(config.steps):
+
+        def gradient_of(weights, number=number):
+            vector_to_parameters(weights[: len(flat)], model.parameters())
+            loss = loss_of(model, number, config)
+            gradients = torch.autograd.grad(loss, list(model.parameters()))
+            padding = (0, len(weights) - len(flat))
+            return nn.functional.pad(parameters_to_vector(gradients), padding)
+
+        share, sent = counted(
+            fsdp_step, share, gradient_of, all_gather, reduce_scatter, ranks, config.rate
+        )
+    return share, sent
+
+
+@app.function(hide_code=True)
+def fsdp_by_torch(config, model):
+    """Train the same steps with `fully_shard`; all weights, and the bytes of the last step."""
+    mesh = dist.init_device_mesh("cpu", (dist.get_world_size(),))
+    # Else torch keeps the weights of a model's outermost part until the backward pass.
+    fully_shard(model, mesh=mesh, reshard_after_forward=True)
+    optimizer = torch.optim.SGD(model.parameters(), config.rate)
+
+    def step(number):
+        loss_of(model, number, config).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    for number in range(config.steps):
+        _, sent = counted(step, number)
+    weights = [weight.full_tensor() for weight in model.parameters()]
+    return parameters_to_vector(weights).detach(), sent
+
+
+@app.cell(hide_code=True)
+def _():
+    ask_fsdp = lesson.predict(
+        "DDP sends one all_reduce of all gradients in a step. By the formulas, what does your FSDP step send, compared with that?",
+        "half as much",
+        "the same",
+        "1.5 times as much",
+        "twice as much",
+    )
+    ask_fsdp
+    return (ask_fsdp,)
+
+
+@app.cell(hide_code=True)
+async def _(config, model, ranks):
+    lesson.needs(lambda: ranks)
+    _share_of, whose_share = exercise.running(lambda: share_of, Solutions)
+    _step, whose_step = exercise.running(lambda: fsdp_step, Solutions)
+    _hand = await on_all(ranks, fsdp_by_hand, config, model, _share_of, _step)
+    _library, _sent = (await on_all(ranks, fsdp_by_torch, config, model))[0]
+    weights = len(_library)
+    kept = _hand[0][0].nbytes
+    _shares = torch.cat([share for share, _ in _hand])
+    fsdp_apart = float((_shares[:weights] - _library).abs().max() / _library.abs().max())
+    # A pass round the ring; FSDP gathers and scatters, an all_reduce is both, and torch gathers twice.
+    _pass = (config.ranks - 1) / config.ranks * _library.nbytes
+    fsdp = {"by hand": (2 * _pass, _hand[0][1]), "fully_shard": (3 * _pass, _sent)}
+    return fsdp, fsdp_apart, kept, weights, whose_share, whose_step
+
+
+@app.cell(hide_code=True)
+def _(ask_fsdp, config, fsdp, fsdp_apart, kept, weights, whose_share, whose_step):
+    _hand, _sent = fsdp["by hand"]
+    _library, _ = fsdp["fully_shard"]
+    _ddp = 2 * (config.ranks - 1) / config.ranks * 4 * weights
+    lesson.reveal(
+        ask_fsdp,
+        right={1: 0, 2: 1, 3: 2, 4: 3}[round(2 * _hand / _ddp)],
+        why=f"""
+        {"The same" if _hand == _ddp else f"{_hand / _ddp:g} times as much"}. An all_reduce *is* a reduce_scatter and an all_gather, and FSDP puts its update between the two. For this a rank
+        keeps {kept / 1e6:.2f} MB of weights instead of {4 * weights / 1e6:.2f} MB, and of an optimizer's state as small a part.
+
+        `fully_shard` gathers twice here, because it forgets the weights between forward and backward: {_library / _ddp:g} times,
+        by the formula. {"What was sent beyond the formula is gloo's reduce_scatter: it sends as much as an all_reduce, as notebook 04 measured. " if _sent > 1.2 * _hand else ""}After
+        {config.steps} steps both have the same weights, up to {lesson.tiny(fsdp_apart)} of the largest.
+        """,
+        shows=[
+            lesson.figure(
+                nb04.sent_chart(fsdp),
+                f"A step of {weights:,} parameters. By hand with {whose_share} and {whose_step}.",
+            ),
+        ],
+    )
+    return
+
+
+@app.cell(hide_code=True)
+async def _(fsdp, parallel_sent, relu_sent):
+    lesson.needs(lambda: (fsdp, parallel_sent, relu_sent))
+    await keep_open.done("04b")
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    lesson.predicted(3)
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    lesson.recap(
+        "Tensor parallel cuts the work of a layer, FSDP what is stored of it.",
+        "Columns, then rows: two layers need one all_reduce forward and one backward, and give the same numbers as torch.",
+        "A sum passes its gradient on unchanged; what was used on every rank gets the sum of its gradients.",
+        "FSDP keeps a share and borrows the rest. It sends by formula what data parallelism sends; gathering twice makes it 1.5 times as much.",
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _(config, kept, weights):
+    lesson.headline(
+        f"with FSDP by hand each of {config.ranks} ranks kept {kept / 1e6:.2f} MB of weights instead of {4 * weights / 1e6:.2f} MB."
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    lesson.links(__file__)
+    return
+
+
+@app.class_definition(hide_code=True)
+class Solutions:
+    """Check the exercises of this page, and solve them."""
+
+    def check_two_layers(two_layers):
+        whole = nb04.whole_layers
+        exercise.agree(
+            nb04.on_ranks(two_layers),
+            nb04.on_ranks(Solutions.two_layers),
+            nb04.draw_layers,
+            mistakes={
+                "`down_bias` stands inside the sum, so it is added once for each rank": lambda *given: (
+                    whole(*given) + (given[-1] - 1) * given[4]
+                ),
+                "`down_bias` is missing": lambda *given: whole(*given[:4], 0),
+                "there is no ReLU between the layers": lambda x, up, up_bias, down, down_bias, ranks: (
+                    (x @ up.T + up_bias) @ down.T + down_bias
+                ),
+            },
+            gradients=True,
+            tolerance=1e-4,
+        )
+
+    def two_layers(x, up, up_bias, down, down_bias, rank, ranks, add_up):
+        size = math.ceil(len(up) / ranks)
+        mine = slice(rank * size, (rank + 1) * size)
+        hidden = torch.relu(x @ up[mine].T + up_bias[mine])
+        summand = hidden @ down[:, mine].T
+        return add_up(summand) + down_bias
+
+    def check_share_of(share_of):
+        def part(flat, rank, size):
+            return flat[rank * size : (rank + 1) * size]
+
+        exercise.agree(
+            share_of,
+            Solutions.share_of,
+            nb04.draw_share,
+            times=60,
+            mistakes={
+                "the last share is shorter: pad with zeros first": lambda flat, rank, ranks: (
+                    part(flat, rank, math.ceil(len(flat) / ranks))
+                ),
+                "there are zeros where `ranks` divides the length": lambda flat, rank, ranks: (
+                    part(nn.functional.pad(flat, (0, ranks)), rank, len(flat) // ranks + 1)
+                ),
+                "the last numbers are lost: round the size of a share up": lambda flat, rank, ranks: (
+                    part(flat, rank, len(flat) // ranks)
+                ),
+            },
+        )
+        flat = torch.arange(4.0)
+        share_of(flat, 1, 2).add_(1)
+        assert flat.tolist() == [0, 1, 2, 3], (
+            "`share_of(tensor([0., 1., 2., 3.]), 1, 2)` is a view: writing to it changes `flat`"
+        )
+        share = share_of(torch.arange(3.0), 0, 2)
+        assert share.untyped_storage().nbytes() == share.nbytes, (
+            "`share_of(tensor([0., 1., 2.]), 0, 2)` is a view of the padded tensor, and keeps all of that in memory"
+        )
+
+    def share_of(flat, rank, ranks):
+        size = math.ceil(len(flat) / ranks)
+        padded = nn.functional.pad(flat, (0, ranks * size - len(flat)))
+        return padded[rank * size : (rank + 1) * size].clone()
+
+    def check_fsdp_step(fsdp_step):
+        right = nb04.as_ranks(Solutions.fsdp_step)
+        exercise.agree(
+            nb04.as_ranks(fsdp_step),
+            right,
+            nb04.draw_step,
+            mistakes={
+                "`reduce_scatter` returns a sum, and the loss is a mean: divide by `ranks`": lambda shares, slopes, rate: (
+                    right(shares, slopes, rate * len(shares))
+                ),
+                "the step goes up the slope: subtract": lambda shares, slopes, rate: right(
+                    shares, slopes, -rate
+                ),
+                "the step is taken without `rate`": lambda shares, slopes, rate: right(
+                    shares, slopes, 1
+                ),
+                "each rank uses its own gradient only": lambda shares, slopes, rate: [
+                    share - rate * slope * share
+                    for share, slope in zip(shares, slopes, strict=True)
+                ],
+            },
+        )
+
+    def fsdp_step(share, gradient_of, all_gather, reduce_scatter, ranks, rate):
+        weights = all_gather(share)
+        gradient = gradient_of(weights)
+        mine = reduce_scatter(gradient)
+        return share - rate * mine / ranks
+
+
+if __name__ == "__main__":
+    app.run()
