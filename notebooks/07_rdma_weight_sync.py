@@ -791,7 +791,7 @@ def _(ask_same, config, policy):
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    The other way is not to train all weights in the first place. With **LoRA**, low-rank adapters, the weights `W` of a layer stay as they are. Beside them two thin
+    The other way is not to train all weights in the first place. With LoRA, low-rank adapters, the weights `W` of a layer stay as they are. Beside them two thin
     matrices are trained, and the layer computes `W x + B (A x)`. If `A` has `rank` rows, then the two have `rank × (inputs + outputs)` numbers together. The generators have
     `W` already; only `A` and `B` travel. For SmolLM2, in float32:
     """)
@@ -997,7 +997,7 @@ class Solutions:
             ],
             mistakes={
                 "a slot with an odd sequence is being written": lambda headers: (
-                    Solutions.newest_slot([(2, version) for _, version in headers])
+                    Solutions.newest_slot([(2 * n, version) for n, version in headers])
                 ),
                 "a sequence of 0 is even, too: that slot was never written": lambda headers: (
                     Solutions.newest_slot([(n or 2, version) for n, version in headers])

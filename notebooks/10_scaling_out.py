@@ -70,8 +70,8 @@ def _():
     You wait a night for eight GPUs. In the morning the job starts, loads the model, takes half a step, and ends: out of memory. You make the batch smaller, and
     queue again. All of it could have been known the evening before, with ten lines of arithmetic.
 
-    The idea: a trainer needs memory for two reasons, and they have nothing to do with each other. Some bytes belong to every **parameter** of the
-    model, whatever you feed it. The others belong to every **token** of a batch. We begin with the parameters.
+    The idea: a trainer needs memory for two reasons, and they have nothing to do with each other. Some bytes belong to every *parameter* of the
+    model, whatever you feed it. The others belong to every *token* of a batch. We begin with the parameters.
 
     ## What a parameter takes
 
@@ -182,12 +182,12 @@ def _():
     For Qwen2.5-7B that is {_of_token / 1e6:.1f} MB for each token, or {_of_token / _seven.layers / _seven.hidden:.0f} bytes for each of its `hidden` numbers and each layer. For
     GPT-like models one finds 34 ([Korthikanti et al. 2022](https://arxiv.org/abs/2205.05198), without the attention matrix). Here the MLP is wider, and has three matrices.
 
-    A step computes its episodes in **micro-batches**, one after another, and adds up the gradients. The activations of one are freed before the next begins. So only the
+    A step computes its episodes in micro-batches, one after another, and adds up the gradients. The activations of one are freed before the next begins. So only the
     *largest micro-batch* counts, and you may make it small. What you cannot make smaller is one answer.
 
     ### Exercise 2: the logits
 
-    At the end of the model each token of a response becomes a row of **logits**: one number for every entry of the vocabulary. The loss is computed in float32, and three tensors of that size are there at
+    At the end of the model each token of a response becomes a row of logits: one number for every entry of the vocabulary. The loss is computed in float32, and three tensors of that size are there at
     once: the log-probabilities, the probabilities, and their product, which the entropy needs. How many bytes are these?
     """)
     return
