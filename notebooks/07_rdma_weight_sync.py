@@ -715,7 +715,7 @@ def _():
 
 @app.cell(hide_code=True)
 def _(afar, middle):
-    lesson.needs(lambda: afar)
+    lesson.needs(lambda: (afar, middle))
     _count, _whose = exercise.running(lambda: slots_needed, Solutions)
     _slowest = max(afar.copies)
     lesson.md(f"""

@@ -236,6 +236,7 @@ def _(config, start_hasty):
 
 @app.cell(hide_code=True)
 def _(ask_hasty, config, hurried):
+    lesson.needs(lambda: hurried)
     _worst, _whose = exercise.running(lambda: two_trainers, Solutions)
     _limit = float(_worst(config.hasty, config.lease, 0.0))
     lesson.reveal(
