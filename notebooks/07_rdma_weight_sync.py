@@ -15,6 +15,7 @@ app = marimo.App(
 )
 
 with app.setup(hide_code=True):
+    import copy
     import itertools
     import math
     import pickle
@@ -35,14 +36,9 @@ with app.setup(hide_code=True):
     from zorplex_rl.course.lesson import exercise, lesson
     from zorplex_rl.course.nb07_torn import verdict
     from zorplex_rl.course.widgets import WeightRingRace
-    from zorplex_rl.learning.learner import response_logprobs
-    from zorplex_rl.learning.ratios import mismatch
     from zorplex_rl.policy.load import load_policy
-    from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
     from zorplex_rl.services.runtime import quiet_stderr, start_monarch
-    from zorplex_rl.task.environment import Zorplex
     from zorplex_rl.weights.fence import fence
-    from zorplex_rl.weights.layout import Layout
     from zorplex_rl.weights.shared_memory import allocate
 
 
@@ -55,7 +51,7 @@ def _():
         goals=[
             "measure what each way of moving weights costs, from one model into the other",
             "tear a copy of the weights, and write the reader that never uses a torn one",
-            "decide between pushing and pulling by a measurement",
+            "say which bytes need not travel, and who waits when weights are pushed",
         ],
     )
     return
@@ -64,9 +60,15 @@ def _():
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    ## Two kinds of traffic
+    ## The new weights are somewhere else
 
-    After every training step the generators need the new weights.
+    The trainer has taken a step. The generators still write with the weights from before it, because the new ones lie in another process, or
+    on another machine. For a small language model that is half a gigabyte a step, for a large one a terabyte. The obvious way is to call the trainer and wait
+    for the reply, and it is slow. The usual way, a broadcast, makes *everybody* stand still until the slowest has come.
+
+    It goes better: the trainer goes on with its next step while its weights are fetched, and does not even notice. You will build that, and see what can go wrong.
+
+    ## Two kinds of traffic
 
     | what | **control plane** | **data plane** |
     |---|---|---|
@@ -74,10 +76,16 @@ def _():
     | a message | hundreds of bytes | megabytes to terabytes |
     | here | Monarch actor messages | one-sided reads of registered memory |
 
-    A read is **one-sided** if the owner of the memory runs no code for it. The owner registers
-    the memory once and gives out a **handle**. Anybody with the handle can read those bytes
-    later. With **RDMA**, remote direct memory access, the network card reads the memory. Then not
-    even the owner's processor takes part.
+    A read is **one-sided** if the owner of the memory runs no code for it. How can that be? With **RDMA**, remote direct memory access, it
+    goes in four steps:
+
+    1. The owner *registers* a piece of its memory. The operating system *pins* these pages: it may no longer move them or swap them out. The network card gets their
+    address, and a key for them.
+    2. The owner gives address, length and key away, in a message. That is the **handle**. Whoever has it may read there, from now on.
+    3. A reader gives the handle to its own card. The two cards move the bytes. No program of the owner runs.
+    4. The reader's card reports that the read is *complete*. The owner is told nothing.
+
+    The last line is the trap of this page.
     """)
     return
 
@@ -111,7 +119,7 @@ def settings():
         late_seconds=0.5,  # by which one side of a broadcast is late
         careless_reads=100,  # few of them are torn
         reads=30,  # of yours
-        mismatch_episodes=32,
+        rates=(1e-6, 1e-5, 1e-4, 4e-4),  # learning rates, of a single step
         steps=4,  # of the trainer, pushing and pulling
         batches=(8, 32),  # episodes in a batch, of the fast and the slow generator
     )
@@ -126,7 +134,7 @@ def _():
     return
 
 
-@app.cell
+@app.cell(hide_code=True)
 def _():
     from monarch.rdma import RDMABuffer, get_rdma_backend
 
@@ -160,11 +168,14 @@ def _(config):
     lesson.md(f"""
     ## The owner is busy
 
-    Is a read really one-sided? `Writer`, an actor in another process, stands for the trainer (its
-    code: `zorplex_rl/course/nb07.py`). We read {config.megabytes} MB from it three times over each **transport**, a way to move bytes.
-    First the owner is free. Then its Python computes for {config.busy_seconds:g} s without a
-    pause, as in a training step. Then its whole *process* is stopped by `SIGSTOP` for
-    {config.busy_seconds:g} s. With shared memory both processes map the same pages.
+    Is a read really one-sided? `Writer`, an actor in another process, stands for the trainer. There are up to three ways to get bytes from it, or **transports**:
+
+    - *message*: we call it, and the bytes are the reply.
+    - *RDMABuffer*: a one-sided read with the handle.
+    - *shared memory*: both processes map the same pages. That works on one host only.
+
+    We read {config.megabytes} MB three times over each. First the owner is free. Then its Python computes for {config.busy_seconds:g} s without a
+    pause, as in a training step. Then the operating system stops its whole *process* for {config.busy_seconds:g} s (`SIGSTOP`; a second signal wakes it).
     """)
     return
 
@@ -188,23 +199,28 @@ def _():
     return (start_busy,)
 
 
-@app.cell
+@app.cell(hide_code=True)
 async def _(config, start_busy):
     lesson.wait_for(start_busy)
-    # On a GPU the weights wait in pinned memory, which processes cannot share.
-    _shares_memory = config.device == "cpu" and allocate(64)[0] is not None
     _transports = {"message": "message", "RDMABuffer": "rdma"}
-    if _shares_memory:
+    # On a GPU the weights wait in pinned memory; the package pins none that is shared.
+    if config.device == "cpu" and allocate(64)[0] is not None:
         _transports["shared memory"] = "shm"
-    waits = await nb07.disturbed_reads(config.megabytes, _transports, config.busy_seconds)
+    with lesson.counting(3 * len(_transports), "reads") as _one_more:
+        waits = await nb07.disturbed_reads(
+            config.megabytes, _transports, config.busy_seconds, _one_more
+        )
     return (waits,)
 
 
 @app.cell(hide_code=True)
 def _(ask_busy, backend, config, waits):
     def _waited(state):
+        # On a loaded machine a free read is slow, too: only what comes on top was waiting.
         return [
-            name for name, took in waits.items() if took[state] > 0.9 * config.busy_seconds
+            name
+            for name, took in waits.items()
+            if took[state] - took["free"] > 0.7 * config.busy_seconds
         ]
 
     waited_for_busy, _stopped = _waited("busy"), _waited("stopped")
@@ -214,8 +230,8 @@ def _(ask_busy, backend, config, waits):
             len(waited_for_busy), 1 if waited_for_busy == ["message"] else []
         ),
         why=f"""
-        These waited for the busy owner: {", ".join(waited_for_busy) or "nobody"}. A message is answered by
-        an endpoint, and an endpoint waits for its turn. These waited for the stopped process: {", ".join(_stopped) or "nobody"}. {"Here the network card does the work." if backend == "ibverbs" else "Without RDMA hardware, threads of the owner's process send the bytes. So RDMABuffer is one-sided for Python only."}
+        Compared with a free owner, these waited: {", ".join(waited_for_busy) or "nobody"}. A message is answered by
+        an endpoint, and an endpoint waits for its turn. For the stopped process these waited: {", ".join(_stopped) or "nobody"}. {"Here the network card does the work." if backend == "ibverbs" else "Without RDMA hardware, threads of the owner's process send the bytes. So RDMABuffer is one-sided for Python only."}
         Shared memory needs nobody: the reader has the same pages, and copies them itself.
         """,
         shows=[
@@ -239,15 +255,19 @@ def _(config):
     lesson.md(f"""
     ## The bandwidth ladder
 
-    `Puller`, in a third process, stands for a generator. {config.megabytes} MB move from the trainer's
-    model into the generator's, in each way that this machine has. We count end to end: make the
-    version readable, fetch it, copy it into the model.
+    Who waits for whom, and how long does all of it take? `Puller`, in a third process, stands for a generator. {config.megabytes} MB move from the trainer's
+    model into the generator's, in each way that this machine has. A move has three phases:
 
-    - *message*: the bytes are the reply to a call.
+    1. *publish*: the trainer copies its weights into a buffer that can be read. Meanwhile it stands still.
+    2. *fetch*: the bytes travel into a **staging buffer**, memory beside the generator's model. Nobody has to stand still: generation goes on.
+    3. *swap*: the staging buffer is copied into the model, between two decode steps. Meanwhile the generator stands still.
+
+    And these are the ways:
+
+    - *message* and *shared memory*, as above.
     - *file*: `torch.save`, then `torch.load`. The file stays in memory.
-    - *broadcast*: `torch.distributed` with gloo. Both sides must call it.
-    - *TCP*: `RDMABuffer` without hardware, with three settings of ours.
-    - *shared memory*: on one host only.
+    - *broadcast*: `torch.distributed` with gloo. It is a *collective*: both sides must call it at once, and it has no phases.
+    - *TCP*: `RDMABuffer` where no card is. Monarch's settings are made for cards, so we send smaller chunks (4 MB), two at a time, each acknowledged at once.
     """)
     return
 
@@ -271,7 +291,7 @@ def _():
     return (start_ladder,)
 
 
-@app.cell
+@app.cell(hide_code=True)
 def _(backend, waits):
     settings_of = {
         "tuned": {  # Monarch's defaults are 64, 1 and 1000
@@ -295,14 +315,17 @@ def _(backend, waits):
     return rungs, settings_of
 
 
-@app.cell
+@app.cell(hide_code=True)
 async def _(config, rungs, settings_of, start_ladder):
     lesson.wait_for(start_ladder)
-    moves, late_move, whole_model = await nb07.climb(config, rungs, settings_of)
+    with lesson.counting(len(rungs) * (config.repeats + 1), "moves") as _one_more:
+        moves, late_move, whole_model = await nb07.climb(
+            config, rungs, settings_of, _one_more
+        )
     return late_move, moves, whole_model
 
 
-@app.cell
+@app.cell(hide_code=True)
 def _(config, moves):
     # Of each rung the repeat with the median time; the first one warms up.
     middle = {
@@ -329,17 +352,14 @@ def _(ask_ladder, config, late_move, middle, rates):
         why=f"""
         {_times:.1f} times, by {_best}.
 
-        Each phase stops somebody else, or nobody. During *publish* the trainer stands still. During *fetch*
-        nobody does: the bytes go to a **staging buffer**, host memory beside the model, and
-        generation goes on. During *swap* the generator stops between two decode steps. In TCP's
-        case that is {_tcp.swap / (_tcp.swap + _tcp.fetch):.0%} of the pull.
+        Over TCP the trainer stands still for {1e3 * _tcp.publish:.1f} ms, and the generator for {1e3 * _tcp.swap:.1f} of the {1e3 * (_tcp.swap + _tcp.fetch):.1f} ms of its fetch and swap ({_tcp.swap / (_tcp.swap + _tcp.fetch):.0%}). The rest of the time both work on, thanks to the staging buffer.
 
-        A broadcast is a *collective*: both sides take part at once. With the generator
+        In a broadcast both sides stand still, until the later one has come. With the generator
         {config.late_seconds:g} s late, the trainer's own call took {late_move.publish:.2f} s.
         """,
         shows=[
             lesson.table(
-                f"{config.megabytes} MB, the median of {config.repeats} times: milliseconds of each phase. In a broadcast, publish and fetch are the same time",
+                f"{config.megabytes} MB, the median of {config.repeats} times: milliseconds of each phase. The two sides of a broadcast overlap, so they are not added",
                 [
                     {
                         "way": rung,
@@ -358,27 +378,40 @@ def _(ask_ladder, config, late_move, middle, rates):
 
 
 @app.cell(hide_code=True)
-def _(line_rates, rates, whole_model):
-    (_card,) = line_rates.values()
+def _(rates, whole_model):
     _rung, _megabytes, _moved = whole_model
+    _expected = _megabytes / rates[_rung] / 1e3
+    _times = _moved.total / _expected
     lesson.md(f"""
     ## How long would a model take?
 
-    SmolLM2 has 0.135 billion parameters, {_megabytes} MB in float32. By the rate of *{_rung}* above, one copy
-    takes {_megabytes / rates[_rung]:.0f} ms. Moved just now, a model of that size took {1e3 * _moved.total:.0f} ms. Move the sliders to your own
-    model. Orange bars use the rates above, end to end. Grey is the line rate of a network card
-    (NVIDIA ConnectX-7 user manual), not measured.
+    SmolLM2 has 0.135 billion parameters, {_megabytes} MB in float32. By the rate of *{_rung}* in the table, one copy
+    takes {lesson.in_words(_expected)}. Moved just now, a model of that size took {lesson.in_words(_moved.total)}: {_times:.1f} times as long.
+    {"So do not multiply: what fits a processor's cache is copied faster than what does not, and a rate holds for its size." if _times > 1.3 else "Here the rate holds for the larger size, too, which is not always so."}
+    Below, *{_rung}* has the rate of the large copy.
 
-    Published, not measured here: RDMA writes between GPUs moved Kimi-K2, 10¹² parameters
-    of one byte, in 1.3 s ([Perplexity, 2025](https://research.perplexity.ai/articles/weight-transfer-for-rl-post-training-in-under-2-seconds)).
-    That is the line rate of {1e12 / 1.3 / 1e9 / _card:.0f} such cards. So every training GPU sends its own part: notebook 07b.
+    Move the sliders to your own model. Orange bars are measured. Grey is the line rate of a network card (NVIDIA ConnectX-7 user manual).
     """)
     return
 
 
 @app.cell(hide_code=True)
-def _(line_rates, rates):
-    nb07.calculator(rates, line_rates, static="execute" in mo.cli_args())
+def _(line_rates, rates, whole_model):
+    _rung, _megabytes, _moved = whole_model
+    (_card,) = line_rates.values()
+    _calculator = nb07.calculator(
+        rates | {_rung: _megabytes / 1e3 / _moved.total},
+        line_rates,
+        static="execute" in mo.cli_args(),
+    )
+    _published = lesson.folded(
+        "How fast is it done at scale?",
+        "Published, not measured here: RDMA writes between GPUs moved Kimi-K2, 10¹² parameters of one byte, in 1.3 s "
+        "([Perplexity, 2025](https://research.perplexity.ai/articles/weight-transfer-for-rl-post-training-in-under-2-seconds)). "
+        "There 256 GPUs trained and 128 generated, and each sent its own part (notebook 07b). "
+        f"128 such cards at line rate would need {1e12 / (128 * _card * 1e9):.2f} s. So the wire was not what took the time.",
+    )
+    mo.vstack([_calculator, _published])
     return
 
 
@@ -387,10 +420,11 @@ def _():
     mo.md("""
     ## A torn read
 
-    The writer does not notice a one-sided reader, so it cannot wait for it. A **torn read** is a copy
-    whose parts belong to different versions. The writer goes round a **ring** of buffers, each
-    of which is a **slot**. The reader follows. Press *Play* and find a copy
-    with two colours. Then switch the check on.
+    Now the trap. The writer does not notice a one-sided reader, so it cannot wait for it. Say it begins the next version in the middle of
+    a copy. Then the first layers of the copy are old, and the last ones new: a **torn read**. No error is raised.
+
+    A first idea is to give the writer several buffers, or **slots**, which it fills in turn: a **ring**. The reader takes the newest. Press *Play*, and find a copy
+    with two colours. Then switch on the check, to which the *sequence* of each slot belongs.
     """)
     return
 
@@ -425,7 +459,7 @@ def read_carelessly(read_headers, read_slot):
     return headers[slot][1], read_slot(slot)
 
 
-@app.function
+@app.function(hide_code=True)
 def race(publish, read, megabytes, reads, rest=0.002):
     """Read while a thread publishes and rests. In version 7 all numbers are 7.0."""
     size = megabytes * 250_000
@@ -486,7 +520,7 @@ def _():
     return (start_race,)
 
 
-@app.cell
+@app.cell(hide_code=True)
 def _(config, start_race):
     lesson.wait_for(start_race)
     careless = race(
@@ -507,7 +541,7 @@ def _(ask_torn, careless):
         right=0 if not _count else 1 if _count <= _all / 2 else 2,
         why=f"""
         {_count} of {_all} copies were torn. {careless.verdicts.count("another version")} more were whole, but not of the version that the header
-        had said. And nothing raises an error.
+        had said: the slot was written anew after the look at its header and before the copy. And nothing raises an error.
         """,
         shows=[
             lesson.figure(
@@ -524,10 +558,12 @@ def _():
     mo.md("""
     ## Never torn
 
-    The writer gives you one more number, the first of each header: the slot's *sequence*. It is
+    The first number of each header is the slot's *sequence*. It is
     0 until the slot is first written. It becomes odd before a copy into the slot begins, and
     even, larger by one, after the copy is done. While it is odd, trust nothing else in that slot.
-    `fence` keeps the processor from changing this order.
+
+    The order matters, and a processor may write to memory in another order than the program says. `fence` forbids that: what stands above it is written before what
+    stands below.
     """)
     return
 
@@ -547,6 +583,9 @@ def publish(ring, weights, version):
 def _():
     mo.md("""
     ### Exercise 1: which slot
+
+    Which slots can be trusted at all, and which of them is the newest? `headers` has a pair (sequence, version) for each slot. Return the slot, and `None` while
+    there is no complete one.
     """)
     return
 
@@ -614,7 +653,7 @@ def _():
     return
 
 
-@app.cell
+@app.cell(hide_code=True)
 async def _(careless, config):
     lesson.needs(lambda: careless)  # one after the other: they would share the processor
     reader, whose = exercise.running(lambda: read, Solutions)
@@ -676,15 +715,16 @@ def _():
 
 @app.cell(hide_code=True)
 def _(afar, middle):
-    lesson.needs(lambda: afar)
+    lesson.needs(lambda: (afar, middle))
     _count, _whose = exercise.running(lambda: slots_needed, Solutions)
     _slowest = max(afar.copies)
     lesson.md(f"""
-    Across processes the slowest read took {1e3 * _slowest:.0f} ms, and a version
-    {1e3 * afar.period:.0f} ms. If that writer never rested (`write` = `period`), that would make
-    {_count(_slowest, afar.period, afar.period)} slots, says {_whose}. With a training step of one
-    second {_count(_slowest, min(1.0, middle["TCP"].publish), 1.0)} are enough. The package uses 2, *and* the seqlock:
-    the slowest read that was seen need not be the slowest possible.
+    With the sequence, two slots are always enough to be *right*: a torn copy is thrown away and read again. More slots only save such repeats. That is why the package takes
+    two of them.
+
+    How many would save them all? Across processes the slowest read took {1e3 * _slowest:.0f} ms. A writer that never rests (`write` = `period` = {1e3 * afar.period:.0f} ms) would need
+    {_count(_slowest, afar.period, afar.period)} slots, says {_whose}; with a training step of one
+    second {_count(_slowest, min(1.0, middle["TCP"].publish), 1.0)} are enough.
     """)
     return
 
@@ -692,16 +732,17 @@ def _(afar, middle):
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    ## Half the bytes, and a mismatch
+    ## What need not travel
 
-    Trainers keep float32 weights, because bfloat16 has too few digits for their small updates.
-    Rounding to bfloat16 for the transfer halves the bytes. But then the generator samples from a
-    slightly different policy.
+    The fastest byte is the one that is not sent. The trainer keeps its weights in float32, because 16 bits have too few digits for the small updates. But a generator is content with
+    bfloat16, which has 8 significant bits. So half of the bytes can stay at home. (The generator is then a slightly different policy: notebook 09.)
+
+    And after rounding, how many weights are new at all? A step moves a weight by about the learning rate, often by less than half of its last bit.
     """)
     return
 
 
-@app.cell
+@app.cell(hide_code=True)
 def _(config):
     torch.set_num_threads(1)
     policy = load_policy(config.policy, config.device)
@@ -709,75 +750,74 @@ def _(config):
     return (policy,)
 
 
+@app.cell(hide_code=True)
+def _(config):
+    ask_same = lesson.predict(
+        f"One step of AdamW at a rate of {config.rates[0]:g}, as for RL on large models. How many of the weights, in bfloat16, are others afterwards?",
+        "nearly all: AdamW moves every weight",
+        "about half",
+        "fewer than one in ten",
+    )
+    ask_same
+    return (ask_same,)
+
+
 @app.function
-def deliver(masters, generator, dtype):
-    """Pack the weights, as ``dtype``, and unpack them. Returns the bytes that travel."""
-    layout = Layout.of(masters.model, dtype)
-    buffer = torch.zeros(layout.size, dtype=torch.uint8)
-    layout.pack(masters.model, buffer)
-    layout.unpack(buffer, generator.model)
-    return layout.size
+def share_that_changes(policy, learning_rate):
+    """Take one step, and compare the rounded weights before and after it."""
+    model = copy.deepcopy(policy.model)
+    old = [weight.detach().bfloat16() for weight in model.parameters()]
+    nb07_push.supervised_step(model, torch.optim.AdamW(model.parameters(), learning_rate))
+    new = [weight.detach().bfloat16() for weight in model.parameters()]
+    changed = sum(int((a != b).sum()) for a, b in zip(old, new, strict=True))
+    return changed / sum(weight.numel() for weight in old)
+
+
+@app.cell(hide_code=True)
+def _(ask_same, config, policy):
+    changes = {rate: share_that_changes(policy, rate) for rate in config.rates}
+    _smallest = changes[config.rates[0]]
+    lesson.reveal(
+        ask_same,
+        right=0 if _smallest > 0.75 else 1 if _smallest > 0.1 else 2,
+        why=f"""
+        {_smallest:.1%}. A sender that compares old and new bytes can send only these, each with its place: *delta* synchronisation. What it saves is a matter of the learning
+        rate: {", ".join(f"at {rate:g} it is {share:.0%}" for rate, share in changes.items())}. A tiny model such as this page's is trained at the last of these, and nothing is saved.
+        """,
+    )
+    return
 
 
 @app.cell(hide_code=True)
 def _():
-    ask_rounding = lesson.predict(
-        "bfloat16 keeps 8 significant bits: a weight is off by up to 0.4%. Only the weights are rounded. By how much does the probability of a sampled token change, at worst?",
-        "by less than 1%",
-        "by a few per cent",
-        "by more than 20%",
-    )
-    ask_rounding
-    return (ask_rounding,)
+    mo.md("""
+    The other way is not to train all weights in the first place. With LoRA, low-rank adapters, the weights `W` of a layer stay as they are. Beside them two thin
+    matrices are trained, and the layer computes `W x + B (A x)`. If `A` has `rank` rows, then the two have `rank × (inputs + outputs)` numbers together. The generators have
+    `W` already; only `A` and `B` travel. For SmolLM2, in float32:
+    """)
+    return
 
 
 @app.cell
-def _(config, policy):
-    _environment = Zorplex(0, config.policy != "embedded")
-    _tasks = _environment.tasks(("compositional",), config.mismatch_episodes, "held_out")
-    _requests = [RolloutRequest(task, seed) for seed, task in enumerate(_tasks)]
-
-    def sample_and_compare(dtype, compute):
-        generator = load_policy(config.policy, config.device, compute)
-        size = deliver(policy, generator, dtype)
-        episodes = rollout(generator, _requests, _environment.execute, Sampling())
-        trainer = [p for row in response_logprobs(policy, episodes) for p in row]
-        sampler = [p for episode in episodes for p in episode.logprobs]
-        own = [float(token) for episode in episodes for token in episode.sampled]
-        return size, mismatch(*map(torch.tensor, (trainer, sampler, own)))
-
-    deliveries = {
-        "float32": sample_and_compare(None, "float32"),
-        "weights in bfloat16": sample_and_compare(torch.bfloat16, "float32"),
-        "all in bfloat16": sample_and_compare(torch.bfloat16, "bfloat16"),
-    }
-    return (deliveries,)
+def _():
+    # Inputs and outputs of the linear layers: queries, keys, values, output; gate, up, down.
+    one_block = [(576, 576), (576, 192), (576, 192), (576, 576)]
+    one_block += [(576, 1536), (576, 1536), (1536, 576)]
+    at_rank_1 = 30 * sum(inputs + outputs for inputs, outputs in one_block)
+    versions = {"all weights": 134_515_008, "rank 16": 16 * at_rank_1, "rank 1": at_rank_1}
+    return (versions,)
 
 
 @app.cell(hide_code=True)
-def _(ask_rounding, config, deliveries):
-    _changes = {
-        name: math.expm1(found["max_logp_difference"])
-        for name, (_, found) in deliveries.items()
-    }
-    _lost = {
-        name: 1e5 * max(0.0, 1 - found["effective_sample_size"])
-        for name, (_, found) in deliveries.items()
-    }
-    _full, _half, _ = (size for size, _ in deliveries.values())
-    _rounded = _changes["weights in bfloat16"]
-    lesson.reveal(
-        ask_rounding,
-        right=0 if _rounded < 0.01 else 1 if _rounded < 0.2 else 2,
-        why=f"""
-        By {_rounded:.1%}, for the token that changed most. The bytes fall to {_half / _full:.0%}.
-        If the generator also *computes* in bfloat16, it is {_changes["all in bfloat16"]:.1%}. The average token
-        hardly changes. Reweighted to the trainer's policy, the tokens of {config.mismatch_episodes} episodes count as if
-        {_lost["weights in bfloat16"]:.1f} of 100,000 were missing, and {_lost["all in bfloat16"]:.1f} where all is bfloat16. Old weights cause the same kind of mismatch. One
-        correction handles both: record the log-prob with which each token *was* sampled, and
-        reweight by it (notebook 09).
-        """,
-    )
+def _(rates, versions):
+    _told = [
+        f"*{name}* is {4 * count / 1e6:.1f} MB, {lesson.in_words(4 * count / 1e9 / rates['message'])} as a message"
+        for name, count in versions.items()
+    ]
+    lesson.md(f"""
+    A version of {"; ".join(_told)}, by the rate measured above. So with adapters even the slowest way is quick enough, and much of this page may be skipped.
+    `zorplex-rl train --lora-rank 16` publishes them, and no more.
+    """)
     return
 
 
@@ -786,11 +826,11 @@ def _(config):
     lesson.md(f"""
     ## Push or pull?
 
-    So far the reader pulls. A trainer can also *push*: after a step it hands the new version to
-    every generator, and waits until all have taken it. A generator takes it between two batches,
-    so that no batch has two versions. The difference is one line.
+    So far the reader *pulls*: it fetches when it wants to. A trainer can also *push*: after a step it offers the new version to
+    every generator, and waits until each has taken it. A generator takes it between two batches,
+    so that no batch has two versions. `take` returns when that generator has the new version.
 
-    Three processes do real work. The trainer takes steps of supervised training. Two generators
+    The trainer takes steps of supervised training. Two generators
     decode batches of {config.batches[0]} and of {config.batches[1]} episodes. When they pull, they do so before each batch.
     """)
     return
@@ -806,7 +846,7 @@ async def pulling(trainer, generators, versions):
 async def pushing(trainer, generators, versions):
     for version in versions:
         await trainer.step.call_one(version)
-        await gather(*(each.take.call_one().as_asyncio() for each in generators))
+        await gather(*(generator.take.call_one().as_asyncio() for generator in generators))
 
 
 @app.cell(hide_code=True)
@@ -828,7 +868,7 @@ def _():
     return (start_protocols,)
 
 
-@app.cell
+@app.cell(hide_code=True)
 async def _(config, start_protocols):
     lesson.wait_for(start_protocols)
     _model = (config.policy, config.device)
@@ -836,22 +876,26 @@ async def _(config, start_protocols):
         name: (nb07_push.Decoder, name, *_model, batch)
         for name, batch in zip(("fast", "slow"), config.batches, strict=True)
     }
-    async with nb07.processes(trainer=(nb07_push.Trainer, *_model), **_decoders) as _all:
-        _trainer, *_generators = _all
-        _source = await _trainer.open_ring.call_one()
-        await _trainer.step.call_one(0)  # the first step is slower: it is not measured
-        for _each in _generators:
-            await _each.subscribe.call_one(_source)
-        protocols = {}
-        for _number, _protocol in enumerate((pushing, pulling)):
-            _first = 1 + _number * config.steps
-            protocols[_protocol.__name__] = await nb07_push.run_protocol(
-                _protocol,
-                _protocol is pulling,
-                _trainer,
-                _generators,
-                range(_first, _first + config.steps),
-            )
+    with lesson.counting(2 * config.steps, "steps") as _one_more:
+        async with nb07.processes(
+            trainer=(nb07_push.Trainer, *_model), **_decoders
+        ) as _all:
+            _trainer, *_generators = _all
+            _source = await _trainer.open_ring.call_one()
+            await _trainer.step.call_one(0)  # the first step is slower: it is not measured
+            for _each in _generators:
+                await _each.subscribe.call_one(_source)
+            protocols = {}
+            for _number, _protocol in enumerate((pushing, pulling)):
+                _first = 1 + _number * config.steps
+                protocols[_protocol.__name__] = await nb07_push.run_protocol(
+                    _protocol,
+                    _protocol is pulling,
+                    _trainer,
+                    _generators,
+                    range(_first, _first + config.steps),
+                    _one_more,
+                )
     return (protocols,)
 
 
@@ -859,20 +903,20 @@ async def _(config, start_protocols):
 def _(ask_push, protocols):
     _push, _pull = protocols["pushing"], protocols["pulling"]
     _times, _shown = _push.step / _pull.step, min(_push.seconds, _pull.seconds)
-    _began = _push.timeline.start
-    _waits = 1 - _push.timeline.busy_share("trainer", (_began, _began + _shown))
+    _waits = 1 - _push.timeline.busy_share("trainer")
     _ages = [fmean(run.ages[1]) if run.ages[1] else math.nan for run in (_push, _pull)]
+    _older = _ages[1] - _ages[0]
     lesson.reveal(
         ask_push,
         right=0 if _times < 1.15 else 1 if _times <= 2 else 2,
         why=f"""
         A step took {_pull.step:.2f} s with pulling and {_push.step:.2f} s with pushing, {_times:.1f} times as long. When it pushes, the
-        trainer waits for {_waits:.0%} of the time shown: a generator takes weights only between batches, and the slow
-        one has long batches. The price of pulling is age. When a batch of the slow generator ended, its weights were
-        {_ages[0]:.1f} versions old with pushing, and {_ages[1]:.1f} with pulling. That is staleness, and `max_lag` bounds it.
+        trainer waits for {_waits:.0%} of its run: a generator takes weights only between batches, and the slow
+        one has long batches. And when a batch of the slow generator ended, its weights were
+        {_ages[0]:.1f} versions old with pushing, and {_ages[1]:.1f} with pulling.
 
-        If all generators stop at the same moment anyway, pushing costs nothing. Otherwise pull: then one
-        slow reader does not stop everybody.
+        {f"So in this run pulling was faster, and {'its price was age: that is staleness, and `max_lag` bounds it (notebook 08)' if _older > 0.2 else 'the weights were hardly older for it'}." if _times >= 1.15 else "So this run does not decide it: the two took about as long. The wait is there, but three processes share two cores, and while one waits, the others are faster."}
+        On any machine: who pushes waits for the slowest reader, and who pulls has older weights.
         """,
         shows=[
             lesson.figure(
@@ -890,6 +934,18 @@ def _(ask_push, protocols):
 
 @app.cell(hide_code=True)
 def _():
+    lesson.folded(
+        "A third way: one-sided push, and weights that change in mid-answer",
+        "The system with the trillion parameters pushes, and still nobody waits: its trainer *writes* into the generators' staging buffers. That "
+        "needs cards that can write, and a generator that checks for torn copies as yours does. Then pushing costs no waiting and pulling no asking. "
+        "And some systems (PipelineRL, AReaL) do not wait for the end of a batch: they swap in the middle of an answer. "
+        "Then a text has two versions, and each token must remember which one wrote it (notebook 08).",
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _():
     lesson.predicted(5)
     return
 
@@ -897,10 +953,10 @@ def _():
 @app.cell(hide_code=True)
 def _():
     lesson.recap(
-        "One-sided means that the owner's code does not run. Whether its process must run depends on the transport.",
-        "Time a transport end to end. Publishing stops the trainer, fetching stops nobody, the swap stops the generator.",
-        "A one-sided read can be torn, silently. A seqlock reveals it; more slots and a resting writer make it rare.",
-        "Weights rounded to bfloat16 halve the bytes, and cause a mismatch to correct, like staleness.",
+        "One-sided means that the owner's code does not run, and that it does not know who reads. Whether its process must run depends on the transport.",
+        "Publishing stops the trainer, fetching stops nobody, the swap stops the generator.",
+        "A one-sided read can be torn, silently. A seqlock reveals it.",
+        "Half of the bytes need not travel in bfloat16; at a small learning rate most weights do not change; adapters fit in a message.",
         "When the trainer pushes, it waits for the slowest reader. When readers pull, their weights are older.",
     )
     return
@@ -925,14 +981,32 @@ class Solutions:
     """Check the exercises of this page, and solve them."""
 
     def check_newest_slot(newest_slot):
-        exercise.expect(newest_slot, [(6, 3), (7, 2), (0, 0)], result=0)
-        exercise.expect(newest_slot, [(0, 0), (1, 0)], result=None)
-
         def drawn(draw):
             versions = draw.sample(range(30), draw.randint(1, 5))
             return ([(draw.choice((0, 2, 3, 8, 9, 14)), version) for version in versions],)
 
-        exercise.agree(newest_slot, Solutions.newest_slot, drawn, times=60)
+        exercise.agree(
+            newest_slot,
+            Solutions.newest_slot,
+            drawn,
+            times=60,
+            examples=[
+                ([(6, 3), (7, 2), (0, 0)],),
+                ([(0, 0), (1, 0)],),
+                ([(7, 3), (6, 2)],),
+            ],
+            mistakes={
+                "a slot with an odd sequence is being written": lambda headers: (
+                    Solutions.newest_slot([(2 * n, version) for n, version in headers])
+                ),
+                "a sequence of 0 is even, too: that slot was never written": lambda headers: (
+                    Solutions.newest_slot([(n or 2, version) for n, version in headers])
+                ),
+                "return the slot, not its version": lambda headers: max(
+                    (version for n, version in headers if n and n % 2 == 0), default=None
+                ),
+            },
+        )
 
     def newest_slot(headers):
         whole = [slot for slot, (n, _) in enumerate(headers) if n and n % 2 == 0]
@@ -952,15 +1026,33 @@ class Solutions:
                     return headers[slot][1], weights
 
     def check_slots_needed(slots_needed):
-        exercise.expect(slots_needed, 0.75, 0.25, 1.0, result=2)
-        exercise.expect(slots_needed, 0.0, 0.0, 1.0, result=2)
-        exercise.expect(slots_needed, 2.5, 0.5, 1.0, result=4)
-
         def drawn(draw):  # eighths, which floats hold exactly
             period = draw.randint(1, 16)
             return draw.randint(0, 60) / 8, draw.randint(0, period) / 8, period / 8
 
-        exercise.agree(slots_needed, Solutions.slots_needed, drawn, times=60)
+        exercise.agree(
+            slots_needed,
+            Solutions.slots_needed,
+            drawn,
+            times=60,
+            examples=[
+                (0.75, 0.25, 1.0),
+                (0.0, 0.0, 1.0),
+                (2.5, 0.5, 1.0),
+                (6.0, 0.75, 1.625),
+            ],
+            mistakes={
+                "a read is torn that begins when its slot is about to be no longer the newest: it has `period` less": lambda read, write, period: (
+                    max(2, math.ceil((read + write) / period))
+                ),
+                "a read is torn when the writer *begins* on its slot again, `write` seconds before it is done": lambda read, _, period: (
+                    Solutions.slots_needed(read, 0.0, period)
+                ),
+                "rounded down, the last part of the slowest read is torn": lambda read, write, period: (
+                    max(2, 1 + int((read + write) / period))
+                ),
+            },
+        )
 
     def slots_needed(read, write, period):
         # Complete at 0, a slot is the newest until period; with K slots it is overwritten from K * period - write on.

@@ -10,40 +10,32 @@ import marimo
 __generated_with = "0.25.2"
 app = marimo.App(
     width="medium",
-    app_title="Scaling out: what a run needs, and who gets the GPUs",
+    app_title="Does it fit, and who gets the GPUs",
     css_file="../zorplex_rl/course/lesson/lesson.css",
 )
 
 with app.setup(hide_code=True):
-    import contextlib
-    import json
     import math
-    import os
-    import socket
-    import subprocess
-    import sys
-    import time
-    from concurrent.futures import ThreadPoolExecutor
     from dataclasses import replace
     from functools import partial
-    from pathlib import Path
     from types import SimpleNamespace
 
     import marimo as mo
     import torch
 
-    from zorplex_rl.course import nb10, nb10_hosts
-    from zorplex_rl.course.figures import bars, drawing_of, spans
-    from zorplex_rl.course.lesson import exercise, keep_open, lesson
-    from zorplex_rl.course.namespaces import why_not
-    from zorplex_rl.course.nb10_gpus import H100, MEMORY_SHARE, MODELS
-    from zorplex_rl.course.nb10_hosts import HostProcess
-    from zorplex_rl.course.widgets import LiveCurve, WhatIf
+    from zorplex_rl.course import nb10
+    from zorplex_rl.course.figures import bars
+    from zorplex_rl.course.lesson import exercise, lesson
+    from zorplex_rl.course.nb10_gpus import (
+        BANDWIDTH_SHARE,
+        COMPUTE_SHARE,
+        H100,
+        MEMORY_SHARE,
+        MODELS,
+    )
+    from zorplex_rl.course.widgets import WhatIf
     from zorplex_rl.course.widgets.what_if import Knob
-    from zorplex_rl.hosts.hosts import MARGIN_SECONDS
-    from zorplex_rl.hosts.lease import LEASE_SECONDS
     from zorplex_rl.sizing.memory import (
-        BLOCK,
         BatchShape,
         Workload,
         generator_memory,
@@ -58,13 +50,13 @@ with app.setup(hide_code=True):
 def _():
     lesson.header(
         __file__,
-        minutes=50,
+        minutes=42,
         hardware="two CPU cores, 2 GB of free memory (8 GB for SmolLM2), no network",
         goals=[
-            "write the memory budget of a trainer, and check it against a real one",
+            "say on paper whether a model can be trained on the GPUs that you have",
+            "check such a budget against a real process, and say why the two differ",
             "choose slots and a ZeRO stage that fit",
             "divide GPUs between generators and a trainer",
-            "say when the successor of a lost trainer may start",
         ],
     )
     return
@@ -73,61 +65,43 @@ def _():
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    ## What takes the memory
+    ## Before you queue
 
-    A run that does not fit fails after an hour in a queue. So make a budget first. Each number of the
-    model takes `e` bytes: 4 in float32, 2 in 16 bits.
+    You wait a night for eight GPUs. In the morning the job starts, loads the model, takes half a step, and ends: out of memory. You make the batch smaller, and
+    queue again. All of it could have been known the evening before, with ten lines of arithmetic.
 
-    | part of a trainer | bytes | divided from ZeRO stage |
+    The idea: a trainer needs memory for two reasons, and they have nothing to do with each other. Some bytes belong to every *parameter* of the
+    model, whatever you feed it. The others belong to every *token* of a batch. We begin with the parameters.
+
+    ## What a parameter takes
+
+    A weight is not alone. Training keeps up to four things beside each other for every parameter:
+
+    | part | what for | bytes |
     |---|---|---|
-    | `weights` | `e` for each parameter | 3 |
-    | `masters`: **master weights**, a float32 copy | 4, only if `e` is below 4 | 1 |
-    | `gradients` | 4 | 2 |
-    | `moments`: AdamW's two | 8 | 1 |
-    | `activations`: what autograd keeps of each layer | `activation_bytes` below | never |
-    | `logits` | see below | never |
+    | `weights` | the model computes with them | `e`: 4 in float32, 2 in 16 bits |
+    | `masters`: **master weights** | in 16 bits a small update is rounded away, so it is added to a float32 copy | 4 if `e` is 2, else 0 |
+    | `gradients` | they are added up over micro-batches, in float32 | 4 |
+    | `moments` | AdamW's two running means | 8 |
 
-    **ZeRO** divides parts over the `ranks` of data parallelism; each rank has tokens of its own.
-    Stage 0 divides nothing; stage 3 is **FSDP** (notebook 04). The logits are three float32
-    tensors of `responses × response × vocabulary` numbers. A step computes its episodes in
-    micro-batches, one after another. Only the largest one counts.
+    In 16 bits that is 18 bytes for a parameter. (DeepSpeed keeps gradients in 16 bits too: then it is 16.) With several GPUs each works on data of its
+    own, and in the simplest case each holds all four parts: the same numbers, eight times. That is waste, so **ZeRO** divides them. Stage 0 divides
+    nothing. Stage 1 divides `masters` and `moments` over the `ranks`, stage 2 also the `gradients`, stage 3 also the `weights`; stage 3
+    is **FSDP** (notebook 04).
+
+    ### Exercise 1: the bytes of the parameters
+
+    Write `static_parts`: a dictionary of the bytes of these four parts on *one* rank.
     """)
     return
 
 
 @app.function
-def activation_bytes(shape, batch, e, recomputed=False):
-    """Bytes that autograd keeps of a micro-batch, a tree of `tokens` read in blocks of 128 queries."""
-    tokens, kv = batch.tokens, 2 * shape.keys
-    norms = 16 * shape.hidden
-    inner = e * (2 * shape.hidden + 4 * shape.intermediate + 3 * shape.attention + kv)
-    # keys and values that stand apart in the tree are copied for each block
-    layer = tokens * (norms + inner) + e * kv * batch.copied
-    # the mask, who may look at whom, has a row for each head that shares keys
-    mask = min(BLOCK, tokens) * shape.heads // shape.kv_heads * batch.seen
-    ends = 8 * shape.hidden * tokens + e * mask
-    if recomputed:  # keep the input of each layer, and one whole layer at a time
-        return shape.layers * e * shape.hidden * tokens + layer + ends
-    return shape.layers * layer + ends
-
-
-@app.cell(hide_code=True)
-def _():
-    mo.md("""
-    ### Exercise 1: the budget of a trainer
-
-    Write `trainer_budget`: a dictionary of the bytes of each part on one rank. `shape` has `parameters` and `vocabulary`;
-    `batch` has `responses` and `response` (tokens).
-    """)
-    return
-
-
-@app.function
-def trainer_budget(shape, batch, e, ranks, stage):
+def static_parts(parameters, e, ranks, stage):
     """Return the bytes of each part on one of `ranks` ranks at ZeRO `stage`.
 
-    With 1,000 parameters, e = 2, 4 ranks and stage 1 there are 2,000 bytes of
-    "weights", 1,000 of "masters", 4,000 of "gradients" and 2,000 of "moments".
+    static_parts(1000, 2, 4, 1) is
+    {"weights": 2000, "masters": 1000, "gradients": 4000, "moments": 2000}
     """
     ...
 
@@ -135,11 +109,11 @@ def trainer_budget(shape, batch, e, ranks, stage):
 @app.cell(hide_code=True)
 def _():
     exercise.feedback(
-        lambda: trainer_budget,
+        lambda: static_parts,
         Solutions,
         level="core",
-        minutes=12,
-        lines=9,
+        minutes=8,
+        lines=7,
         hints=(
             "Make all parts as if nothing were divided. Which of them does stage 1 divide, which stage 2, which stage 3?",
             """Take the stages one after another:
@@ -151,6 +125,112 @@ def _():
         ),
     )
     return
+
+
+@app.cell(hide_code=True)
+def _():
+    static, whose_budget = exercise.running(lambda: static_parts, Solutions)
+    _rows = []
+    for _stage in range(4):
+        _parts = static(7e9, 2, 8, _stage)
+        _all = float(sum(_parts.values()))
+        _rows.append(
+            {
+                "ZeRO stage": _stage,
+                "GB": f"{_all / 1e9:.0f}",
+                "GiB, gradients in 16 bits": f"{(_all - float(_parts['gradients']) / 2) / 2**30:.0f}",
+            }
+        )
+    lesson.table(
+        f"7 billion parameters in 16 bits on 8 GPUs: what each GPU holds, by {whose_budget}. The last column is how texts on ZeRO count (a GiB is 2³⁰ bytes)",
+        _rows,
+    )
+    return static, whose_budget
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    ## What a token takes
+
+    A GPU of 80 GB is full with stage 0 before it has seen a token. And the tokens want memory, too. The backward pass needs what the forward pass computed, so autograd keeps it: these are the **activations**. For a
+    token they are kept in every layer, and no ZeRO stage divides them, since each rank has tokens of its own.
+
+    Count them in one layer. `hidden` numbers enter it. The products of attention and of the MLP keep what they read and what they
+    return. The two norms compute in float32, whatever `e` is. With a kernel like FlashAttention no matrix of tokens × tokens is kept.
+    """)
+    return
+
+
+@app.function
+def activation_bytes(shape, tokens, e):
+    """Bytes that autograd keeps of `tokens` tokens for the backward pass."""
+    norms = 2 * (4 + 4) * shape.hidden  # of each norm its input and its result
+    # its input; queries as they are, with positions, and the result; keys and values
+    attention = e * (shape.hidden + 3 * shape.attention + 2 * shape.keys)
+    # its input; gate, up, the gate's activation, their product
+    mlp = e * (shape.hidden + 4 * shape.intermediate)
+    ends = 8 * shape.hidden  # the last norm, before the output layer
+    return tokens * (shape.layers * (norms + attention + mlp) + ends)
+
+
+@app.cell(hide_code=True)
+def _():
+    _seven = MODELS["7B"]
+    _of_token = activation_bytes(_seven, 1, 2)
+    lesson.md(f"""
+    For Qwen2.5-7B that is {_of_token / 1e6:.1f} MB for each token, or {_of_token / _seven.layers / _seven.hidden:.0f} bytes for each of its `hidden` numbers and each layer. For
+    GPT-like models one finds 34 ([Korthikanti et al. 2022](https://arxiv.org/abs/2205.05198), without the attention matrix). Here the MLP is wider, and has three matrices.
+
+    A step computes its episodes in micro-batches, one after another, and adds up the gradients. The activations of one are freed before the next begins. So only the
+    *largest micro-batch* counts, and you may make it small. What you cannot make smaller is one answer.
+
+    ### Exercise 2: the logits
+
+    At the end of the model each token of a response becomes a row of logits: one number for every entry of the vocabulary. The loss is computed in float32, and three tensors of that size are there at
+    once: the log-probabilities, the probabilities, and their product, which the entropy needs. How many bytes are these?
+    """)
+    return
+
+
+@app.function
+def logit_bytes(tokens, vocabulary):
+    """Return bytes. logit_bytes(10, 1000) is 120000."""
+    ...
+
+
+@app.cell(hide_code=True)
+def _():
+    exercise.feedback(
+        lambda: logit_bytes,
+        Solutions,
+        level="warm-up",
+        minutes=2,
+        hints=(
+            "How many numbers does one such tensor hold?",
+            "`tokens * vocabulary` numbers, of 4 bytes each, in 3 tensors.",
+        ),
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _(static):
+    logits, _whose = exercise.running(lambda: logit_bytes, Solutions)
+
+    def trainer_budget(shape, batch, e, ranks, stage):
+        """All parts: those of the parameters, and those of the largest micro-batch."""
+        return dict(static(shape.parameters, e, ranks, stage)) | {
+            "activations": activation_bytes(shape, batch.tokens, e),
+            "logits": logits(batch.responses * batch.response, shape.vocabulary),
+        }
+
+    _seven = MODELS["7B"]
+    lesson.md(f"""
+    One answer of 2,048 tokens of Qwen2.5-7B takes {float(logits(2048, _seven.vocabulary)) / 1e9:.1f} GB of logits, by {_whose}, and {activation_bytes(_seven, 2048, 2) / 1e9:.1f} GB of activations. That is why
+    some trainers compute the loss in pieces of the vocabulary or of the tokens. From here on the budget is the sum of all six parts.
+    """)
+    return (trainer_budget,)
 
 
 @app.cell
@@ -176,28 +256,26 @@ def _():
     return
 
 
-@app.cell
-def _(config):
-    my_budget, whose_budget = exercise.running(lambda: trainer_budget, Solutions)
-
-    def on_this_machine(work):
-        """With the ring of notebook 07: two copies of the weights, for generators."""
-        batch = max(work.micro_batches(), key=lambda batch: batch.tokens)
-        ring = {"weight ring": 2 * 4 * config.shape.parameters}
-        return my_budget(config.shape, batch, 4, 1, 0) | ring
-
-    return my_budget, on_this_machine, whose_budget
-
-
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    ### Against a real process
+    ## Against a real process
 
-    A process trains the model for two steps, and its highest memory since its imports is read from
-    the operating system. Then two generators sample, for the next section.
+    Is that how a real trainer behaves? A process trains a model for two steps, and the operating system says how much memory it took at
+    its highest. On this machine everything is float32 and there is one rank, so `e` is 4 and the stage is 0. Two more copies of the weights lie in the ring of notebook
+    07, for the generators. Afterwards two generators sample, for the next section.
     """)
     return
+
+
+@app.cell
+def _(config, trainer_budget):
+    def on_this_machine(work):
+        largest = max(work.micro_batches(), key=lambda batch: batch.tokens)
+        parts = trainer_budget(config.shape, largest, e=4, ranks=1, stage=0)
+        return parts | {"weight ring": 2 * 4 * config.shape.parameters}
+
+    return (on_this_machine,)
 
 
 @app.cell(hide_code=True)
@@ -206,16 +284,16 @@ def _(config):
         f"Add up all parts of the budget of a trainer of {config.name}, {config.shape.parameters / 1e6:.1f} million parameters. How does the measured peak compare?",
         "lower by more than 5%: not all parts are there at the same time",
         "within 5%",
-        "higher by more than 5%: the budget forgets something",
+        "higher by more than 5%: the sum forgets something",
     )
     ask_measured
     return (ask_measured,)
 
 
-@app.cell
+@app.cell(hide_code=True)
 def _(config):
     def fits(slots):
-        """With a margin of 10 %: the package's `memory.py` can be off by that much."""
+        """Whether a generator with `slots` rows stays within the budget, with 10 % to spare."""
         work = replace(config.work, slots=slots, tasks=config.sampled[0], group_size=64)
         return generator_memory(config.shape, work).total <= 0.9 * config.budget
 
@@ -231,18 +309,17 @@ def _(config):
 
 @app.cell(hide_code=True)
 def _():
-    start_measuring = lesson.start_button("Train, then sample twice", seconds=22)
+    start_measuring = lesson.start_button("Train, then sample twice", seconds=30)
     start_measuring
     return (start_measuring,)
 
 
-@app.cell
+@app.cell(hide_code=True)
 def _(config, sampling_cases, start_measuring):
     lesson.wait_for(start_measuring)
-    with mo.status.spinner("Training, then sampling twice", remove_on_exit=True):
-        trained, *sampled = nb10.measured_cases(
-            config, [("trainer", config.work), *sampling_cases]
-        )
+    _cases = [("trainer", config.work), *sampling_cases]
+    with lesson.counting(len(_cases), "processes") as _one_more:
+        trained, *sampled = nb10.measured_cases(config, _cases, _one_more)
     return sampled, trained
 
 
@@ -263,10 +340,14 @@ def _(
         ask_measured,
         right=0 if _ratio < 0.95 else 1 if _ratio < 1.05 else 2,
         why=f"""
-        Measured: {trained.peak / 1e6:,.0f} MB. By {whose_budget}: {_sum / 1e6:,.0f} MB, of which the weights alone are {4 * config.shape.parameters / 1e6:,.0f}. The sum leaves one thing
-        out: the C library may keep blocks that Python has freed. For these, and for its libraries, the package's
-        `memory.py` adds a reserve of {_sized.parts["reserve"] / 1e6:,.0f} MB, which was measured. It says {_sized.total / 1e6:,.0f} MB, highest in the {_sized.highest} pass.
-        Start marimo with `MALLOC_MMAP_THRESHOLD_=65536`, and the C library gives such blocks back. How close is the sum then?
+        Measured: {trained.peak / 1e6:,.0f} MB. By {whose_budget} and the rest of the sum: {_sum / 1e6:,.0f} MB, of which the weights alone are {4 * config.shape.parameters / 1e6:,.0f}. That is {_ratio:.2f} times as much measured as computed.
+
+        Do not trust the sum for that. It makes two errors, and they point in opposite directions. It adds parts that are never there together: in the
+        first micro-batch there are no gradients before the backward pass, and that pass begins by freeing the logits. And it forgets what the process itself
+        needs: libraries, and freed blocks in which the next ones do not fit.
+
+        The package's `memory.py` does both. It takes the phase that needs most, here *{_sized.highest}*, and adds a reserve of {_sized.parts["reserve"] / 1e6:,.0f} MB. It says {_sized.total / 1e6:,.0f} MB, and {trained.peak / _sized.total:.2f} times that was measured. Which one should you believe? For a
+        decision take the larger of the two, and leave a tenth free.
         """,
         shows=[
             lesson.figure(
@@ -285,11 +366,35 @@ def _(
 @app.cell(hide_code=True)
 def _():
     mo.md("""
+    ### How far off are such sums?
+
+    The reserve was not derived but measured, on other processes. `python benchmarks/sizing.py` compares
+    33 of them, and `benchmarks/LOG.md` has the table (*Does it fit?*). On a CPU most are within 10%. Those that sample in 16 bits are the worst: each new shape of a product leaves a compiled kernel behind.
+
+    On a GPU nothing of the reserve is counted: neither the driver's own memory, nor what the allocator keeps. This is what an H200 took for SmolLM2 on 2026-11-27 (`.ci/gpu`), beside what `memory.py` said *then*:
+
+    | process | GB computed | GB measured |
+    |---|---|---|
+    | trainer, bfloat16 | 7.67 | 6.51 |
+    | trainer, float32 | 9.41 | 9.16 |
+    | generator, bfloat16 | 0.608 | 0.926 |
+    | generator, float32 | 1.19 | 1.83 |
+
+    So a trainer took less than was computed, and a small generator half as much again. Whoever fills a GPU to the last gigabyte by such a sum meets the error of the first paragraph.
+    """)
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
     ## What a generator holds
 
-    A generator has the **key-value cache**: for every token of every running row, in every layer,
-    the keys and values that later tokens look at. Each **slot** has room for one row. In
-    **grouped-query attention** several query heads share one head of keys, which saves cache.
+    A generator keeps no gradients and no moments. But it writes token after token, and each new one looks at the keys and values of
+    all earlier ones, in every layer. To compute them again for each token would be slow, so they are kept: the **key-value
+    cache**. Each **slot** has room for one row, a text that is being written. In **grouped-query attention** several query heads share one head of keys, which makes the cache smaller.
+
+    The more slots, the more memory. What do they buy?
     """)
     return
 
@@ -298,9 +403,10 @@ def _():
 def generator_budget(shape, slots, length, e):
     """Bytes by part, for `slots` rows of `length` tokens."""
     keys_and_values = shape.layers * 2 * shape.keys
+    seen = 1  # and a number that says whether a token may be looked at
     return {
         "weights": e * shape.parameters,
-        "key-value cache": e * (keys_and_values + 1) * slots * length,
+        "key-value cache": e * (keys_and_values + seen) * slots * length,
         "logits": e * shape.vocabulary * slots,
     }
 
@@ -308,7 +414,7 @@ def generator_budget(shape, slots, length, e):
 @app.cell(hide_code=True)
 def _(config, many_slots):
     ask_slots = lesson.predict(
-        f"{config.budget / 1e6:,.0f} MB have room for {many_slots} slots. How does the processor time of {math.prod(config.sampled)} answers change, compared with {config.few_slots} slots?",
+        f"Suppose a generator of {config.name} may take {config.budget / 1e6:,.0f} MB. By `memory.py` that has room for {many_slots} slots. {math.prod(config.sampled)} answers are written, with {config.few_slots} slots and with {many_slots}. How do the seconds of the processor change?",
         "hardly: the same tokens are computed",
         "to between a half and nine tenths",
         "to less than a half",
@@ -320,7 +426,7 @@ def _(config, many_slots):
 @app.cell(hide_code=True)
 def _(ask_slots, config, many_slots, sampled):
     _few, _many = sampled
-    _slow, _fast = (found.seconds for found in sampled)
+    _slow, _fast = (case.seconds for case in sampled)
     _names = [f"{config.few_slots} slots", f"{many_slots} slots"]
     _computed = [
         generator_budget(config.shape, slots, nb10.cache_length(_many.work), 4)
@@ -330,8 +436,8 @@ def _(ask_slots, config, many_slots, sampled):
         ask_slots,
         right=0 if _fast > 0.9 * _slow else 1 if _fast >= 0.5 * _slow else 2,
         why=f"""
-        {_fast:.1f} s in {_many.decode_steps} decode steps, against {_slow:.1f} s in {_few.decode_steps}. Each step serves all slots. The
-        memory was {"within" if _many.peak <= config.budget else "*over*"} the budget. The code above leaves out the prefill: prompts pass through the model at once.
+        {_fast:.1f} s in {_many.decode_steps} decode steps, against {_slow:.1f} s in {_few.decode_steps}. A step writes one token in every slot. The
+        process took {_many.peak / 1e6:,.0f} MB with {many_slots} slots, {"within" if _many.peak <= config.budget else "*over*"} the budget. `generator_budget` leaves out two things: the prefill, in which whole prompts pass through the model at once, and what the process itself needs.
         """,
         shows=[
             lesson.figure(
@@ -356,7 +462,8 @@ def _():
         "those few rows. Operations for each byte that is read: that is the "
         "**arithmetic intensity**. With few rows the reading decides. "
         f"An [H100]({H100.source}) has {H100.operations / 1e12:.0f} trillion operations and {H100.bandwidth / 1e12:.2f} TB a second, by its data sheet. "
-        f"In 16 bits the two take equally long at {H100.operations / H100.bandwidth:.0f} rows. "
+        "In 16 bits a weight is 2 bytes to read, and 2 operations for each row. "
+        f"So the two take equally long at {H100.operations / 1e12:.0f} ÷ {H100.bandwidth / 1e12:.2f} = {H100.operations / H100.bandwidth:.0f} rows. "
         "So a generator wants slots, and slots want memory.",
     )
     return
@@ -367,33 +474,32 @@ def _():
     mo.md("""
     ## A model that does not fit
 
-    From here up to *Hosts* nothing is measured on this machine: we apply the same arithmetic to published
-    models and a published GPU. If the activations of a single answer do not fit, more ranks do not
-    help. **Activation checkpointing** keeps only the input of each layer, and computes the rest again
-    in the backward pass.
+    From here on nothing is measured: the same arithmetic is applied to published models and a published GPU. Take the first ZeRO stage that
+    fits, and no higher one, since each stage sends more between the GPUs. And if the activations of a *single* answer do not fit, no
+    number of ranks helps. Then there is **activation checkpointing**: keep only the input of each layer, and compute the rest of a layer again
+    when the backward pass arrives there. It costs one more forward pass.
     """)
     return
 
 
+@app.function
+def checkpointed_bytes(shape, tokens, e):
+    inputs = shape.layers * e * shape.hidden * tokens
+    one_layer = activation_bytes(replace(shape, layers=1), tokens, e)
+    return inputs + one_layer
+
+
 @app.cell(hide_code=True)
-def _():
-    _recorded = Path(mo.notebook_dir()).parent / "benchmarks" / "real_model.json"
-    _runs = nb10.newest_first(json.loads(_recorded.read_text()))
-    lesson.folded("Recorded with SmolLM2", "\n\nEarlier:\n\n".join(_runs))
-    return
-
-
-@app.cell
-def _(my_budget):
+def _(trainer_budget):
     one_answer = BatchShape.of([(0, 512 + 2047)], response=2048)
     room = MEMORY_SHARE * H100.memory
 
     def first_stage(shape, ranks, recomputed=False):
         """The first ZeRO stage that fits one H100 with one answer at once, or "none"."""
         for stage in range(4):
-            parts = my_budget(shape, one_answer, 2, ranks, stage)
+            parts = trainer_budget(shape, one_answer, 2, ranks, stage)
             if recomputed:
-                parts["activations"] = activation_bytes(shape, one_answer, 2, True)
+                parts["activations"] = checkpointed_bytes(shape, one_answer.tokens, 2)
             if sum(parts.values()) <= room:
                 return stage
         return "none"
@@ -404,7 +510,7 @@ def _(my_budget):
 @app.cell(hide_code=True)
 def _(first_stage, whose_budget):
     lesson.table(
-        f"The first ZeRO stage that fits, with one answer of 2,048 tokens at once; computed by {whose_budget}",
+        f"The first ZeRO stage that fits {MEMORY_SHARE:.0%} of an H100's {H100.memory / 1e9:.0f} GB, with a prompt of 512 and one answer of 2,048 tokens at once; by {whose_budget}. Recomputed: with activation checkpointing",
         [
             {"Qwen2.5": name}
             | {
@@ -423,13 +529,14 @@ def _():
     mo.md("""
     ## Who gets the GPUs
 
-    In the asynchronous loop the slower side decides how long a step takes. So how many GPUs should
-    generate, and how many should train?
+    It fits. Now the question that costs money: of your GPUs, how many should generate, and how many should train? In the asynchronous loop (notebook 08)
+    both sides work at the same time. Say the generators need 20 seconds for a batch, and the trainer 5 for a step. Then the trainer waits for 15 of 20 seconds, and
+    its GPUs cost as much as before. The slower side decides.
 
-    ### Exercise 2: the best split
+    ### Exercise 3: the best split
 
-    `sampling(g)` is the seconds that `g` GPUs need for a batch, `training(g)` those for a step;
-    both are infinite where the memory does not suffice. Return how many GPUs, from 1 to
+    `sampling(g)` is the seconds that `g` generating GPUs need for a batch. `training(g)` is the seconds that `g` training GPUs need for a step.
+    Both are infinite where the memory does not suffice. Return how many GPUs, from 1 to
     `gpus - 1`, generate in the fastest split: the smallest number if several are equally fast,
     `None` if no split has room.
     """)
@@ -470,7 +577,7 @@ def _():
     return (ask_split,)
 
 
-@app.cell
+@app.cell(hide_code=True)
 def _():
     my_split, whose_split = exercise.running(lambda: best_split, Solutions)
     allocation_slider = WhatIf(
@@ -490,312 +597,24 @@ def _():
 
 @app.cell(hide_code=True)
 def _(allocation_slider, ask_split, my_split, whose_split):
-    _before, _after, _small, _large = (
-        nb10.share(my_split, *case)
-        for case in (("7B", 1024), ("7B", 4096), ("1.5B", 1024), ("32B", 1024))
-    )
+    def _share(model, answer):
+        best = nb10.best_split_of(my_split, model, answer, gpus=64)
+        return best.sampling.gpus / 64 if best else 0.0
+
+    _before, _after = _share("7B", 1024), _share("7B", 4096)
     lesson.reveal(
         ask_split,
         right=0 if _after > _before else 1 if _after == _before else 2,
         why=f"""
         From {_before:.0%} to {_after:.0%} of the GPUs for generators, by {whose_split}. In sampling, a later token must read more keys and values; the
-        trainer works on all tokens at once. The model's size matters, too: {_small:.0%} with 1.5B, {_large:.0%} with 32B.
+        trainer works on all tokens at once. The model's size matters, too: {_share("1.5B", 1024):.0%} with 1.5B, {_share("32B", 1024):.0%} with 32B.
 
-        From an [H100]({H100.source})'s data sheet (read in November 2026), with 40% of its operations and 70% of its bandwidth. Links and
-        tools cost no time here. Trust only the direction.
+        What is assumed: a step of {nb10.job(1024).prompts * nb10.job(1024).group_size:,} answers of full length to prompts of {nb10.job(1024).prompt} tokens, in 16 bits, with nothing recomputed. An [H100]({H100.source}) by its data sheet (read in November 2026) with {COMPUTE_SHARE:.0%} of its operations
+        and {BANDWIDTH_SHARE:.0%} of its bandwidth. Links cost nothing, and tools answer at once. Agents whose tools take seconds need more generators than this says. So trust the direction, not the seconds.
         """,
         shows=[
             allocation_slider,
-            "Blue: the trainer waits. Vermilion: the generators wait. ★ is the best split, ◂ is yours.",
-        ],
-    )
-    return
-
-
-@app.cell(hide_code=True)
-def _():
-    mo.md("""
-    ## Hosts
-
-    With several hosts, a whole host can die with everything on it. Or a cable is cut: everything on
-    the host runs on, but nobody can reach it.
-    """)
-    return
-
-
-@app.cell(hide_code=True)
-def _():
-    lesson.figure(
-        drawing_of("two_hosts.svg"),
-        "What runs where, and who watches whom.",
-    )
-    return
-
-
-@app.cell(hide_code=True)
-def _():
-    mo.md("""
-    ### A lease
-
-    A dead host and one that is cut off look alike: silence. If you start a new trainer at once, there
-    may be two of them, and both publish weights. With a **lease** the host
-    promises to end by itself. It sends the controller a *token*, the time on its own clock, and
-    the controller sends it back. Once the newest token that came back is `lease` seconds old, the
-    host kills its trainer. The controller starts a successor only after that time.
-    """)
-    return
-
-
-@app.function
-def trainer():
-    while True:
-        print(time.monotonic(), flush=True)
-        time.sleep(0.01)
-
-
-@app.function
-def host(port, lease, drift, program, ledger):
-    def clock():
-        return time.monotonic() / (1 + drift)  # slow, if there is a drift
-
-    with open(ledger, "w") as file:
-        child = subprocess.Popen([sys.executable, "-c", program], stdout=file)
-    while not os.path.getsize(ledger):
-        time.sleep(0.01)  # its trainer is not up yet
-    link = socket.socket(type=socket.SOCK_DGRAM)
-    link.settimeout(0.05)
-    newest = clock()
-    while clock() < newest + lease:
-        link.sendto(str(clock()).encode(), ("127.0.0.1", port))
-        with contextlib.suppress(TimeoutError):
-            newest = max(newest, float(link.recv(64)))
-        time.sleep(0.05)
-    child.kill()
-
-
-@app.function
-def renew(link, tokens):
-    for _ in range(tokens):
-        token, there = link.recvfrom(64)
-        link.sendto(token, there)
-    return time.monotonic()
-
-
-@app.function
-def two_lives(fault, lease, lease_is_over, drift=0.0):
-    with (
-        HostProcess(host, trainer, lease, drift) as first,
-        HostProcess(host, trainer, lease=60.0) as second,  # outlives the look at it
-    ):
-        first.start()
-        heard = renew(first.link, tokens=20)
-        struck = time.monotonic()
-        if fault == "kill -9":
-            first.kill()  # the host and its trainer at once
-        # Cut off: from here on nobody hears it, and nobody answers.
-        while not lease_is_over(time.monotonic(), heard, lease, drift, MARGIN_SECONDS):
-            time.sleep(0.01)
-        second.start()
-        renew(second.link, tokens=10)
-        while first.is_running():
-            renew(second.link, tokens=1)
-    over = heard + lease * (1 + drift)
-    return nb10_hosts.lives_of(first, second, struck, heard, over)
-
-
-@app.cell(hide_code=True)
-def _():
-    mo.md("""
-    ### Exercise 3: when is the lease over?
-
-    The host's *own* clock may be slow: while it counts one second, up to `1 + drift` seconds pass
-    for the controller. And it looks at its clock only now and then, so add `margin` seconds. Has
-    its trainer surely ended by `now`? `heard` is when the newest token came; both are times of the
-    controller's clock.
-    """)
-    return
-
-
-@app.function
-def lease_is_over(now, heard, lease, drift, margin):
-    """lease_is_over(111.5, 100.0, 10.0, 0.0, 1.5) is True; a moment before it is False."""
-    ...
-
-
-@app.cell(hide_code=True)
-def _():
-    exercise.feedback(
-        lambda: lease_is_over,
-        Solutions,
-        level="warm-up",
-        minutes=4,
-        hints=(
-            "How long can the host take, by the controller's clock, to count `lease` seconds?",
-            "`lease * (1 + drift)` seconds at most, from `heard` on. The margin comes on top.",
-        ),
-    )
-    return
-
-
-@app.cell
-def settings_hosts():
-    hosts_config = SimpleNamespace(
-        lease=1.0,  # seconds, of the page's hosts
-        drift=3.0,  # the third host's clock runs at a quarter of its speed
-        steps=48,  # of the run over two hosts: a successor must have time to work
-        kill_after=4,  # steps
-    )
-    return (hosts_config,)
-
-
-@app.cell(hide_code=True)
-def _(hosts_config):
-    ask_silence = lesson.predict(
-        f"The lease is {hosts_config.lease:g} s. One host gets `kill -9`, another is cut off. In which case can the successor start sooner?",
-        "after `kill -9`: nothing is left that could do harm",
-        "after the cut: nobody has to be killed",
-        "in neither: both have to wait for the lease",
-    )
-    ask_silence
-    return (ask_silence,)
-
-
-@app.cell(hide_code=True)
-def _():
-    start_lives = lesson.start_button("Kill one host, cut two others off", seconds=9)
-    start_lives
-    return (start_lives,)
-
-
-@app.cell
-def _(hosts_config, start_lives):
-    lesson.wait_for(start_lives)
-    my_rule, whose_rule = exercise.running(lambda: lease_is_over, Solutions)
-    _cases = {
-        "kill -9": ("kill -9", hosts_config.lease, my_rule),
-        "cut off": ("cut off", hosts_config.lease, my_rule),
-        "slow clock": ("cut off", hosts_config.lease, my_rule, hosts_config.drift),
-    }
-    with (
-        mo.status.spinner("Three hosts, side by side", remove_on_exit=True),
-        ThreadPoolExecutor() as _threads,
-    ):
-        _found = _threads.map(lambda case: two_lives(*case), _cases.values())
-        lives = dict(zip(_cases, _found, strict=True))
-    return lives, whose_rule
-
-
-@app.cell(hide_code=True)
-def _(ask_silence, hosts_config, lives, whose_rule):
-    _killed, _cut = (lives[fault].second[0] for fault in ("kill -9", "cut off"))
-    _together = max(found.together for found in lives.values())
-    lesson.reveal(
-        ask_silence,
-        right=2
-        if abs(_killed - _cut) <= hosts_config.lease
-        else 0
-        if _killed < _cut
-        else 1,
-        why=f"""
-        The successors wrote first {_killed:.1f} s after `kill -9` and {_cut:.1f} s after the cut. The trainer that was cut off went on for
-        {lives["cut off"].first[-1]:.1f} s, the one with the slow clock for {lives["slow clock"].first[-1]:.1f} s. When to start was decided by {whose_rule}.
-        {"At no moment did two trainers live." if _together < 0 else f"Two trainers lived for {_together:.2f} s: a host on this busy machine was later than the margin."}
-        """,
-        shows=[
-            lesson.figure(
-                spans.lives_chart(lives),
-                "When each trainer wrote.",
-            )
-        ],
-    )
-    return
-
-
-@app.cell(hide_code=True)
-def _():
-    mo.md("""
-    ### A run over two hosts
-
-    `zorplex-rl train --hosts` does this with real roles. If this page may make namespaces, each
-    host has its own network, process ids and `/tmp`. Otherwise two plain processes stand in for hosts.
-    Between real hosts Monarch 0.7 speaks mutual TLS (`tls://`): both sides show a certificate.
-    Plain `tcp://`, as here, lets in whoever reaches the port. (torchmonarch 0.7.0, read 2026-11-24.)
-    """)
-    return
-
-
-@app.cell
-def _(hosts_config):
-    addresses = "attach:tcp://10.77.0.2:4444,tcp://10.77.0.3:4444"
-    train_flags = [
-        *("--hosts", "processes:2" if why_not() else addresses),
-        *("--generators", "2"),
-        *("--steps", f"{hosts_config.steps}", "--eval-every", "16", "--eval-tasks", "20"),
-        *([] if why_not() else ["--insecure"]),
-    ]
-    return (train_flags,)
-
-
-@app.cell(hide_code=True)
-def _(hosts_config):
-    ask_notice = lesson.predict(
-        f"In mid-run the host of `generator_0` dies, with a lease of {LEASE_SECONDS:g} s. When does the controller count that generator as lost?",
-        "within a quarter of a second",
-        "within seconds, long before the lease is over",
-        "when the lease is over",
-    )
-    start_run = lesson.start_button("Train on two hosts, and kill one", seconds=35)
-    mo.vstack([ask_notice, start_run])
-    return ask_notice, start_run
-
-
-@app.cell(hide_code=True)
-def _(hosts_config, start_run):
-    lesson.wait_for(start_run)
-    run_curve = LiveCurve(hosts_config.steps, title="Accuracy over two hosts")
-    run_curve
-    return (run_curve,)
-
-
-@app.cell
-async def _(hosts_config, lives, run_curve, start_run, train_flags):
-    lives  # one after the other
-    lesson.wait_for(start_run)
-    run_curve.clear()
-    await keep_open.leave("10 hosts")  # what an earlier run of this cell has left open
-    with mo.status.spinner("Two hosts start, train, and one dies", remove_on_exit=True):
-        run = nb10_hosts.running_on_two_hosts(train_flags, run_curve)
-        stage = await keep_open.enter("10 hosts", run)
-        await stage.lose_a_host(after=hosts_config.kill_after)
-        await keep_open.leave("10 hosts")
-    lost = nb10_hosts.lost_host(stage)
-    return lost, stage
-
-
-@app.cell(hide_code=True)
-def _(ask_notice, hosts_config, lost, stage):
-    mo.stop(
-        not lost.noticed,
-        lesson.md("The run was over before a replacement was ready. Give it more steps."),
-    )
-    _notice = lost.noticed[0] - lost.killed
-    _before = lost.accuracy_before_the_kill
-    lesson.reveal(
-        ask_notice,
-        right=0 if _notice <= 0.25 else 1 if _notice < LEASE_SECONDS else 2,
-        why=f"""
-        After {_notice:.1f} s, on {stage.kind}. If a lost generator speaks up later, it is ignored, so nobody has to wait for its lease. A trainer must not
-        exist twice. Its successor would have started no sooner than {LEASE_SECONDS + MARGIN_SECONDS:g} s after its host was last heard.
-
-        The replacement was ready {lost.replaced[0] - lost.killed:.1f} s after the kill. {f"The spare had died on the same host, so {lost.replaced[0] - lost.noticed[0]:.1f} s of these went into a new process." if lost.replaced[0] > lost.noticed[0] + 0.5 else "The spare had died on the same host, too, but a new one was ready by then."}
-        It sampled {len(lost.worked)} groups. Accuracy was {_before:.0%} at the last
-        evaluation before the kill, {lost.greedy[-1][1]:.0%} at the end.
-        """,
-        shows=[
-            lesson.figure(
-                spans.lost_host_chart(lost),
-                "Its steps and its held-out accuracy.",
-            ),
+            f"A bar is a split, generators + trainer. Blue: the trainer waits. Vermilion: the generators wait. ◂ is yours, ★ the best of all in steps of 1/{nb10.PARTS} of the GPUs. Below, `2 × 4 GPUs` are two copies of the model, each cut over four; the GB are those of one GPU.",
         ],
     )
     return
@@ -814,17 +633,18 @@ def _():
 
 @app.cell(hide_code=True)
 def _():
-    lesson.predicted(5)
+    lesson.predicted(3)
     return
 
 
 @app.cell(hide_code=True)
 def _():
     lesson.recap(
-        "A trainer needs memory for each parameter, and for each token of a micro-batch.",
-        "More slots make a generator faster, and cost memory. ZeRO divides what belongs to parameters.",
+        "A trainer needs 16 to 18 bytes for each parameter, which ZeRO divides, and activations and logits for each token, which it does not.",
+        "Only the largest micro-batch counts. Checkpointing keeps the inputs of layers, and pays with a forward pass.",
+        "A sum of parts can be right because its errors cancel. Leave room, most of all on a GPU.",
+        "More slots make a generator faster, and cost cache.",
         "In the best split of the GPUs, the slower side is as fast as it can be.",
-        "A dead host and one that is cut off look alike: in both cases, wait for the lease.",
     )
     return
 
@@ -847,18 +667,36 @@ def _():
 class Solutions:
     """Check the exercises of this page, and solve them."""
 
-    def check_trainer_budget(trainer_budget):
-        nb10.check_trainer_budget(trainer_budget, Solutions.trainer_budget)
+    def check_static_parts(static_parts):
+        nb10.check_static_parts(static_parts, Solutions.static_parts)
 
-    def trainer_budget(shape, batch, e, ranks, stage):
-        n = shape.parameters
-        masters = 4 * n if e < 4 else 0
-        parts = {"weights": e * n, "masters": masters, "gradients": 4 * n, "moments": 8 * n}
+    def static_parts(parameters, e, ranks, stage):
+        parts = {
+            "weights": e * parameters,
+            "masters": 4 * parameters if e == 2 else 0,
+            "gradients": 4 * parameters,
+            "moments": 8 * parameters,
+        }
         for divided in [["masters", "moments"], ["gradients"], ["weights"]][:stage]:
             for part in divided:
                 parts[part] /= ranks
-        logits = 3 * 4 * batch.responses * batch.response * shape.vocabulary
-        return parts | {"activations": activation_bytes(shape, batch, e), "logits": logits}
+        return parts
+
+    def check_logit_bytes(logit_bytes):
+        exercise.agree(
+            logit_bytes,
+            Solutions.logit_bytes,
+            lambda draw: (draw.randint(1, 99), draw.randint(10, 999)),
+            examples=[(10, 1000), (1, 10)],
+            mistakes={
+                "that is one tensor, and there are three": lambda t, v: 4 * t * v,
+                "a float32 has 4 bytes": lambda t, v: 3 * 2 * t * v,
+                "these are numbers, not bytes": lambda t, v: 3 * t * v,
+            },
+        )
+
+    def logit_bytes(tokens, vocabulary):
+        return 3 * 4 * tokens * vocabulary
 
     def check_best_split(best_split):
         nb10.check_best_split(best_split, Solutions.best_split)
@@ -869,12 +707,6 @@ class Solutions:
 
         best = min(range(1, gpus), key=seconds)
         return best if seconds(best) < float("inf") else None
-
-    def check_lease_is_over(lease_is_over):
-        nb10.check_lease_is_over(lease_is_over, Solutions.lease_is_over)
-
-    def lease_is_over(now, heard, lease, drift, margin):
-        return now >= heard + lease * (1 + drift) + margin
 
 
 if __name__ == "__main__":

@@ -183,7 +183,7 @@ def test_the_trainer_that_pushes_waits_for_every_generator(notebook):
 def test_runs_from_its_first_cell_to_its_last():
     config = {
         "policy": "embedded", "device": "cpu", "megabytes": 8, "repeats": 3, "busy_seconds": 1.5, "late_seconds": 1.0,
-        "careless_reads": 20, "reads": 10, "mismatch_episodes": 4, "steps": 2, "batches": [2, 8],
+        "careless_reads": 20, "reads": 10, "rates": [1e-6, 1e-4], "steps": 2, "batches": [2, 8],
     }  # fmt: skip
     found = run(
         "07_rdma_weight_sync",

@@ -151,7 +151,7 @@ def test_real_shards_arrive_as_the_readers_plan_says(notebook, monkeypatch):
         async with notebook.two_meshes(ranks=2) as meshes:
             monkeypatch.setattr(notebook, "two_meshes", lambda ranks: nullcontext(meshes))
             return [
-                await notebook.move_shards(config, pieces)
+                await notebook.move_shards(config, pieces, lambda: None)
                 for pieces in (notebook.Solutions.pieces, only_from_rank_0)
             ]
 

@@ -3,6 +3,7 @@ the page runs on what the reader writes."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +13,13 @@ from test_notebooks import Later
 
 from zorplex_rl.course import nb10
 from zorplex_rl.course.nb10_gpus import MODELS, Split, splits
-from zorplex_rl.sizing.memory import BatchShape, Workload, generator_memory, trainer_memory
+from zorplex_rl.sizing.memory import (
+    BatchShape,
+    Workload,
+    activation_bytes,
+    generator_memory,
+    trainer_memory,
+)
 from zorplex_rl.sizing.model_shape import ModelShape
 
 pytestmark = pytest.mark.slow
@@ -52,9 +59,21 @@ def bytes_of(work: Workload) -> int:
 def test_a_trainers_budget_is_the_packages(shape, work, stage):
     batch = work.micro_batches()[0]
     phases = trainer_memory(shape, work, 4, stage).phases.values()
-    by_hand = notebook.Solutions.trainer_budget(shape, batch, bytes_of(work), 4, stage)
+    e = bytes_of(work)
+    by_hand = notebook.Solutions.static_parts(shape.parameters, e, 4, stage)
+    by_hand["logits"] = notebook.Solutions.logit_bytes(
+        batch.responses * batch.response, shape.vocabulary
+    )
     largest = {part: max(parts.get(part, 0) for parts in phases) for part in by_hand}
     assert {part: int(size) for part, size in by_hand.items()} == largest
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_activations_are_the_packages_but_for_masks_and_copies_of_the_tree(shape, dtype):
+    batch = BatchShape(tokens=700, seen=0, copied=0, responses=1, response=1)
+    e = {"float32": 4, "bfloat16": 2}[dtype]
+    assert notebook.activation_bytes(shape, 700, e) == activation_bytes(shape, batch, dtype)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -67,19 +86,16 @@ def test_a_generators_budget_is_the_packages(shape, work):
 
 
 def test_what_is_recomputed_is_not_kept():
-    batch, shape = BatchShape.of([(0, 512 + 2047)], 2048), MODELS["72B"]
-    whole, inputs = (notebook.activation_bytes(shape, batch, 2, again) for again in (False, True))
-    one_layer = replace(shape, layers=1)
-    tokens = 512 + 2047
-    assert (
-        inputs
-        == notebook.activation_bytes(one_layer, batch, 2) + shape.layers * 2 * shape.hidden * tokens
-    )
-    assert whole > 10 * inputs
+    shape, tokens = MODELS["72B"], 2559
+    inputs = notebook.checkpointed_bytes(shape, tokens, 2)
+    one_layer = notebook.activation_bytes(replace(shape, layers=1), tokens, 2)
+    assert inputs == one_layer + shape.layers * 2 * shape.hidden * tokens
+    assert notebook.activation_bytes(shape, tokens, 2) > 10 * inputs
 
 
 def test_72b_fits_512_gpus_only_if_activations_are_recomputed():
-    _, defined = cell_with("def first_stage").run(my_budget=notebook.Solutions.trainer_budget)
+    _, budget = cell_with("def trainer_budget").run(static=notebook.Solutions.static_parts)
+    _, defined = cell_with("def first_stage").run(trainer_budget=budget["trainer_budget"])
     first_stage = defined["first_stage"]
     assert first_stage(MODELS["72B"], 512) == "none"
     assert first_stage(MODELS["72B"], 512, True) == 3
@@ -99,19 +115,37 @@ def test_the_best_split_is_the_fastest_that_fits(model, gpus):
     assert nb10.best_of(notebook.Solutions.best_split, found) is best_split(found)
 
 
-def test_the_slider_shows_the_split_that_the_readers_function_chooses():
+def test_the_slider_marks_the_best_split_of_all_beside_the_eighths():
+    """The text above it tells the same one."""
+    best = nb10.best_split_of(notebook.Solutions.best_split, "7B", 1024, 64)
+    assert best == best_split(splits(MODELS["7B"], nb10.job(1024), 64, nb10.PARTS))
     shown = nb10.allocation(notebook.Solutions.best_split, "7B", 1024, 64, 2)
     (panel,) = shown.panels
-    best = best_split(splits(MODELS["7B"], nb10.job(1024), 64))
     name = f"{best.sampling.gpus} + {best.training.gpus}"
     assert [bar.name.removesuffix(" ◂") for bar in panel.bars if "★" in bar.text] == [name]
     assert [bar.name for bar in panel.bars if "◂" in bar.name] == ["16 + 48 ◂"]
     assert f"the best split has {best.sampling.gpus}" in shown.said
+    for eighths in range(1, 8):
+        said = nb10.allocation(notebook.Solutions.best_split, "7B", 1024, 64, eighths).said
+        assert ("no split is faster" in said) == (8 * eighths == best.sampling.gpus)
+
+
+def test_the_slider_shows_what_the_readers_function_chooses_and_says_where_nothing_fits():
     other = nb10.allocation(lambda gpus, sampling, training: 3, "7B", 1024, 64, 2)
-    assert [bar.name for bar in other.panels[0].bars if "★" in bar.text] == ["24 + 40"]
+    assert [bar.name for bar in other.panels[0].bars if "★" in bar.text] == ["6 + 58"]
     nothing = nb10.allocation(notebook.Solutions.best_split, "72B", 8192, 8, 4)
     assert "No split of 8 GPUs has room" in nothing.said
     assert {bar.colour for bar in nothing.panels[0].bars} == {"grey"}
+
+
+def test_the_table_of_the_gpu_is_the_record():
+    text = PATH.read_text()
+    record = (PATH.parents[1] / "benchmarks" / "real_model.json").read_text()
+    rows = re.findall(r"\| (\w+), (\w+) \| ([\d.]+) \| ([\d.]+) \|", text)
+    assert len(rows) == 4
+    for role, dtype, computed, measured in rows:
+        (line,) = (line for line in record.splitlines() if f'"{role}, peak GB' in line)
+        assert f"{dtype} {computed}, {measured}" in line
 
 
 @pytest.mark.long
@@ -119,7 +153,7 @@ def test_a_real_generator_stays_within_the_budget_with_the_slots_that_the_page_c
     config = settings()
     _, defined = cell_with("def fits").run(config=config)
     cases = defined["sampling_cases"]
-    few, many = nb10.measured_cases(config, cases)
+    few, many = nb10.measured_cases(config, cases, lambda: None)
     assert few.work.slots < many.work.slots < 64
     assert few.peak < many.peak <= config.budget
     assert few.decode_steps > many.decode_steps

@@ -186,7 +186,7 @@ async def processes(**wanted: tuple[Any, ...]) -> AsyncIterator[list[Any]]:
 
 
 async def disturbed_reads(
-    megabytes: int, transports: dict[str, str], seconds: float
+    megabytes: int, transports: dict[str, str], seconds: float, one_more: Callable[[], None]
 ) -> dict[str, dict[str, float]]:
     """Return by transport the seconds of a read whose owner is free, busy, or stopped."""
     found: dict[str, dict[str, float]] = {}
@@ -206,17 +206,20 @@ async def disturbed_reads(
                 await reader.read_slot(0, staging)
                 return time.perf_counter() - began
 
-            await timed()  # the first one meets memory that was never touched
+            await reader.read_slot(0, staging)  # the first one meets memory that was never touched
             found[name] = {"free": await timed()}
+            one_more()
             busy = asyncio.ensure_future(writer.be_busy.call_one(0.2 + seconds).as_asyncio())
             await asyncio.sleep(0.2)  # by then it is certainly busy
             found[name]["busy"] = await timed()
+            one_more()
             await busy
             os.kill(pid, signal.SIGSTOP)
             waking = threading.Timer(seconds, os.kill, (pid, signal.SIGCONT))
             waking.start()
             try:
                 found[name]["stopped"] = await timed()
+                one_more()
             finally:
                 await asyncio.to_thread(waking.join)
     return found
@@ -284,7 +287,10 @@ async def move(writer: Any, puller: Any, transport: str, path: str, late: float 
 
 
 async def climb(
-    config: Any, rungs: Mapping[str, tuple[str, str]], settings_of: Mapping[str, dict[str, Any]]
+    config: Any,
+    rungs: Mapping[str, tuple[str, str]],
+    settings_of: Mapping[str, dict[str, Any]],
+    one_more: Callable[[], None],
 ) -> tuple[dict[str, list[Moved]], Moved, tuple[str, int, Moved]]:
     """Move by every rung, again and again. Returns what it took, a late broadcast, and a model of
     ``SMOLLM2`` megabytes by the quickest rung that every machine has."""
@@ -304,6 +310,7 @@ async def climb(
             for rung in [*rungs] * (config.repeats + 1):
                 name, transport = rungs[rung]
                 moves[rung].append(await move(*pairs[name], transport, str(folder / "weights")))
+                one_more()
             writer, puller = pairs["tuned"]
             late = await move(writer, puller, "broadcast", "", late=config.late_seconds)
             rung = "shared memory" if "shared memory" in rungs else "TCP"

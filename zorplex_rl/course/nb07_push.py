@@ -6,7 +6,7 @@ Trainer, Decoder ──► run_protocol ──► summary: timeline, seconds, ag
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,6 +22,15 @@ from zorplex_rl.task.environment import Zorplex
 from zorplex_rl.training.transports import subscribe
 
 
+def supervised_step(model: Any, optimizer: Any) -> None:
+    """Take a real step on one batch of tokens."""
+    tokens = torch.arange(16 * 96, device=model.device).view(16, 96) % 200
+    logits = model(tokens[:, :-1]).logits
+    torch.nn.functional.cross_entropy(logits.mT, tokens[:, 1:]).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
 class Trainer(Writer):
     """Takes real steps on one batch of tokens, and publishes."""
 
@@ -29,21 +38,13 @@ class Trainer(Writer):
         super().__init__(lambda: load_policy(policy, device).model)
         self.recorder = SpanRecorder("trainer")
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-5)
-        self.tokens = torch.arange(16 * 96, device=device).view(16, 96) % 200
 
     @concurrent_endpoint
     async def step(self, version: int) -> None:
         with self.recorder.span("train", version=version):
-            await asyncio.to_thread(self.train)
+            await asyncio.to_thread(supervised_step, self.model, self.optimizer)
         with self.recorder.span("publish"):
             self.publisher.publish(self.model, version)
-
-    def train(self) -> None:
-        torch.nn.functional.cross_entropy(
-            self.model(self.tokens[:, :-1]).logits.mT, self.tokens[:, 1:]
-        ).backward()
-        self.optimizer.step()
-        self.optimizer.zero_grad()
 
     @concurrent_endpoint
     async def drain(self) -> list[Span]:
@@ -102,12 +103,23 @@ class Decoder(Actor):
 
 
 async def run_protocol(
-    protocol: Any, pulls: bool, trainer: Any, generators: Sequence[Any], versions: range
+    protocol: Any,
+    pulls: bool,
+    trainer: Any,
+    generators: Sequence[Any],
+    versions: range,
+    one_more: Callable[[], None],
 ) -> Any:
-    """Run the trainer by ``protocol`` beside working generators. Returns its summary."""
+    """Run the trainer by ``protocol`` beside working generators. Returns its summary; ``one_more`` hears of steps."""
+
+    def counted() -> Iterator[int]:
+        for version in versions:
+            yield version
+            one_more()
+
     await asyncio.gather(*(each.start.call_one(pulls).as_asyncio() for each in generators))
     await trainer.drain.call_one()
-    await protocol(trainer, generators, versions)
+    await protocol(trainer, generators, counted())
     own = await trainer.drain.call_one()
     others = await asyncio.gather(*(each.finish.call_one().as_asyncio() for each in generators))
     return summary(own, others, pulls, versions)

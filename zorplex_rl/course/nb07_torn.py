@@ -119,6 +119,10 @@ def check_read(read: Read) -> None:
     for seed in range(2000):
         draw = random.Random(seed)
         ring = PlayedRing(draw, slots=draw.choice((2, 2, 3, 4)), version_first=draw.random() < 0.5)
+        exercise.case(
+            "`read(read_headers, read_slot)`"
+            + ", while no slot is complete yet," * (not ring.newest)
+        )
         found = read(ring.read_headers, ring.read_slot)
         assert isinstance(found, tuple) and len(found) == 2, (
             f"`read` should return `(version, weights)`, and returns `{found!r}`"

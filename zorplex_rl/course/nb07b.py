@@ -210,4 +210,7 @@ def check_pieces(pieces: Pieces) -> None:
             assert count == 1, f"{called} fetches `{place}` {count} times"
 
     ask({0: ((0, 2),), 1: ((2, 4),)}, ((1, 4),), {0: 0, 1: 0})
+    # Two ranks are enough for most mistakes: copies, and a second dimension.
+    ask({0: ((0, 2),), 1: ((0, 2),)}, ((0, 2),), {0: 4, 1: 0})
+    ask({0: ((0, 2), (0, 1)), 1: ((0, 2), (1, 2))}, ((1, 2), (0, 2)), {0: 0, 1: 0})
     shortest(lambda draw: ask(*drawn_boxes(draw)), times=150)

@@ -1,6 +1,6 @@
 """Serve notebook 10: processes that are measured, its slider, and the checks.
 
-measured_cases(shape, cases)               real trainers and generators, each in its own process
+measured_cases(config, cases, one_more)    real trainers and generators, each in its own process
 on_smollm2()                               what is measured where SmolLM2 is
 allocation(best_split, …)                  seconds of every split of some GPUs, for the slider
 check_…(attempt, solution)                 the checks of the page's exercises
@@ -23,11 +23,13 @@ from zorplex_rl.course.nb10_gpus import MODELS, Side, Split, splits
 from zorplex_rl.course.widgets.what_if import Answer, Bar, Panel
 from zorplex_rl.policy.load import EMBEDDED_PATH
 from zorplex_rl.sizing.measured import Measured, measure
-from zorplex_rl.sizing.memory import CACHE_STEP, BatchShape, Workload, available_memory
+from zorplex_rl.sizing.memory import CACHE_STEP, ZERO, Workload, available_memory
 from zorplex_rl.sizing.model_shape import ModelShape, shape_of
 
 SMOLLM2_NEEDS = 8e9
 """Free bytes with which the page measures a trainer of SmolLM2: it takes half of them."""
+PARTS = 32
+"""Steps in which GPUs are divided: one by one up to 32."""
 
 
 def on_smollm2() -> SimpleNamespace | None:
@@ -42,13 +44,19 @@ def on_smollm2() -> SimpleNamespace | None:
 
 
 def measured_cases(
-    config: SimpleNamespace, cases: Sequence[tuple[str, Workload]]
+    config: SimpleNamespace,
+    cases: Sequence[tuple[str, Workload]],
+    one_more: Callable[[], None],
 ) -> list[Measured]:
-    """Measure the page's model in each of ``cases``, in its own process."""
+    """Measure the page's model in each of ``cases``, in its own process; ``one_more`` hears of each."""
+    found = []
     with tempfile.TemporaryDirectory() as folder:
         if config.folder is None:
             make_model(config.shape, Path(folder))
-        return measure(cases, config.folder or folder)
+        for case in cases:
+            found += measure([case], config.folder or folder)
+            one_more()
+    return found
 
 
 def make_model(shape: ModelShape, folder: Path, seed: int = 0) -> None:
@@ -76,12 +84,6 @@ def make_model(shape: ModelShape, folder: Path, seed: int = 0) -> None:
             shutil.copy(file, folder)
 
 
-def newest_first(runs: Sequence[dict[str, Any]]) -> list[str]:
-    """Return recorded ``runs`` as Markdown, the newest first; of one day the last."""
-    newest = sorted(runs, key=lambda run: str(run.get("date")))[::-1]
-    return ["\n".join(f"- {what}: {value}" for what, value in run.items()) for run in newest]
-
-
 def job(answer: int, prompt: int = 512, group: int = 16) -> Workload:
     """Return a step of 1,024 episodes in 16 bits."""
     low = "bfloat16"
@@ -102,12 +104,11 @@ def best_of(best_split: Callable[..., int | None], found: Sequence[Split]) -> Sp
     return None if chosen is None else found[chosen - 1]
 
 
-def share(
-    best_split: Callable[..., int | None], model: str, answer: int, gpus: int = 64
-) -> float | None:
-    """Return the best share of the GPUs for generators, or None where nothing fits."""
-    best = best_of(best_split, splits(MODELS[model], job(answer), gpus, parts=16))
-    return None if best is None else best.sampling.gpus / gpus
+def best_split_of(
+    best_split: Callable[..., int | None], model: str, answer: int, gpus: int
+) -> Split | None:
+    """Return the best split in steps of 1 / ``PARTS``, which the slider marks and the text tells."""
+    return best_of(best_split, splits(MODELS[model], job(answer), gpus, PARTS))
 
 
 def allocation(
@@ -115,12 +116,15 @@ def allocation(
 ) -> Answer:
     """Return what the slider shows: seconds of every split, and the numbers of the chosen one."""
     found = splits(MODELS[model], job(answer), gpus)
-    best, mine = best_of(best_split, found), found[eighths - 1]
+    mine = found[eighths - 1]
+    best = best_split_of(best_split, model, answer, gpus)
+    if best is not None and best not in found:
+        found = sorted([*found, best], key=lambda split: split.sampling.gpus)
     bars = []
     for split in found:
-        text = seconds_text(split.seconds) + " ★" * (split is best) if split.fits else "no room"
+        text = seconds_text(split.seconds) + " ★" * (split == best) if split.fits else "no room"
         colour = "grey" if not split.fits else "blue" if split.waits == "trainer" else "vermilion"
-        name = f"{split.sampling.gpus} + {split.training.gpus}" + " ◂" * (split is mine)
+        name = f"{split.sampling.gpus} + {split.training.gpus}" + " ◂" * (split == mine)
         bars.append(Bar(name, split.seconds if split.fits else 0.0, text, colour))
     numbers = [
         (
@@ -137,7 +141,7 @@ def allocation(
     else:
         who = "trainer waits" if mine.waits == "trainer" else "generators wait"
         other = f"the best split has {best.sampling.gpus}: {seconds_text(best.seconds)}"
-        better = "no split is faster" if mine is best else other
+        better = "no split is faster" if mine == best else other
         said = f"With {mine.sampling.gpus} of {gpus} GPUs for generators a step takes {seconds_text(mine.seconds)} and the {who}; {better}."
     longest = max([split.seconds for split in found if split.fits], default=1.0)
     return Answer(
@@ -155,44 +159,47 @@ def cache_length(work: Workload) -> int:
     return -(-(work.prompt + work.response) // CACHE_STEP) * CACHE_STEP
 
 
-def check_trainer_budget(attempt: Callable[..., Any], solution: Callable[..., Any]) -> None:
-    """Compare drawn budgets with ``solution``, part by part."""
+def check_static_parts(attempt: Callable[..., Any], solution: Callable[..., Any]) -> None:
+    """Compare drawn budgets with ``solution``, and know the usual mistakes."""
 
-    def some(draw: Random) -> tuple[ModelShape, BatchShape, int, int, int]:
-        heads = draw.choice([2, 4, 6])
-        shape = ModelShape(
-            draw.randint(1, 5),
-            8 * heads,
-            heads,
-            draw.choice([1, 2]),
-            draw.randint(20, 90),
-            draw.randint(50, 300),
-        )
-        tokens, seen, copied = (draw.randint(2, 200) for _ in range(3))
-        batch = BatchShape(tokens, seen, copied, draw.randint(4, 9), draw.randint(3, 30))
-        return shape, batch, draw.choice([2, 4]), draw.choice([2, 3, 8]), draw.randint(0, 3)
+    def changed(part: str, factor: Callable[[int], float]) -> Callable[..., Any]:
+        def mistake(n: int, e: int, ranks: int, stage: int) -> Any:
+            right = solution(n, e, ranks, stage)
+            return right | {part: factor(e) * right[part]}
 
-    for seed in range(40):
-        shape, batch, e, ranks, stage = some(Random(seed))
-        found, right = (
-            attempt(shape, batch, e, ranks, stage),
-            solution(shape, batch, e, ranks, stage),
-        )
-        called = f"`trainer_budget(shape, batch, {e}, {ranks}, {stage})` with `{shape.parameters:,}` parameters"
-        assert isinstance(found, dict), (
-            f"{called} gives `{type(found).__name__}`, and should give a dictionary"
-        )
-        found = {name: size for name, size in found.items() if name != "masters" or size}
-        for part in (*right, *found):
-            assert part in found or not right[part], f"{called} has no `{part}`"
-            assert part in right, f"{called} has `{part}`, which is no part of this budget"
-            assert (
-                exercise.same(found.get(part, 0), right[part], 1e-5)
-                or abs(found[part] - right[part]) < 1
-            ), (
-                f"{called} has `{found[part]:,}` bytes of {part}, and should have `{right[part]:,}`; "
-                f"the batch is `{batch}`"
-            )
+        return mistake
+
+    def only_its_own(n: int, e: int, ranks: int, stage: int) -> Any:
+        right = solution(n, e, ranks, stage)
+        own = {part: right[part] for part, first in ZERO.items() if first == stage}
+        return solution(n, e, ranks, 0) | own
+
+    exercise.agree(
+        attempt,
+        solution,
+        lambda draw: (
+            48 * draw.randint(1, 99),
+            draw.choice([2, 4]),
+            draw.choice([2, 3, 8]),
+            draw.randint(0, 3),
+        ),
+        times=40,
+        examples=[(1000, 2, 4, stage) for stage in range(4)] + [(1000, 4, 4, 1)],
+        mistakes={
+            "you divide at every stage, and stage 0 divides nothing": lambda n, e, ranks, _: (
+                solution(n, e, ranks, 3)
+            ),
+            "you divide at each stage only what it adds; it also divides what the stages below divide": only_its_own,
+            "weights in float32 need no masters beside them": lambda n, e, ranks, stage: (
+                solution(n, e, ranks, stage)
+                | {"masters": solution(n, 2, ranks, stage)["masters"]}
+            ),
+            "gradients are float32 here, whatever the weights are": changed(
+                "gradients", lambda e: e / 4
+            ),
+            "AdamW has two moments for each parameter": changed("moments", lambda _: 0.5),
+        },
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,6 +209,10 @@ class Seconds:
     work: float
     least: float
     room: int
+
+    def __repr__(self) -> str:
+        seconds = f"max({self.work} / g, {self.least:g})" if self.least else f"{self.work} / g"
+        return f"lambda g: {seconds}" + f" if g >= {self.room} else inf" * (self.room > 1)
 
     def __call__(self, gpus: int) -> float:
         assert gpus >= 1, (
@@ -225,27 +236,22 @@ def check_best_split(attempt: Callable[..., Any], solution: Callable[..., Any]) 
         ]
         return gpus, sides[0], sides[1]
 
-    exercise.agree(attempt, solution, some, times=60)
-    exercise.expect(attempt, 8, Seconds(100, 0, 5), Seconds(100, 0, 5), result=None)
+    def least_sum(gpus: int, sampling: Seconds, training: Seconds) -> int:
+        return min(range(1, gpus), key=lambda g: sampling(g) + training(gpus - g))
 
+    def other_side(gpus: int, sampling: Seconds, training: Seconds) -> Any:
+        best = solution(gpus, sampling, training)
+        return None if best is None else gpus - best
 
-def check_lease_is_over(attempt: Callable[..., Any], solution: Callable[..., Any]) -> None:
-    """Compare answers around the end of a lease with ``solution``."""
-
-    def some(draw: Random) -> tuple[float, float, float, float, float]:
-        heard, lease, margin = (
-            draw.randint(0, 400) / 4,
-            draw.randint(1, 40) / 4,
-            draw.choice([0.0, 0.25, 1.5]),
-        )
-        drift = draw.choice([0.0, 0.25, 1.0, 3.0])
-        over = heard + lease * (1 + drift) + margin
-        return (
-            over + draw.choice([-lease * drift, -margin, -0.125, 0.0, 0.125, 4.0]),
-            heard,
-            lease,
-            drift,
-            margin,
-        )
-
-    exercise.agree(attempt, solution, some, times=80)
+    exercise.agree(
+        attempt,
+        solution,
+        some,
+        times=60,
+        examples=[(4, Seconds(60, 0, 1), Seconds(20, 0, 1)), (4, Seconds(60, 0, 3), Seconds(20, 0, 3))],
+        mistakes={
+            "you add the two times; the sides work side by side, so the slower one decides": least_sum,
+            "you return the trainer's GPUs": other_side,
+            "half is best only if both sides need as long": lambda gpus, *_: gpus // 2,
+        },
+    )  # fmt: skip

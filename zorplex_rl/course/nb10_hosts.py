@@ -1,8 +1,9 @@
-"""Serve notebook 10 with hosts: those of the page, and a real run of which one is killed.
+"""Serve notebook 10b: hosts of the page, a real run of which one is killed, and checks.
 
 HostProcess(host, trainer, …)              a host of the page, which ends with its block
-running_on_two_hosts(flags, curve)         a run of the package, on two sets of namespaces or on two plain processes
-lost_run(stage)                            its steps, and when what was noticed
+running_on_two_hosts(flags, one_more)      a run of the package, on two sets of namespaces or on two plain processes
+lost_host(stage)                           its steps, and when what was noticed
+check_…(attempt, solution)                 the checks of the page's exercises
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ import tempfile
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from random import Random
+from typing import Any, Self
 
 import zorplex_rl
 from zorplex_rl.course.figures.spans import Lives, LostHost
+from zorplex_rl.course.lesson import exercise
 from zorplex_rl.course.namespaces import namespaced_hosts, why_not
 from zorplex_rl.run.folder import RunFolder
 from zorplex_rl.run.timeline import Timeline, now
-
-if TYPE_CHECKING:
-    from zorplex_rl.course.widgets import LiveCurve
 
 PORT = 4444
 
@@ -52,7 +53,7 @@ class HostProcess:
         self._lease = lease
         self._drift = drift
         self._process: subprocess.Popen[bytes] | None = None
-        self._folder = tempfile.TemporaryDirectory(prefix="zorplex_rl_10_")
+        self._folder = tempfile.TemporaryDirectory(prefix="zorplex_rl_10b_")
         self._ledger = Path(self._folder.name) / "ledger"
         self.wrote: list[float] = []
 
@@ -102,11 +103,12 @@ def moments_in(ledger: Path) -> list[float]:
 
 
 def lives_of(
-    first: HostProcess, second: HostProcess, struck: float, heard: float, over: float
+    first: HostProcess, second: HostProcess, struck: float, moments: list[float], over: float
 ) -> Lives:
-    """Return the lives of two trainers in seconds after the fault."""
+    """Return the lives of two trainers in seconds after the fault; the first was heard at ``moments``."""
     before, after = ([moment - struck for moment in host.wrote] for host in (first, second))
-    return Lives(before, after, heard - struck, over - struck)
+    silences = [later - earlier for earlier, later in pairwise(moments)]
+    return Lives(before, after, moments[-1] - struck, over - struck, silences)
 
 
 class TwoHosts:
@@ -128,7 +130,7 @@ class TwoHosts:
         self.said: list[str] = []
         self.over = asyncio.Event()
         self.code: int | None = None
-        self.copy = RunFolder(Path(tempfile.mkdtemp(prefix="zorplex_rl_10_")) / "run")
+        self.copy = RunFolder(Path(tempfile.mkdtemp(prefix="zorplex_rl_10b_")) / "run")
         # A closed pipe ends the run: it does not outlive this process.
         self.process = subprocess.Popen(
             command,
@@ -153,16 +155,14 @@ class TwoHosts:
         self.killed = now()
         self._kill(self.process.pid)
 
-    async def follow(self, curve: LiveCurve) -> None:
-        """Show rows as they come, until the run is over; then keep its files."""
+    async def follow(self, one_more: Callable[..., None]) -> None:
+        """Tell ``one_more`` of new steps until the run is over; then keep its files."""
         shown = 0
         try:
             while self.process.poll() is None:
                 await asyncio.sleep(0.3)
-                rows = RunFolder(self._folder).metrics()
-                for row in rows[shown:]:
-                    curve.add_row(row)
-                shown = len(rows)
+                one_more(number=self.steps() - shown)
+                shown = self.steps()
             self.code = self.process.returncode
             shutil.copytree(self._folder, self.copy.path)
         finally:
@@ -202,13 +202,15 @@ def two_workers(around: dict[str, str]) -> Iterator[Any]:
 
 
 @contextlib.asynccontextmanager
-async def running_on_two_hosts(flags: list[str], curve: LiveCurve) -> AsyncIterator[TwoHosts]:
+async def running_on_two_hosts(
+    flags: list[str], one_more: Callable[..., None]
+) -> AsyncIterator[TwoHosts]:
     """Start hosts and a run over them; all of it ends with the block."""
     train, around = [sys.executable, "-m", "zorplex_rl", "train", *flags], environment()
     with contextlib.ExitStack() as opened:
         if why_not():
             folder = (
-                Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="zorplex_rl_10_")))
+                Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="zorplex_rl_10b_")))
                 / "run"
             )
             stage = TwoHosts(
@@ -220,7 +222,7 @@ async def running_on_two_hosts(flags: list[str], curve: LiveCurve) -> AsyncItera
             command = controller.entered(*train, "--out", "/tmp/run", cwd="/")
             kind, folder = "two hosts, each a set of namespaces", controller.path("/tmp/run")
             stage = TwoHosts(command, kind, folder, lambda _: network["second"].kill(), around)
-        following = asyncio.create_task(stage.follow(curve))
+        following = asyncio.create_task(stage.follow(one_more))
         try:
             yield stage
         finally:
@@ -270,3 +272,77 @@ def lost_host(stage: TwoHosts) -> LostHost:
             if span.kind == "generate" and span.actor in successors
         ],
     )
+
+
+def fixed(solution: Callable[..., Any], place: int, value: float = 0.0) -> Callable[..., Any]:
+    """Return ``solution`` as if one argument always had this ``value``."""
+    return lambda *given: solution(*given[:place], value, *given[place + 1 :])
+
+
+NO_DRIFT = "you forgot the drift: a slow clock counts the lease for longer"
+NO_MARGIN = "the successor waits for the margin, too"
+
+
+def check_two_trainers(attempt: Callable[..., Any], solution: Callable[..., Any]) -> None:
+    """Compare the seconds in which two trainers may live with ``solution``."""
+    exercise.agree(
+        attempt,
+        solution,
+        lambda draw: (draw.randint(0, 80) / 4, draw.randint(1, 40) / 4, draw.choice([0.0, 0.25, 1.0])),
+        times=60,
+        examples=[(3.0, 10.0, 0.0), (12.0, 10.0, 0.0), (3.0, 10.0, 1.0)],
+        mistakes={
+            "after the lease no seconds are left, and never fewer": lambda silence, lease, drift: (
+                lease * (1 + drift) - silence
+            ),
+            NO_DRIFT: fixed(solution, 2),
+            "you forgot the silence, in which there was one trainer": fixed(solution, 0),
+        },
+    )  # fmt: skip
+
+
+def check_lease_is_over(attempt: Callable[..., Any], solution: Callable[..., Any]) -> None:
+    """Compare answers around the end of a lease with ``solution``."""
+
+    def some(draw: Random) -> tuple[float, ...]:
+        lease = draw.randint(1, 40) / 4
+        margin = draw.choice([0.0, 0.25, 1.5])
+        drift = draw.choice([0.0, 0.25, 1.0, 3.0])
+        heard = draw.randint(0, 400) / 4
+        around = draw.choice([-lease * drift, -margin, -0.125, 0.0, 0.125, 4.0])
+        return heard + lease * (1 + drift) + margin + around, heard, lease, drift, margin
+
+    exercise.agree(
+        attempt,
+        solution,
+        some,
+        times=80,
+        examples=[(111.5, 100.0, 10.0, 0.0, 1.5), (112.0, 100.0, 10.0, 1.0, 1.5)],
+        mistakes={
+            NO_DRIFT: fixed(solution, 3),
+            NO_MARGIN: fixed(solution, 4),
+            "the margin makes the wait longer, not shorter": lambda *given: solution(*given[:4], -given[4]),
+        },
+    )  # fmt: skip
+
+
+def check_shortest_lease(attempt: Callable[..., Any], solution: Callable[..., Any]) -> None:
+    """Compare leases with ``solution``."""
+    exercise.agree(
+        attempt,
+        solution,
+        lambda draw: (
+            [draw.randint(1, 40) / 8 for _ in range(draw.randint(1, 5))],
+            draw.choice([0.0, 0.25, 1.0]),
+            draw.choice([0.0, 0.5, 1.5]),
+        ),
+        times=60,
+        examples=[([2.0], 0.0, 1.0), ([2.0], 1.0, 0.0), ([1.0, 2.0], 0.25, 0.5)],
+        mistakes={
+            "the drift counts twice: the host's clock may be fast, and may be slow": lambda silences, drift, margin: (
+                max(silences), max(silences) * (1 + drift) + margin
+            ),
+            NO_MARGIN: fixed(solution, 2),
+            "the longest silence decides, not the last": lambda silences, *rest: solution(silences[-1:], *rest),
+        },
+    )  # fmt: skip

@@ -2,26 +2,10 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
-from fractions import Fraction
-
 import torch
 
 
-def _activations(shape, batch, e):
-    kv, mask = (
-        2 * shape.keys,
-        e * min(128, batch.tokens) * shape.heads // shape.kv_heads * batch.seen,
-    )
-    numbers = 2 * shape.hidden + 4 * shape.intermediate + 3 * shape.attention + kv
-    layers = shape.layers * (
-        batch.tokens * (16 * shape.hidden + e * numbers) + e * kv * batch.copied
-    )
-    return layers + 8 * shape.hidden * batch.tokens + mask
-
-
-def _budget(shape, batch, e, ranks, stage, factors=(4, 4, 8), copies=3, groups=None):
-    n = shape.parameters
+def _parts(n, e, ranks, stage, factors=(4, 4, 8), groups=None):
     masters, gradients, moments = factors
     parts = {
         "weights": e * n,
@@ -32,48 +16,74 @@ def _budget(shape, batch, e, ranks, stage, factors=(4, 4, 8), copies=3, groups=N
     for group in (groups or [["masters", "moments"], ["gradients"], ["weights"]])[:stage]:
         for part in group:
             parts[part] /= ranks
-    logits = copies * 4 * batch.responses * batch.response * shape.vocabulary
-    return parts | {"activations": _activations(shape, batch, e), "logits": logits}
+    return parts
 
 
-def ignores_the_stage(shape, batch, e, ranks, stage):
-    return _budget(shape, batch, e, ranks, 3)
+def ignores_the_stage(n, e, ranks, stage):
+    return _parts(n, e, ranks, 3)
 
 
-def ignores_the_ranks(shape, batch, e, ranks, stage):
-    return _budget(shape, batch, e, 8, stage)
+def ignores_the_ranks(n, e, ranks, stage):
+    return _parts(n, e, 8, stage)
 
 
-def masters_in_float32_too(shape, batch, e, ranks, stage):
-    return _budget(shape, batch, e, ranks, stage) | {
-        "masters": 4 * shape.parameters / (ranks if stage else 1)
-    }
+def masters_in_float32_too(n, e, ranks, stage):
+    return _parts(n, e, ranks, stage) | {"masters": 4 * n / (ranks if stage else 1)}
 
 
-def gradients_as_wide_as_the_weights(shape, batch, e, ranks, stage):
-    return _budget(shape, batch, e, ranks, stage, (4, e, 8))
+def gradients_as_wide_as_the_weights(n, e, ranks, stage):
+    return _parts(n, e, ranks, stage, (4, e, 8))
 
 
-def one_moment(shape, batch, e, ranks, stage):
-    return _budget(shape, batch, e, ranks, stage, (4, 4, 4))
+def one_moment(n, e, ranks, stage):
+    return _parts(n, e, ranks, stage, (4, 4, 4))
 
 
-def one_tensor_of_logits(shape, batch, e, ranks, stage):
-    return _budget(shape, batch, e, ranks, stage, copies=1)
+def each_stage_by_itself(n, e, ranks, stage):
+    group = [[], ["masters", "moments"], ["gradients"], ["weights"]][stage]
+    return {p: size / (ranks if p in group else 1) for p, size in _parts(n, e, 1, 0).items()}
 
 
-def divides_the_activations(shape, batch, e, ranks, stage):
-    found = _budget(shape, batch, e, ranks, stage)
-    return found | {"activations": found["activations"] / (ranks if stage == 3 else 1)}
+def the_stages_upside_down(n, e, ranks, stage):
+    groups = [["weights"], ["gradients"], ["masters", "moments"]]
+    return _parts(n, e, ranks, stage, groups=groups)
 
 
-def whole_bytes(shape, batch, e, ranks, stage):
-    return {part: int(size) for part, size in _budget(shape, batch, e, ranks, stage).items()}
+def whole_bytes(n, e, ranks, stage):
+    return {part: int(size) for part, size in _parts(n, e, ranks, stage).items()}
 
 
-def tensors_of_bytes(shape, batch, e, ranks, stage):
-    found = _budget(shape, batch, e, ranks, stage)
+def tensors_of_bytes(n, e, ranks, stage):
+    found = _parts(n, e, ranks, stage)
     return {part: torch.tensor(size, dtype=torch.float64) for part, size in found.items()}
+
+
+def one_tensor(tokens, vocabulary):
+    return 4 * tokens * vocabulary
+
+
+def in_16_bits(tokens, vocabulary):
+    return 6 * tokens * vocabulary
+
+
+def in_numbers(tokens, vocabulary):
+    return 3 * tokens * vocabulary
+
+
+def for_one_token(tokens, vocabulary):
+    return 12 * vocabulary
+
+
+def two_tensors(tokens, vocabulary):
+    return 8 * tokens * vocabulary
+
+
+def as_a_float(tokens, vocabulary):
+    return 12.0 * tokens * vocabulary
+
+
+def of_a_real_tensor(tokens, vocabulary):
+    return 3 * torch.zeros(tokens, vocabulary).nbytes
 
 
 def half_of_them(gpus, sampling, training):
@@ -121,50 +131,17 @@ def as_a_tensor(gpus, sampling, training):
     return None if found is None else torch.tensor(found)
 
 
-def at_once(now, heard, lease, drift, margin):
-    return True
-
-
-def ignores_the_drift(now, heard, lease, drift, margin):
-    return now >= heard + lease + margin
-
-
-def ignores_the_margin(now, heard, lease, drift, margin):
-    return now >= heard + lease * (1 + drift)
-
-
-def the_margin_on_the_wrong_side(now, heard, lease, drift, margin):
-    return now + margin >= heard + lease * (1 + drift)
-
-
-def a_fast_clock(now, heard, lease, drift, margin):
-    return now >= heard + lease / (1 + drift) + margin
-
-
-def ten_seconds(now, heard, lease, drift, margin):
-    return now >= heard + 10 * (1 + drift) + margin
-
-
-def by_the_seconds_that_are_left(now, heard, lease, drift, margin):
-    return not Decimal(now) - Decimal(heard) - Decimal(margin) < Decimal(lease) * (
-        1 + Decimal(drift)
-    )
-
-
-def by_fractions(now, heard, lease, drift, margin):
-    return Fraction(now - margin - heard) / (1 + Fraction(drift)) >= lease
-
-
 WRONG = {
-    "trainer_budget": [
+    "static_parts": [
         ignores_the_stage,
         ignores_the_ranks,
         masters_in_float32_too,
         gradients_as_wide_as_the_weights,
         one_moment,
-        one_tensor_of_logits,
-        divides_the_activations,
+        each_stage_by_itself,
+        the_stages_upside_down,
     ],
+    "logit_bytes": [one_tensor, in_16_bits, in_numbers, for_one_token, two_tensors],
     "best_split": [
         half_of_them,
         the_shortest_sum,
@@ -173,17 +150,9 @@ WRONG = {
         the_largest_of_equals,
         all_of_them_too,
     ],
-    "lease_is_over": [
-        at_once,
-        ignores_the_drift,
-        ignores_the_margin,
-        the_margin_on_the_wrong_side,
-        a_fast_clock,
-        ten_seconds,
-    ],
 }
 RIGHT = {
-    "trainer_budget": [whole_bytes, tensors_of_bytes],
+    "static_parts": [whole_bytes, tensors_of_bytes],
+    "logit_bytes": [as_a_float, of_a_real_tensor],
     "best_split": [by_a_loop, as_a_tensor],
-    "lease_is_over": [by_the_seconds_that_are_left, by_fractions],
 }

@@ -244,6 +244,8 @@ class Lives:
     second: Sequence[float]
     heard: float
     over: float
+    silences: Sequence[float] = ()
+    """Seconds between two tokens of the first one's host, while all was well."""
 
     @property
     def together(self) -> float:

@@ -1,0 +1,553 @@
+# /// script
+# requires-python = ">=3.11,<3.14"
+# dependencies = ["marimo", "zorplex-rl"]
+# tool.uv.sources.zorplex-rl = { path = "..", editable = true }
+# tool.marimo.display.theme = "system"
+# ///
+
+import marimo
+
+__generated_with = "0.25.2"
+app = marimo.App(
+    width="medium",
+    app_title="A host dies: leases",
+    css_file="../zorplex_rl/course/lesson/lesson.css",
+)
+
+with app.setup(hide_code=True):
+    import contextlib
+    import os
+    import socket
+    import subprocess
+    import sys
+    import time
+    from concurrent.futures import ThreadPoolExecutor
+    from types import SimpleNamespace
+
+    import marimo as mo
+
+    from zorplex_rl.course import nb10_hosts
+    from zorplex_rl.course.figures import drawing_of, spans
+    from zorplex_rl.course.lesson import exercise, keep_open, lesson
+    from zorplex_rl.course.namespaces import why_not
+    from zorplex_rl.course.nb10_hosts import HostProcess
+    from zorplex_rl.hosts.hosts import MARGIN_SECONDS
+    from zorplex_rl.hosts.lease import LEASE_SECONDS
+
+
+@app.cell(hide_code=True)
+def _():
+    lesson.header(
+        __file__,
+        minutes=36,
+        hardware="two CPU cores, 2 GB of free memory, no network",
+        goals=[
+            "say why a silent host is not yet a dead one, and what two trainers would do",
+            "say when the successor of a lost trainer may start, whatever the clocks do",
+            "choose the length of a lease",
+        ],
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    ## Silence
+
+    Your trainer runs on another machine, and for three seconds nothing has come from it. Is it dead? On your own machine the
+    operating system would tell you (notebook 03). From another machine there is only silence, and silence has two causes.
+    The machine may have lost its power. Or somebody has pulled a cable: then everything on it runs on, and the trainer trains.
+
+    You want to go on, so you start a successor elsewhere. If the first trainer was dead, that is right. If it was only cut
+    off, there are now *two* trainers. When the cable is back, both publish a version 41, with different weights, and
+    generators take the one or the other. No error is raised. The run is spoiled, and its curve only looks a bit strange.
+
+    This page shows that, and then the cure, which is as old as distributed systems: a promise about time.
+    """)
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    lesson.figure(
+        drawing_of("two_hosts.svg"),
+        "A run over two hosts. On each host a small process, the keeper, speaks with the controller, and can end everything on its host.",
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    ## A promise about time
+
+    If the controller cannot kill the trainer, because no message gets through, then the host has to do it by itself. With
+    a **lease** it promises that: *if I hear nothing from you for `lease` seconds, I end my trainer.*
+
+    How does a host know that it is still heard? Once in a while it sends the controller a *token*: the time on its own clock. The controller sends
+    the same token back. So the newest token that has come back is a moment at which the link worked in both directions. The host counts from
+    there. Nobody compares two clocks: the host reads its own, and the controller its own.
+
+    Here is all of it. `trainer` writes the time into a file, its *ledger*, so that we can see afterwards when it
+    lived. `host` starts it, sends tokens, and kills it when the lease is over.
+    """)
+    return
+
+
+@app.function
+def trainer():
+    while True:
+        print(time.monotonic(), flush=True)
+        time.sleep(0.01)
+
+
+@app.function
+def host(port, lease, drift, program, ledger):
+    def clock():
+        return time.monotonic() / (1 + drift)  # slow, if there is a drift
+
+    with open(ledger, "w") as file:
+        child = subprocess.Popen([sys.executable, "-c", program], stdout=file)
+    while not os.path.getsize(ledger):
+        time.sleep(0.01)  # its trainer is not up yet
+    link = socket.socket(type=socket.SOCK_DGRAM)
+    link.settimeout(0.05)
+    newest = clock()
+    while clock() < newest + lease:
+        link.sendto(str(clock()).encode(), ("127.0.0.1", port))
+        with contextlib.suppress(TimeoutError):
+            newest = max(newest, float(link.recv(64)))
+        time.sleep(0.05)
+    child.kill()
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    And the controller. `renew` sends tokens back. `two_lives` lets something befall the host, `"kill -9"` or `"cut off"`, and starts
+    a successor as soon as `may_start` allows it.
+    """)
+    return
+
+
+@app.function
+def renew(link, tokens):
+    moments = []
+    for _ in range(tokens):
+        token, sender = link.recvfrom(64)
+        link.sendto(token, sender)
+        moments.append(time.monotonic())
+    return moments
+
+
+@app.function
+def two_lives(fault, lease, may_start, drift=0.0):
+    with (
+        HostProcess(host, trainer, lease, drift) as first,
+        HostProcess(host, trainer, lease=60.0) as second,  # outlives the look at it
+    ):
+        first.start()
+        moments = renew(first.link, tokens=20)
+        heard = moments[-1]
+        struck = time.monotonic()
+        if fault == "kill -9":
+            first.kill()  # the host and its trainer at once
+        # Cut off: from here on nobody hears it, and nobody answers.
+        while not may_start(time.monotonic(), heard, lease, drift, MARGIN_SECONDS):
+            time.sleep(0.01)
+        second.start()
+        renew(second.link, tokens=10)
+        while first.is_running():
+            renew(second.link, tokens=1)
+    over = heard + lease * (1 + drift)
+    return nb10_hosts.lives_of(first, second, struck, moments, over)
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    ### Exercise 1: how long are there two?
+
+    First the mistake. A controller in a hurry does not wait for the lease: after `silence` seconds without a token it starts a successor. The first
+    host is only cut off. It ends its trainer when its lease is over, by its *own* clock. That clock may be slow: while it counts one second, up
+    to `1 + drift` seconds pass for the controller. For how many seconds, at worst, are there two trainers?
+    """)
+    return
+
+
+@app.function
+def two_trainers(silence, lease, drift):
+    """Return seconds. two_trainers(3.0, 10.0, 0.0) is 7.0; after a silence of 12.0 it is 0.0."""
+    ...
+
+
+@app.cell(hide_code=True)
+def _():
+    exercise.feedback(
+        lambda: two_trainers,
+        Solutions,
+        level="warm-up",
+        minutes=4,
+        hints=(
+            "Both count from the last token. At which moment does the successor start, and at which, by the controller's clock, does the first trainer end?",
+            "It ends after at most `lease * (1 + drift)` seconds. Subtract the silence; there are never fewer than 0 seconds.",
+        ),
+    )
+    return
+
+
+@app.cell
+def settings():
+    config = SimpleNamespace(
+        lease=1.0,  # seconds, of the page's hosts
+        hasty=0.3,  # seconds of silence after which a controller in a hurry starts a successor
+        drift=3.0,  # the third host's clock runs at a quarter of its speed
+        steps=48,  # of the run over two hosts: a successor must have time to work
+        kill_after=4,  # steps
+    )
+    return (config,)
+
+
+@app.cell(hide_code=True)
+def _(config):
+    ask_hasty = lesson.predict(
+        f"The lease is {config.lease:g} s. A controller in a hurry starts a successor after {config.hasty:g} s of silence; the host was only cut off. For how long do both trainers write?",
+        "never: the first one stops when nobody hears it",
+        "for less than the lease",
+        "for the whole lease, or longer",
+    )
+    start_hasty = lesson.start_button("Cut a host off, and hurry", seconds=3)
+    mo.vstack([ask_hasty, start_hasty])
+    return ask_hasty, start_hasty
+
+
+@app.cell
+def _(config, start_hasty):
+    lesson.wait_for(start_hasty)
+
+    def in_a_hurry(now, heard, lease, drift, margin):
+        return now >= heard + config.hasty
+
+    with lesson.counting(None, "one host is cut off"):
+        hurried = two_lives("cut off", config.lease, in_a_hurry)
+    return (hurried,)
+
+
+@app.cell(hide_code=True)
+def _(ask_hasty, config, hurried):
+    lesson.needs(lambda: hurried)
+    _worst, _whose = exercise.running(lambda: two_trainers, Solutions)
+    _limit = float(_worst(config.hasty, config.lease, 0.0))
+    lesson.reveal(
+        ask_hasty,
+        right=0 if hurried.together <= 0 else 1 if hurried.together < config.lease else 2,
+        why=f"""
+        For {max(0.0, hurried.together):.2f} s. At worst it would have been {_limit:.2f} s, says {_whose}; a new process needs a moment until it writes. In the grey stretch
+        both trainers were alive, and neither knew of the other. A training step takes seconds: that is enough for two versions of one number.
+        """,
+        shows=[
+            lesson.figure(
+                spans.lives_chart({"in a hurry": hurried}), "When each trainer wrote."
+            )
+        ],
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    ## When may the successor start?
+
+    The cure is patience, and the lease says how much. The host has promised to end its trainer. So the controller has only to wait until
+    that must have happened, even if the host's clock is slow. A host also looks at its clock only now and then, and a kill takes
+    a moment: for that there is a `margin`.
+
+    ### Exercise 2: when is the lease over?
+
+    Has the trainer surely ended by `now`? `heard` is when the newest token came; both are times of the
+    controller's clock. The host counts `lease` seconds on its own, which may be slow by `drift`, as above. Add `margin` seconds.
+    """)
+    return
+
+
+@app.function
+def lease_is_over(now, heard, lease, drift, margin):
+    """lease_is_over(111.5, 100.0, 10.0, 0.0, 1.5) is True; a moment before it is False."""
+    ...
+
+
+@app.cell(hide_code=True)
+def _():
+    exercise.feedback(
+        lambda: lease_is_over,
+        Solutions,
+        level="core",
+        minutes=4,
+        hints=(
+            "How long can the host take, by the controller's clock, to count `lease` seconds?",
+            "`lease * (1 + drift)` seconds at most, from `heard` on. The margin comes on top.",
+        ),
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _(config):
+    ask_silence = lesson.predict(
+        f"Now the controller waits. One host gets `kill -9`, another is cut off; the lease is {config.lease:g} s. In which case can the successor start sooner?",
+        "after `kill -9`: nothing is left that could do harm",
+        "after the cut: nobody has to be killed",
+        "in neither: both have to wait for the lease",
+    )
+    start_lives = lesson.start_button("Kill one host, cut two others off", seconds=9)
+    mo.vstack([ask_silence, start_lives])
+    return ask_silence, start_lives
+
+
+@app.cell
+def _(config, start_lives):
+    lesson.wait_for(start_lives)
+    my_rule, whose_rule = exercise.running(lambda: lease_is_over, Solutions)
+    _cases = {
+        "kill -9": ("kill -9", config.lease, my_rule),
+        "cut off": ("cut off", config.lease, my_rule),
+        "slow clock": ("cut off", config.lease, my_rule, config.drift),
+    }
+
+    def _lives(case):
+        found = two_lives(*case)
+        _one_more()
+        return found
+
+    with (
+        lesson.counting(len(_cases), "hosts") as _one_more,
+        ThreadPoolExecutor() as _threads,
+    ):
+        lives = dict(zip(_cases, _threads.map(_lives, _cases.values()), strict=True))
+    return lives, whose_rule
+
+
+@app.cell(hide_code=True)
+def _(ask_silence, config, lives, whose_rule):
+    _killed, _cut = (lives[fault].second[0] for fault in ("kill -9", "cut off"))
+    _together = max(found.together for found in lives.values())
+    lesson.reveal(
+        ask_silence,
+        right=2 if abs(_killed - _cut) <= config.lease else 0 if _killed < _cut else 1,
+        why=f"""
+        The successors wrote first {_killed:.1f} s after `kill -9` and {_cut:.1f} s after the cut. From outside the two look alike, so both wait. The trainer that was cut off went on for
+        {lives["cut off"].first[-1]:.1f} s, the one with the slow clock for {lives["slow clock"].first[-1]:.1f} s. When to start was decided by {whose_rule}.
+        {"At no moment did two trainers live." if _together < 0 else f"Two trainers lived for {_together:.2f} s: a host on this busy machine was later than the margin."}
+        """,
+        shows=[lesson.figure(spans.lives_chart(lives), "When each trainer wrote.")],
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    ## How long should a lease be?
+
+    A long lease keeps you waiting after every real death. A short one kills healthy trainers: a link stutters, a host stands still because
+    its memory is full, and the promise falls due although nothing was wrong. So look at the silences of a *healthy* host. The lease must be longer than the longest of them.
+
+    ### Exercise 3: the shortest lease
+
+    `silences` are the seconds between two tokens of a healthy host, by the controller's clock. Return a pair. First the shortest lease with which this host
+    survives them all, although its clock may also be *fast*: while one second passes, it may count `1 + drift`. Then, with that lease, the seconds that
+    a successor has to wait after the last token: there the clock may be slow, as in exercise 2.
+    """)
+    return
+
+
+@app.function
+def shortest_lease(silences, drift, margin):
+    """Return (lease, wait). shortest_lease([2.0], 1.0, 0.0) is (4.0, 8.0)."""
+    ...
+
+
+@app.cell(hide_code=True)
+def _():
+    exercise.feedback(
+        lambda: shortest_lease,
+        Solutions,
+        level="stretch",
+        minutes=5,
+        hints=(
+            "How many seconds does a fast clock count during the longest silence? That is the lease.",
+            "The lease is `max(silences) * (1 + drift)`. A slow clock takes `1 + drift` times as long to count it; the margin comes on top.",
+        ),
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _(lives):
+    lesson.needs(lambda: lives)
+    _shortest, _whose = exercise.running(lambda: shortest_lease, Solutions)
+    _silences = [silence for found in lives.values() for silence in found.silences]
+    _lease, _wait = (
+        float(seconds) for seconds in _shortest(_silences, 0.01, MARGIN_SECONDS)
+    )
+    lesson.md(f"""
+    The page's three hosts were healthy for {sum(_silences):.1f} s before their faults, and their longest silence was {lesson.in_words(max(_silences))}. With clocks that are wrong by at most
+    1%, a lease of {lesson.in_words(_lease)} would have done, and a successor would start after {lesson.in_words(_wait)}, says {_whose}.
+
+    A real host loads a checkpoint, swaps, or waits for a disk, so one looks at days and not at seconds. `zorplex-rl` takes {LEASE_SECONDS:g} s, and a
+    margin of {MARGIN_SECONDS:g} s. The uncertainty of a clock counts twice, once in each direction; that is why leases use each machine's own clock, which drifts little, and never compare two.
+    """)
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    ## A run over two hosts
+
+    `zorplex-rl train --hosts` does this with real roles: the drawing on top is this run. The host that dies is the second one, with `generator_0` and a spare. The trainer lives
+    on the first.
+
+    Where this page may, it makes *namespaces*: Linux then gives a process its own network, process ids and `/tmp`, as on a machine of its own. That
+    needs root. Otherwise two plain processes stand in for hosts.
+    """)
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    lesson.folded(
+        "Who may speak to a host?",
+        "Between real hosts Monarch 0.7 speaks mutual TLS (`tls://`): both sides show a certificate. Plain `tcp://`, as here, lets in "
+        "whoever reaches the port, and `--insecure` says that you know. (torchmonarch 0.7.0, read 2026-11-24; how to make certificates: `docs/HOSTS.md`.)",
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _(config):
+    _addresses = "attach:tcp://10.77.0.2:4444,tcp://10.77.0.3:4444"
+    train_flags = [
+        *("--hosts", "processes:2" if why_not() else _addresses),
+        *("--generators", "2"),
+        *("--steps", f"{config.steps}", "--eval-every", "16", "--eval-tasks", "20"),
+        *([] if why_not() else ["--insecure"]),
+    ]
+    lesson.md(f"The run: `zorplex-rl train {' '.join(train_flags)}`")
+    return (train_flags,)
+
+
+@app.cell(hide_code=True)
+def _():
+    ask_notice = lesson.predict(
+        f"In mid-run the host of `generator_0` dies, with a lease of {LEASE_SECONDS:g} s. When does the controller count that generator as lost?",
+        "within a quarter of a second",
+        "within seconds, long before the lease is over",
+        "when the lease is over",
+    )
+    start_run = lesson.start_button("Train on two hosts, and kill one", seconds=35)
+    mo.vstack([ask_notice, start_run])
+    return ask_notice, start_run
+
+
+@app.cell(hide_code=True)
+async def _(config, start_run, train_flags):
+    lesson.wait_for(start_run)
+    await keep_open.leave("10b")  # what an earlier run of this cell has left open
+    with lesson.counting(config.steps, "steps") as _one_more:
+        run = nb10_hosts.running_on_two_hosts(train_flags, _one_more)
+        stage = await keep_open.enter("10b", run)
+        await stage.lose_a_host(after=config.kill_after)
+        await keep_open.leave("10b")
+    lost = nb10_hosts.lost_host(stage)
+    return lost, stage
+
+
+@app.cell(hide_code=True)
+def _(ask_notice, lost, stage):
+    mo.stop(
+        not lost.noticed,
+        lesson.md("The run was over before a replacement was ready. Give it more steps."),
+    )
+    _notice = lost.noticed[0] - lost.killed
+    _before = lost.accuracy_before_the_kill
+    _late = _notice >= 0.9 * LEASE_SECONDS
+    lesson.reveal(
+        ask_notice,
+        right=0 if _notice <= 0.25 else 2 if _late else 1,
+        why=f"""
+        After {_notice:.1f} s, on {stage.kind}. {"Nothing told it sooner than the end of the lease. A generator does no harm if it lives twice: should a lost one speak up later, it is ignored. So a replacement *could* have started at the first suspicion, and this version does not: it waits for the lease with every role. The price is these seconds with one generator fewer." if _late else "For a generator that is early enough. It does no harm if it lives twice: should a lost one speak up later, it is ignored. So nobody has to wait for its lease."}
+        A trainer must not exist twice. Its successor would have started no sooner than {LEASE_SECONDS + MARGIN_SECONDS:g} s after its host was last heard.
+
+        The replacement was ready {lost.replaced[0] - lost.killed:.1f} s after the kill. {f"The spare had died on the same host, so {lost.replaced[0] - lost.noticed[0]:.1f} s of these went into a new process." if lost.replaced[0] > lost.noticed[0] + 0.5 else "The spare had died on the same host, too, but a new one was ready by then."}
+        It sampled {len(lost.worked)} groups. Accuracy was {_before:.0%} at the last
+        evaluation before the kill, {lost.greedy[-1][1]:.0%} at the end.
+        """,
+        shows=[
+            lesson.figure(
+                spans.lost_host_chart(lost), "Its steps and its held-out accuracy."
+            ),
+        ],
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    lesson.predicted(3)
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    lesson.recap(
+        "A dead host and one that is cut off look alike: silence. Only one of them is harmless.",
+        "With a lease the host promises to end by itself. It counts on its own clock, from the newest token that came back.",
+        "A successor starts when the lease must be over, even by a slow clock: `lease * (1 + drift) + margin` after the last token.",
+        "A lease is longer than every silence of a healthy host. What may live twice, a generator, needs none.",
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _(hurried, lives):
+    lesson.headline(
+        f"in a hurry two trainers lived side by side for {max(0.0, hurried.together):.2f} s; with the lease the successor came {-max(found.together for found in lives.values()):.1f} s or more after the end of the first."
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    lesson.links(__file__)
+    return
+
+
+@app.class_definition(hide_code=True)
+class Solutions:
+    """Check the exercises of this page, and solve them."""
+
+    def check_two_trainers(two_trainers):
+        nb10_hosts.check_two_trainers(two_trainers, Solutions.two_trainers)
+
+    def two_trainers(silence, lease, drift):
+        return max(0.0, lease * (1 + drift) - silence)
+
+    def check_lease_is_over(lease_is_over):
+        nb10_hosts.check_lease_is_over(lease_is_over, Solutions.lease_is_over)
+
+    def lease_is_over(now, heard, lease, drift, margin):
+        return now >= heard + lease * (1 + drift) + margin
+
+    def check_shortest_lease(shortest_lease):
+        nb10_hosts.check_shortest_lease(shortest_lease, Solutions.shortest_lease)
+
+    def shortest_lease(silences, drift, margin):
+        lease = max(silences) * (1 + drift)
+        return lease, lease * (1 + drift) + margin
+
+
+if __name__ == "__main__":
+    app.run()
