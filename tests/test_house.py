@@ -57,8 +57,8 @@ LARGE_FUNCTIONS = {
     "policy/rollout_simple.py: rollout_simple": "the whole loop in one place, as one would write it on a board",
 }
 """Functions that may be longer or more complex, each with the reason: "folder/file.py: function"."""
-# 135,000, and what the bounds of the simulator (600, from the system) and two more pages (04b, 10b) brought.
-COURSE_AND_NOTEBOOKS = 137_500
+# Goal: 135,000. The bounds of the simulator (600, from the system) and two split pages (04b, 10b) came; what goes for it is to be found.
+COURSE_AND_NOTEBOOKS = 140_000
 
 
 def modules() -> dict[str, Path]:
