@@ -35,7 +35,6 @@ with app.setup(hide_code=True):
         Actor,
         ReplicaDied,
         concurrent_endpoint,
-        get_or_spawn_controller,
         start_monarch,
         this_host,
     )
@@ -678,8 +677,8 @@ def _():
     ## By name
 
     So far who calls has the pool in its hand. But a trainer is an actor in another process: how does it find the generators? Addresses in a file are wrong
-    after the first replacement. So one more actor holds a table, from names to replicas. Monarch starts it at the first
-    `get_or_spawn_controller("names", …)`, and gives everybody else the same one: it is the only name that all must know.
+    after the first replacement. So one more actor holds a table, from names to replicas. Its own address is the
+    only one that all must know from the beginning.
     """)
     return
 
@@ -700,10 +699,12 @@ class Names(Actor):
 
 @app.class_definition
 class Trainer(Actor):
+    def __init__(self, names):
+        self.names = names
+
     @concurrent_endpoint
     async def ask(self, name):
-        names = await get_or_spawn_controller("names", Names)
-        replicas = await names.find.call_one(name)
+        replicas = await self.names.find.call_one(name)
         return await replicas[0].ping.call_one()
 
 
@@ -717,9 +718,9 @@ def _():
 @app.cell
 async def _(Healing, start_names):
     lesson.wait_for(start_names)
-    names = await get_or_spawn_controller("names", Names)
     async with keep_open.stopping(this_host().spawn_procs()) as procs:
-        trainer = procs.spawn("trainer", Trainer)
+        names = procs.spawn("names", Names)
+        trainer = procs.spawn("trainer", Trainer, names)
         async with Healing(Tool, 0.0, replicas=2) as pool:
             answered_by = []
             for _ in range(2):
