@@ -352,7 +352,7 @@ def _(ask_ladder, config, late_move, middle, rates):
         why=f"""
         {_times:.1f} times, by {_best}.
 
-        Over TCP the trainer stands still for {1e3 * _tcp.publish:.1f} ms, and the generator for {1e3 * _tcp.swap:.1f} of the {1e3 * (_tcp.swap + _tcp.fetch):.1f} ms of its fetch and swap ({_tcp.swap / (_tcp.swap + _tcp.fetch):.0%}). The rest of the time both work on, thanks to the staging buffer.
+        Over TCP the trainer stands still for {1e3 * _tcp.publish:.1f} ms, and the generator for {1e3 * _tcp.swap:.1f} of the {1e3 * (_tcp.swap + _tcp.fetch):.1f} ms of its fetch and swap ({_tcp.swap / (_tcp.swap + _tcp.fetch):.0%}). The rest of the time both work on.
 
         In a broadcast both sides stand still, until the later one has come. With the generator
         {config.late_seconds:g} s late, the trainer's own call took {late_move.publish:.2f} s.
@@ -916,7 +916,6 @@ def _(ask_push, protocols):
         {_ages[0]:.1f} versions old with pushing, and {_ages[1]:.1f} with pulling.
 
         {f"So in this run pulling was faster, and {'its price was age: that is staleness, and `max_lag` bounds it (notebook 08)' if _older > 0.2 else 'the weights were hardly older for it'}." if _times >= 1.15 else "So this run does not decide it: the two took about as long. The wait is there, but three processes share two cores, and while one waits, the others are faster."}
-        On any machine: who pushes waits for the slowest reader, and who pulls has older weights.
         """,
         shows=[
             lesson.figure(
@@ -957,7 +956,7 @@ def _():
         "Publishing stops the trainer, fetching stops nobody, the swap stops the generator.",
         "A one-sided read can be torn, silently. A seqlock reveals it.",
         "Half of the bytes need not travel in bfloat16; at a small learning rate most weights do not change; adapters fit in a message.",
-        "When the trainer pushes, it waits for the slowest reader. When readers pull, their weights are older.",
+        "Who pushes waits for the slowest reader. Who pulls has older weights.",
     )
     return
 
