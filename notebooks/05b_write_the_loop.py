@@ -78,8 +78,7 @@ def _():
     that the policy often knows the answer, and only has to be paid for saying it. Here you write the two functions that
     do so. One samples a text, with a tool's results in it; one pushes the tokens of good texts up.
 
-    Solid boxes are the policy's tokens, dashed ones the tool's; at the right is the reward. It is a recording, until your
-    functions have trained the policy.
+    Solid boxes are the policy's tokens, dashed ones the tool's. It is a recording, until your functions have trained.
     """)
     return
 
@@ -98,14 +97,13 @@ def _():
     lesson.md(f"""
     ## Why reinforcement learning
 
-    If you know REINFORCE, go on at *A task that can only be looked up*.
+    If you know REINFORCE, skip to *A task that can only be looked up*.
 
     Supervised learning copies a right text. Often nobody has written one, but
     a program can check one. In reinforcement learning the model, called a {lesson.term("policy")}, writes
     the answer itself, and a {lesson.term("reward")} says how good it was.
 
-    The smallest example: ten questions, ten possible answers, and a table of 100 logits for a model. The lines with a
-    comment differ.
+    The smallest example: ten questions, ten answers, a table of 100 logits. The lines with a comment differ.
     """)
     return
 
@@ -187,8 +185,8 @@ def _():
     mo.md("""
     ## A task that can only be looked up
 
-    Each word has a secret number, drawn anew for every task, and only a tool knows it. An answer counts
-    if it stands behind `[ANSWER]`. Here is what the policy reads, and below it the table that only the tool sees.
+    Each word has a secret number, new in every task, and only a tool knows it. An answer counts
+    if it stands behind `[ANSWER]`. The policy reads this; only the tool sees the table below it.
     """)
     return
 
@@ -884,7 +882,7 @@ def _(ask_real, marks, whose_loss, whose_sampler):
         why=f"""
     {why}
 
-    That was {whose_sampler} and {whose_loss}, on a model with 150 times as many parameters.
+    That was {whose_sampler} and {whose_loss}, on a model 150 times as large.
     """,
         shows=shows,
     )

@@ -513,6 +513,7 @@ def _():
 
 @app.cell(hide_code=True)
 def _(hurried, lives):
+    lesson.needs(lambda: (hurried, lives))
     lesson.headline(
         f"in a hurry two trainers lived side by side for {max(0.0, hurried.together):.2f} s; with the lease the successor came {-max(found.together for found in lives.values()):.1f} s or more after the end of the first."
     )

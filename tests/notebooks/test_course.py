@@ -174,8 +174,11 @@ def test_figures_tables_and_predictions_take_a_minute_each(notebook):
 
 def test_air_in_a_solution_costs_no_minutes(notebook):
     dense = minutes.estimate(notebook).minutes
-    airy = '    """Twice."""\n    twice = (\n        # why\n        2 * x\n    )\n'
-    notebook.write_text(NOTEBOOK.replace("    twice = 2 * x\n", airy))
+    airy = (
+        '        """Twice."""\n        twice = (\n            # why\n            2 * x\n        )\n'
+    )
+    assert "        twice = 2 * x\n" in NOTEBOOK
+    notebook.write_text(NOTEBOOK.replace("        twice = 2 * x\n", airy))
     assert minutes.estimate(notebook).minutes == dense
 
 

@@ -290,4 +290,5 @@ def draw_step(draw: random.Random) -> tuple[Any, ...]:
     slopes = [draw.randint(1, 9) for _ in range(draw.randint(1, 4))]
     length = draw.randint(1, 3)
     shares = [torch.tensor([float(draw.randint(1, 9)) for _ in range(length)]) for _ in slopes]
-    return shares, slopes, draw.choice([0.1, 0.2])
+    # No rate that ends at 0, where the rounding of another order would be all that is left.
+    return shares, slopes, draw.choice([0.07, 0.13])
