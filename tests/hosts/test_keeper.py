@@ -69,6 +69,7 @@ async def test_a_host_without_its_keeper_is_lost_at_once_and_what_ran_there_ends
                 pass
 
 
+@pytest.mark.long
 async def test_a_trainer_whose_keeper_is_killed_before_a_checkpoint_writes_it_from_the_other_host(
     tmp_path,
 ):

@@ -143,6 +143,7 @@ def test_autograd_keeps_the_activations_that_are_counted(kv_heads, dtype, tmp_pa
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_measured_process_takes_what_was_computed(tmp_path):
     shape = ModelShape(
         layers=6, hidden=256, heads=8, kv_heads=2, intermediate=1100, vocabulary=9000

@@ -33,6 +33,7 @@ def test_side_by_side_at_lag_0_it_ends_in_the_same_adapter_as_in_turns(undisturb
     )
 
 
+@pytest.mark.long
 def test_a_killed_trainer_comes_back_with_the_same_adapter(undisturbed, tmp_path):
     started = []
 
@@ -44,6 +45,7 @@ def test_a_killed_trainer_comes_back_with_the_same_adapter(undisturbed, tmp_path
     assert same_weights(final_weights(undisturbed.path), final_weights(run.path))
 
 
+@pytest.mark.long
 def test_a_run_of_two_processes_trains_the_same_adapter_up_to_the_order_of_sums(
     undisturbed, tmp_path
 ):
@@ -86,10 +88,12 @@ def test_a_checkpoint_holds_adapters_only(undisturbed):
     assert checkpoint.stat().st_size < 4 * 3 * numbers + 100_000
 
 
+@pytest.mark.long
 def test_replayed_it_is_the_same_bit_for_bit(undisturbed, capsys):
     assert main(["replay", str(undisturbed.path)]) == 0
 
 
+@pytest.mark.long
 def test_a_penalty_for_leaving_the_start_needs_no_process(tmp_path):
     run = train_here(ADAPTED.changed(kl_coefficient=0.1, steps=2), tmp_path / "run")
     rows = [row for row in run.metrics() if row["event"] == "step"]
