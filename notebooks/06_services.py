@@ -125,7 +125,7 @@ def _():
     mo.md("""
     The rest of `Pool` is given. You need these parts of it:
 
-    | | |
+    | part | what it does |
     |---|---|
     | `await self.start()` | starts a replica in a process of its own, and returns it |
     | `await self.answers(replica)` | asks it whether it is alive: true or false |

@@ -62,7 +62,7 @@ class LearnerConfig:
     truncation: float | None = bounded(None, 0)
     """Largest importance weight of a token; None is the limit of the loss."""
     kl_coefficient: float = bounded(0.0, 0)
-    """Weight of the KL penalty. Above 0, the starting policy gets its own process."""
+    """Weight of the KL penalty. Above 0, the starting policy gets its own process, unless adapters are trained."""
     updates_per_batch: int = bounded(1, 1)
     """Optimizer updates for each batch."""
     token_budget: int = bounded(8192, 1)

@@ -697,9 +697,6 @@ def test_the_text_of_every_page_is_there_as_soon_as_the_page_is_read(site, addre
         ] == [], name
 
 
-@pytest.mark.xfail(
-    reason="a region that scrolls on 04, 05 and 06 cannot be reached with the keyboard"
-)
 @pytest.mark.parametrize("part", range(4))
 def test_every_page_fits_and_axe_finds_nothing(site, address, visit, part):
     """Read once, on a phone, each page is then as wide as other screens, light and dark."""
