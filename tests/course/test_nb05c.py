@@ -63,6 +63,7 @@ def test_runs_of_several_seeds_are_shown_with_an_interval_over_runs(tmp_path):
         lines.append(
             json.dumps({"command": "zorplex-rl train", "seed": seed, "seconds": 50.0} | shares)
         )
+    lines.append(lines[0].replace("zorplex-rl train", "zorplex-rl train --task multi_step"))
     file.write_text("\n".join(lines) + "\n")
 
     def change(before, after):

@@ -125,7 +125,7 @@ class RunLog:
         **values: Any,
     ) -> MetricsRow:
         """Write the held-out results of ``step``, and two episodes of it. They answer the same questions
-        throughout a run: if possible, some that it got wrong at first. Returns the row."""
+        until the run is interrupted: if possible, some that were wrong at first. Returns the row."""
         accuracies = {}
         outcomes = {}
         names = sorted({episode.task.kind for episode in greedy})
