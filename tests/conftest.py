@@ -30,6 +30,8 @@ from zorplex_rl.policy.load import EMBEDDED_PATH, Policy, load_policy
 from zorplex_rl.policy.model import Model
 from zorplex_rl.run.folder import RunFolder
 
+NOTEBOOKS = Path(__file__).parent / "notebooks"
+OF_ALL_NOTEBOOKS = ("test_answers.py", "test_course.py", "test_notebooks.py")
 # Every folder of tests: what one test file takes from another is found, and so are the actors of a
 # test by the processes that Monarch starts.
 FOLDERS = sorted({str(path.parent) for path in Path(__file__).parent.rglob("*.py")})
@@ -60,7 +62,11 @@ def pytest_xdist_auto_num_workers(config):
 
 
 def pytest_collection_modifyitems(items):
+    """The tests of single pages are long: the site build, which follows the tests in ``.ci/run``,
+    runs every page. What is long is slow, too."""
     for item in items:
+        if NOTEBOOKS in item.path.parents and item.path.name not in OF_ALL_NOTEBOOKS:
+            item.add_marker("long")
         if item.get_closest_marker("long"):
             item.add_marker("slow")
 

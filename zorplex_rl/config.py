@@ -138,9 +138,9 @@ class Config:
     generator_dtype: Literal["same", "float32", "bfloat16", "float16"] = "same"
     """Number type of the generators' model; metrics report the mismatch."""
     threads: int | Literal["auto"] = bounded("auto", 1)
-    """Torch threads of each actor on CPU; auto divides the cores among those that run at once."""
+    """Torch threads of each actor on CPU; auto shares out the cores."""
     hosts: str = "this"
-    """this, processes:N, or attach:tls://HOST:PORT,… where `zorplex-rl worker` runs (docs/HOSTS.md)."""
+    """this, processes:N, or attach:tls://HOST:PORT,… of workers (docs/HOSTS.md)."""
     insecure: bool = False
     """Allow tcp:// in --hosts. It is not encrypted, and anyone who reaches a worker can run programs there."""
     learner: LearnerConfig = LearnerConfig()
