@@ -72,7 +72,8 @@ def _():
 def settings():
     config = SimpleNamespace(
         policy="embedded", device="cpu", seed=30, shots=0, threads=1, max_tokens=96,
-        steps=21, eval_every=3, curve_tasks=40, eval_tasks=200, rate=3e-4, high_rate=8e-4,
+        steps=lesson.size(21, brief=6), eval_every=3,
+        curve_tasks=40, eval_tasks=lesson.size(200, brief=40), rate=3e-4, high_rate=8e-4,
         old=20, wrong_share=0.1, wrong_spread=5.0,
         run=None,  # the folder of a run to replay; None: that of notebook 08
     )  # fmt: skip
@@ -80,7 +81,9 @@ def settings():
         policy="embedded", device="cpu", seed=0, shots=0, threads=1, max_tokens=96,
         prompts=6, samples=6, steps=6, max_lag=1, learning_rate=4e-4, eval_tasks=20,
     )  # fmt: skip
-    replayed_tasks = 100  # held-out tasks of each evaluation of a replay
+    replayed_tasks = lesson.size(
+        100, brief=20
+    )  # held-out tasks of each evaluation of a replay
     return config, replayed_tasks, short_run
 
 

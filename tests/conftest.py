@@ -62,10 +62,13 @@ def pytest_xdist_auto_num_workers(config):
 
 
 def pytest_collection_modifyitems(items):
-    """The tests of single pages are long: the site build, which follows the tests in ``.ci/run``,
-    runs every page. What is long is slow, too."""
+    """The tests of single pages are long, and so are those of a site unless one is given: in
+    ``.ci/run`` the site build, which follows the tests, runs every page and gives them the site.
+    What is long is slow, too."""
     for item in items:
-        if NOTEBOOKS in item.path.parents and item.path.name not in OF_ALL_NOTEBOOKS:
+        of_one_page = NOTEBOOKS in item.path.parents and item.path.name not in OF_ALL_NOTEBOOKS
+        of_a_site = item.path.name == "test_site.py" and "ZORPLEX_SITE" not in os.environ
+        if of_one_page or of_a_site:
             item.add_marker("long")
         if item.get_closest_marker("long"):
             item.add_marker("slow")

@@ -63,7 +63,7 @@ def entry(monkeypatch, tmp_path):
     return write
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_entry_is_timed_on_each_seed_and_gets_a_line(run, entry, capsys):
     assert run.main(entry(TINY), seeds=2) == 0
     said = capsys.readouterr().out.splitlines()
@@ -86,7 +86,7 @@ def test_the_clock_stands_while_held_out_tasks_are_sampled(run, entry):
     assert arrival.seconds < 0.1 * (time.perf_counter() - began)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_entry_replaces_how_the_loop_compares_episodes_or_what_it_does_with_the_gradient(
     run, monkeypatch, embedded
 ):

@@ -50,7 +50,8 @@ class NoTools(Environment):
         return None
 
 
-@pytest.mark.parametrize("dtype", [pytest.param("float32", marks=pytest.mark.long), "bfloat16"])
+@pytest.mark.long
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_plain_transformers_writes_the_same_greedy_texts_as_the_package(tmp_path, sync_run, dtype):
     path = shutil.copytree(sync_run.path, tmp_path / "run")
     policy = load_policy(str(sync_run.policy), dtype=dtype)

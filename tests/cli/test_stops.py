@@ -35,6 +35,7 @@ def events(path):
     ]
 
 
+@pytest.mark.long
 def test_a_run_that_sigterm_has_stopped_is_resumed_with_the_same_weights_and_leaves_no_process(
     tmp_path, sync_run
 ):

@@ -17,6 +17,7 @@ pytestmark = pytest.mark.slow
 ENV, KINDS = Zorplex(seed=0), kinds_of("compositional")
 
 
+@pytest.mark.long
 def test_it_goes_from_half_right_at_most_to_95_percent_on_held_out_tasks():
     policy, held_out = load_policy(), ENV.tasks(KINDS, 100, "held_out")
     assert accuracy(play(policy, ENV, held_out, seed=0, sampling=GREEDY)) <= 0.50

@@ -136,6 +136,7 @@ def test_the_script_writes_a_policy_that_rolls_out(tmp_path, start):
     assert episode.token_ids
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", recipe.KINDS)
 def test_the_embedded_policy_is_right_between_15_and_45_percent_of_the_time_on_tables_it_never_saw(
     embedded, kind

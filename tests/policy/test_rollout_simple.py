@@ -30,7 +30,7 @@ def same(found: Episode, expected: Episode) -> None:
 
 
 @pytest.mark.parametrize("kind", TASK_SPECS)
-@pytest.mark.parametrize("temperature", [0.0, 1.0, 0.7])
+@pytest.mark.parametrize("temperature", [0.0, 1.0, pytest.param(0.7, marks=pytest.mark.long)])
 def test_both_rollouts_of_the_embedded_policy_give_the_same_episodes(embedded, kind, temperature):
     sampling = Sampling(temperature, max_tokens=64, max_turns=4, slots=4)
     tasks = ENV.tasks((kind,), 6)

@@ -102,6 +102,7 @@ def test_another_user_is_refused_by_every_socket_that_is_a_file():
     assert all("PermissionError" in answers[path] for path in paths)
 
 
+@pytest.mark.long
 def test_a_run_on_this_machine_has_one_abstract_socket_one_more_for_each_process_that_starts_and_no_port(
     tmp_path,
 ):

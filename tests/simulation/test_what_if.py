@@ -64,7 +64,7 @@ def test_a_synchronous_run_is_the_same_bit_for_bit(sync_run):
     "changed",
     [
         {"generators": 2, "on_update": "continue"},
-        {"generators": 2, "on_update": "wait"},
+        pytest.param({"generators": 2, "on_update": "wait"}, marks=pytest.mark.long),
         pytest.param(
             {"generators": 1, "on_update": "continue", "task": "multi_step"}, marks=pytest.mark.long
         ),

@@ -341,6 +341,7 @@ def test_the_policy_is_tried_on_the_threads_that_a_run_would_have(monkeypatch):
     assert asked == [1]
 
 
+@pytest.mark.long
 def test_no_code_runs_out_of_a_run_s_folder_its_file_is_named_again(tmp_path, capsys):
     file, data = tmp_path / "my tasks.py", tmp_path / "data.txt"
     file.write_text(GOOD)

@@ -69,6 +69,7 @@ def test_a_run_is_continued_and_exported_merged_or_as_an_adapter(undisturbed, tm
     assert json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())["r"] == 4
 
 
+@pytest.mark.long
 def test_training_goes_on_from_an_exported_adapter_and_says_what_it_publishes(
     undisturbed, tmp_path, capsys
 ):

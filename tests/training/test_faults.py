@@ -115,7 +115,10 @@ def test_a_trainer_that_dies_comes_back_with_the_very_weights_that_it_had(tmp_pa
 LONGER = SMALL.changed(steps=12)
 
 
-@pytest.mark.parametrize(("blow", "config"), [(signal.SIGKILL, SMALL), (signal.SIGINT, LONGER)])
+@pytest.mark.parametrize(
+    ("blow", "config"),
+    [(signal.SIGKILL, SMALL), pytest.param(signal.SIGINT, LONGER, marks=pytest.mark.long)],
+)
 def test_a_run_that_is_killed_or_stopped_ends_with_all_its_processes_and_is_resumed_bit_for_bit(
     blow, config, tmp_path, sync_run
 ):

@@ -108,7 +108,7 @@ def test_a_run_folder_holds_everything_that_is_promised(sync_run):
     assert [row["step"] for row in sync_run.evaluations()] == [0, SMALL.steps]
 
 
-@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.long)])
+@pytest.mark.parametrize("ranks", [pytest.param(ranks, marks=pytest.mark.long) for ranks in (1, 2)])
 def test_generators_may_compute_in_another_number_type_and_the_metrics_say_what_it_costs(
     tmp_path, sync_run, ranks
 ):

@@ -94,7 +94,7 @@ def distance(one, other) -> float:
 
 @pytest.mark.parametrize(
     "case",
-    ["plain", *(pytest.param(name, marks=pytest.mark.long) for name in CASES if name != "plain")],
+    [pytest.param(name, marks=pytest.mark.long) for name in CASES],
 )
 def test_sharded_over_three_ranks_a_learner_makes_the_same_weights_up_to_the_order_of_sums(
     case, batch, sharded, embedded

@@ -153,6 +153,7 @@ def test_the_numbers_are_those_of_the_lab_log():
             assert any(round(value, digits) == float(number) for value in logged), (row[1], number)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("notebook", NOTEBOOKS.values(), ids=lambda path: path.stem)
 def test_whoever_is_behind_gets_a_copy_in_which_the_exercises_are_solved(notebook, tmp_path):
     source, names = catch_up().solve(notebook)
@@ -241,6 +242,7 @@ def build_editable(folder, config_settings=None, metadata_directory=None): retur
 """
 
 
+@pytest.mark.long
 def test_the_archive_is_installed_from_its_wheels_alone(tmp_path):
     course, wheels = tmp_path / "course", tmp_path / "wheels"
     course.mkdir(), wheels.mkdir()
@@ -265,6 +267,7 @@ def steps(containerfile: str) -> list[tuple[str, str]]:
     return [tuple(line.split(" ", 1)) for line in lines]
 
 
+@pytest.mark.long
 def test_the_steps_of_the_container_give_each_learner_a_server_of_their_own(tmp_path):
     """The steps of the Containerfile, run here one after the other. What a container adds is its
     base image; what is downloaded there is borrowed from this environment."""
