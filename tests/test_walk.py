@@ -129,9 +129,9 @@ def test_a_version_of_the_weights_passes_five_files():
 
 
 @pytest.mark.long
-def test_the_command_train_passes_35_files_in_the_process_that_steers_the_run(tmp_path):
+def test_the_command_train_passes_41_files_in_the_process_that_steers_the_run(tmp_path):
     program = TRAIN.format(tmp_path / "run")
     done = subprocess.run(
         [sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, check=True
     )
-    assert int(done.stdout.split()[-1]) <= 35
+    assert int(done.stdout.split()[-1]) <= 41
