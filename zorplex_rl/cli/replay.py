@@ -2,6 +2,7 @@
 
 zorplex-rl replay RUN                is it the same, bit for bit? If not: exit code 1, the first difference
 zorplex-rl replay RUN --max-lag 4    what would it have been? The difference in accuracy, and the seconds
+zorplex-rl replay RUN --task B.py    what would the reward of B.py have paid? Nothing is sampled
 """
 
 from dataclasses import dataclass, field, replace
@@ -14,6 +15,7 @@ from zorplex_rl.config import Config, Device, LearnerConfig
 from zorplex_rl.run.folder import read_config
 
 if TYPE_CHECKING:
+    from zorplex_rl.simulation.rescore import Paid
     from zorplex_rl.simulation.what_if import PairedRuns, Replayed
 
 
@@ -37,7 +39,8 @@ class Replay:
     device: Device = "auto"
     """A replay is the same bit for bit only on a CPU, and on the machine of the run."""
     task: str | None = None
-    """The file of your own task, for a run that has one."""
+    """The file of your own task, for a run that has one. Another file: its reward scores what the
+    run has recorded."""
     task_data: str | None = None
     """The text file that this task reads."""
 
@@ -56,11 +59,14 @@ class Replay:
         from rich.progress import Progress
 
         from zorplex_rl.devices import assign_devices, prepare
-        from zorplex_rl.simulation import what_if
+        from zorplex_rl.simulation import rescore, what_if
 
         device = assign_devices(self.device, ["policy"])["policy"]
         prepare(device, read_config(self.folder).threads)
         recording = what_if.read_recording(self.folder, device, self.task, self.task_data)
+        if other := rescore.other_task(recording, self.task, self.task_data):
+            print_paid(rescore.rescore(recording, other))
+            return 0
         config = self.changed(recording.config)
         is_changed = config != recording.config or self.without_fault
         executions = 2 * self.seeds if is_changed else 1
@@ -106,6 +112,20 @@ def print_comparison(replayed: "Replayed") -> None:
     print(f"the same, bit for bit: {', '.join(counts)}")
     if not replayed.is_equal:
         print(f"the first difference: {replayed.first_difference}; {replayed.why}")
+
+
+def print_paid(paid: "list[Paid]") -> None:
+    """Print the mean reward of each step, as recorded and by the other task, and their sums."""
+    for step in paid:
+        recorded, other = step.means
+        print(f"step {step.step}: paid {recorded:.3f}, the other reward {other:.3f}")
+    differing = sum(
+        before != after
+        for step in paid
+        for before, after in zip(step.recorded, step.other, strict=True)
+    )
+    episodes = sum(len(step.recorded) for step in paid)
+    print(f"{differing} of {episodes} episodes would have been paid otherwise")
 
 
 def print_pairs(runs: "PairedRuns") -> None:
