@@ -4,12 +4,16 @@
     TRL     python benchmarks/trl_peer.py …   one process, two threads; its ``rollout_func`` calls the tool, turn by turn through ``generate``
     bound   products.py                       which share of the machine our sampling and gradient reach
 
+Ours is what a user runs, ``--preset smollm2``; TRL has the same adapters by its ``peft_config``, the
+same worked examples and limit on tokens, and the best of three learning rates.
+
 Each run is evaluated after every step. The accuracy of a step is the mean over three: it and its
 neighbours. The first with 0.80 or more is the arrival. How long a step takes until then is measured in
 runs of their own, in ``pace``, evaluated on 8 tasks: after a long evaluation a trainer that waited is
 slower where a host takes idle memory back. The clock stands still during evaluations. Equal on
 both sides: the model, the tasks, the worked examples, the reward, the limit on tokens, 4 prompts ×
-8 samples a step in float32, AdamW. TRL takes micro-batches of 8 episodes: more do not fit 24 GiB.
+8 samples a step, AdamW. Our number type is ``--dtype auto``, TRL's ``--trl-dtype``. TRL takes
+micro-batches of 8 episodes: more do not fit 24 GiB.
 
 Each run stays in the folder ``--out`` and is not made again, so the study can be stopped and goes on;
 ``--seed 3 --side ours`` makes one run of it. Steps do not depend on how busy the machine is, seconds
@@ -36,12 +40,14 @@ from products import measure
 from table import describe_machine, print_table
 from time_to_accuracy import REPOSITORY, bootstrap, environment, made
 
+from zorplex_rl.cli.presets import preset_config
 from zorplex_rl.policy.load import load_policy
 from zorplex_rl.policy.smollm2 import cached
 
 TARGET = 0.80
 THREADS = 2
-PROMPTS, GROUP_SIZE = 4, 8
+PRESET = preset_config("smollm2")
+PROMPTS, GROUP_SIZE = PRESET.prompts_per_step, PRESET.group_size
 SIDES = ("ours", "trl")
 PACE_TASKS = 8
 
@@ -56,20 +62,14 @@ class Options:
     """Make only the runs of this seed."""
     seeds: int = 5
     """Runs of each side, from seed 0 on."""
-    steps: int = 2
+    steps: int = PRESET.steps
     """Steps of each run."""
     tasks: int = 64
     """Held-out tasks on which a run is evaluated after each step."""
-    rate: float = 4e-5
-    """Learning rate of our side."""
-    trl_rate: float = 4e-5
+    trl_rate: float = PRESET.learner.learning_rate
     """Learning rate of TRL's side."""
-    warmup_steps: int = 0
-    """Steps of the warm-up, on both sides."""
-    shots: int = 4
-    """Worked examples before each question, on both sides."""
-    max_tokens: int = 22
-    """Most tokens of a response, on both sides: as many as the longest right one has."""
+    trl_dtype: str = "float32"
+    """Number type of TRL's side."""
     flags: str = ""
     """More flags for `zorplex-rl train`, separated by spaces."""
     policy: Path = field(default_factory=cached)
@@ -85,18 +85,16 @@ def run(options: Options, side: str, seed: int) -> list[tuple[float, float]]:
     def train(folder: Path) -> None:
         if side == "ours":
             command = (
-                "-m", "zorplex_rl", "train", "--policy", options.policy, "--task", "simple", "--shots", options.shots, "--seed", seed,
-                "--prompts-per-step", PROMPTS, "--group-size", GROUP_SIZE, "--max-lag", 0, "--threads", THREADS, "--spares", 0,
-                "--dtype", "float32", "--learning-rate", options.rate, "--warmup-steps", options.warmup_steps, "--steps", options.steps,
-                "--eval-every", 1, "--eval-tasks", options.tasks, "--checkpoint-every", options.steps,
-                "--max-tokens", options.max_tokens, "--out", folder, *options.flags.split(),
+                "-m", "zorplex_rl", "train", "--preset", "smollm2", "--policy", options.policy, "--seed", seed, "--threads", THREADS,
+                "--spares", 0, "--steps", options.steps, "--eval-every", 1, "--eval-tasks", options.tasks,
+                "--checkpoint-every", options.steps, "--out", folder, *options.flags.split(),
             )  # fmt: skip
         else:
             job = {
                 "folder": str(folder), "seed": seed, "steps": options.steps, "threads": THREADS, "eval_tasks": options.tasks,
-                "policy": str(options.policy), "kind": "simple:easy", "shots": options.shots, "prompts": PROMPTS, "micro_batch": 8,
-                "learning_rate": options.trl_rate, "warmup_steps": options.warmup_steps,
-                "max_tokens": options.max_tokens,
+                "policy": str(options.policy), "kind": "simple:easy", "shots": PRESET.shots, "prompts": PROMPTS, "micro_batch": 8,
+                "learning_rate": options.trl_rate, "warmup_steps": PRESET.learner.warmup_steps,
+                "max_tokens": PRESET.max_tokens, "lora_rank": PRESET.lora_rank, "dtype": options.trl_dtype,
             }  # fmt: skip
             command = (REPOSITORY / "benchmarks" / "trl_peer.py", json.dumps(job))
         program = [sys.executable, *map(str, command)]
@@ -172,7 +170,7 @@ def bound(options: Options) -> None:
     """Print which share of the bound our sampling and our gradient reach."""
     torch.set_num_threads(THREADS)
     rows = []
-    for part in measure(load_policy(str(options.policy)), PROMPTS, GROUP_SIZE, options.shots):
+    for part in measure(load_policy(str(options.policy)), PROMPTS, GROUP_SIZE, PRESET.shots):
         rows.append(
             [
                 part.name,

@@ -31,6 +31,7 @@ from zorplex_rl.config import LearnerConfig
 from zorplex_rl.learning.learner import MAX_GRAD_NORM
 from zorplex_rl.policy.evaluate import evaluate
 from zorplex_rl.policy.load import load_policy, policy_folder
+from zorplex_rl.policy.lora import ALPHA
 from zorplex_rl.task.environment import Zorplex
 from zorplex_rl.task.episode import Task
 from zorplex_rl.task.rewards import score
@@ -69,6 +70,10 @@ class Job:
     """Constant after the warm-up. This one is the best of five for the embedded policy (``LOG.md``)."""
     warmup_steps: int = LearnerConfig.warmup_steps
     """Steps of the warm-up."""
+    lora_rank: int = 0
+    """Rank of adapters on every linear layer, TRL's ``peft_config``; 0 trains all weights."""
+    dtype: str = "float32"
+    """Number type of the model."""
 
 
 def train_with_trl(job: Job) -> None:
@@ -81,9 +86,9 @@ def train_with_trl(job: Job) -> None:
         load_policy(job.policy, of_transformers=True),
         Zorplex(job.seed, (job.kind,), job.shots),
     )
-    judged = load_policy(
-        job.policy
-    )  # Evaluations are no part of the time, so they take the fast way.
+    policy.model.to(getattr(torch, job.dtype))
+    # Evaluations are no part of the time, so they take the fast way.
+    judged = load_policy(job.policy)
     held_out = [environment.task(index, "held_out") for index in range(job.eval_tasks)]
     tasks = [environment.task(index) for index in range(job.prompts * job.steps)]
     # TRL hands over prompts only, in the order of the dataset; tasks with the same question follow
@@ -119,7 +124,7 @@ def train_with_trl(job: Job) -> None:
             now, step = time.perf_counter(), state.global_step
             rows = [{"event": "step", "step": step, "seconds": now - self.started}]
             if job.eval_tasks:
-                judged.model.load_state_dict(policy.model.state_dict())
+                judged.model.load_state_dict(trained_weights(trainer.model))
                 report, _ = evaluate(judged, job.kind, held_out, run_tool, seed=step)
                 rows.append({"event": "eval", "step": step, "sampled_accuracy": report.accuracy})
             with (Path(job.folder) / "metrics.jsonl").open("a") as metrics:
@@ -160,8 +165,29 @@ def train_with_trl(job: Job) -> None:
         processing_class=AutoTokenizer.from_pretrained(policy_folder(job.policy)),
         callbacks=[Clock()],
         rollout_func=roll_out,
+        peft_config=adapters(job.lora_rank) if job.lora_rank else None,
     )
     trainer.train()
+
+
+def adapters(rank: int):
+    """Return peft's configuration of the adapters that ``--lora-rank`` trains: the same layers and scale."""
+    from peft import LoraConfig
+
+    return LoraConfig(r=rank, lora_alpha=ALPHA, target_modules="all-linear", lora_dropout=0.0)
+
+
+def trained_weights(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Return the model's weights by their names without adapters, which are added to them."""
+    if not hasattr(model, "merge_adapter"):
+        return model.state_dict()
+    model.merge_adapter()
+    weights = {}
+    for name, weight in model.get_base_model().state_dict().items():
+        if "lora_" not in name:
+            weights[name.replace(".base_layer", "")] = weight.clone()
+    model.unmerge_adapter()
+    return weights
 
 
 def turns_of(task: Task) -> list[tuple[str, str]]:
