@@ -265,9 +265,8 @@ async def under_faults(options: Options, seed: int = 0) -> Books:
         REPLICAS, idempotent=("look_up",), max_in_flight=6, wait_timeout=120, start_timeout=60
     )
     with tempfile.TemporaryDirectory() as folder:
-        async with Service(
-            "faulty", replicas_of(Worker, folder), few_slots, restarts.append
-        ) as service:
+        async with Service("faulty", replicas_of(Worker, folder), few_slots) as service:
+            service.on_restart = restarts.append
             await register_service(service)
             others = [await spawn(f"caller_{number}", Caller) for number in range(1, CALLERS)]
             own, *rest = [
