@@ -2,7 +2,7 @@
 
     python benchmarks/seeds.py --preset smollm2 --first 501 --runs 20
     python benchmarks/seeds.py --first 501 --runs 20 --floor-sampled 0      the default settings
-    python benchmarks/seeds.py --preset smollm2 --first 501 --runs 10 --more "--task multi_step …"
+    python benchmarks/seeds.py --preset smollm2 --first 501 --runs 10 "--more=--task multi_step …"
 
 A run whose row is in ``--out`` is not made again, so a study can be stopped and goes on. What a run learns
 does not depend on how busy the machine is; its seconds do.

@@ -589,10 +589,11 @@ def _(config, old, policy, sampling, start_hack):
 def _(distance, hacked):
     lesson.needs(lambda: hacked)
     # Here, and not in training: an edit of the exercise must not train again.
-    measured = [
-        [row | {"kl": float(distance(*row["tokens"]))} for row in rows]
-        for rows in hacked.values()
-    ]
+    with torch.no_grad():
+        measured = [
+            [row | {"kl": float(distance(*row["tokens"]))} for row in rows]
+            for rows in hacked.values()
+        ]
     return (measured,)
 
 
@@ -611,7 +612,12 @@ def _(ask_hack, card, config, hacked):
 
     Six calls are not even the best: they earn 6 × {config.hack_bonus} = {_six:.1f}, and five with a right answer 5 × {config.hack_bonus} + 1 = {_five:.1f}. Why does
     it learn six? A call always pays, an answer only if it is right. The gradient follows what pays more among the episodes that were sampled, not
-    what could pay most. Drag the slider, and read what it writes, for the question of notebook 05 first:
+    what could pay most.
+
+    You can know this before you train. Score episodes that you already have by the new reward, and read the best-paid ones:
+    `zorplex-rl replay RUN --task OTHER.py` does so for the recorded episodes of a run, and samples nothing.
+
+    Drag the slider, and read what it writes, for the question of notebook 05 first:
     """,
         shows=[card],
     )

@@ -144,13 +144,21 @@ def test_autograd_keeps_the_activations_that_are_counted(kv_heads, dtype, tmp_pa
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_a_measured_process_takes_what_was_computed(tmp_path):
+@pytest.mark.parametrize("lora_rank", [0, 16])
+def test_a_measured_process_takes_what_was_computed(tmp_path, lora_rank):
     shape = ModelShape(
         layers=6, hidden=256, heads=8, kv_heads=2, intermediate=1100, vocabulary=9000
     )
     make_model(shape, tmp_path)
     work = Workload(
-        prompts=2, group_size=4, response=40, token_budget=600, slots=6, tasks=3, evaluated=0
+        prompts=2,
+        group_size=4,
+        response=40,
+        token_budget=600,
+        slots=6,
+        tasks=3,
+        evaluated=0,
+        lora_rank=lora_rank,
     )
     trained, sampled = measure([("trainer", work), ("generator", work)], tmp_path)
     assert trainer_memory(shape, trained.work).total == pytest.approx(trained.peak, rel=0.1)

@@ -56,14 +56,16 @@ class AdaptedLinear(nn.Linear):
         """A and B of the adapter from which training goes on; None: B began as zeros."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.weight, self.bias) + self.narrow_path(x)
+        return self.add_path(F.linear(x, self.weight, self.bias), x)
 
-    def narrow_path(self, x: Tensor) -> Tensor:
-        """Return what the path adds to the layer's output [..., out], in the number type of ``x``."""
-        a = self.lora_a.to(x.dtype)
-        b = self.lora_b.to(x.dtype)
-        narrow = F.linear(x, a)
-        return F.linear(self.scale * narrow, b)
+    def add_path(self, product: Tensor, x: Tensor) -> Tensor:
+        """Return ``product``, what the layer computes [..., out], plus what the path does."""
+        # Sampling runs the path in float32: to convert few tokens is cheaper than to convert A and B. Training
+        # has many tokens, and its backward pass would keep the converted ones.
+        dtype = x.dtype if torch.is_grad_enabled() else torch.float32
+        narrow = F.linear(x.to(dtype), self.lora_a.to(dtype))
+        added = F.linear(self.scale * narrow, self.lora_b.to(dtype))
+        return (product + added).to(x.dtype)
 
     @torch.no_grad()
     def merged(self) -> Tensor:

@@ -146,7 +146,7 @@ def linear(x: Tensor, layer: Any) -> Tensor:
     """Return ``layer(x)``, without the cost of calling a module."""
     product = product_of(x, layer.weight, layer.bias)
     if isinstance(layer, AdaptedLinear):
-        return product + layer.narrow_path(x)
+        return layer.add_path(product, x)
     return product
 
 

@@ -184,7 +184,7 @@ def _measure_here(case: tuple[str, dict[str, Any], str, str]) -> tuple[Any, ...]
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     before = _memory("VmRSS")
-    policy = load_policy(folder, device, work.dtype)
+    policy = load_policy(folder, device, work.dtype, lora_rank=work.lora_rank)
     # Count the peak from here on: the files that the kernel maps while it loads a policy can be dropped.
     Path("/proc/self/clear_refs").write_text("5")
     work, seconds, steps = run(policy, work, clock)
