@@ -38,6 +38,7 @@ with app.setup(hide_code=True):
     from zorplex_rl.sizing.memory import (
         BatchShape,
         Workload,
+        available_memory,
         generator_memory,
         trainer_memory,
     )
@@ -50,12 +51,12 @@ with app.setup(hide_code=True):
 def _():
     lesson.header(
         __file__,
-        minutes=42,
+        minutes=46,
         hardware="two CPU cores, 2 GB of free memory (8 GB for SmolLM2), no network",
         goals=[
             "say on paper whether a model can be trained on the GPUs that you have",
             "check such a budget against a real process, and say why the two differ",
-            "choose slots and a ZeRO stage that fit",
+            "choose slots, adapters and a ZeRO stage that fit",
             "divide GPUs between generators and a trainer",
         ],
     )
@@ -84,8 +85,8 @@ def _():
     | `gradients` | they are added up over micro-batches, in float32 | 4 |
     | `moments` | AdamW's two running means | 8 |
 
-    In 16 bits that is 18 bytes for a parameter. (DeepSpeed keeps gradients in 16 bits too: then it is 16.) With several GPUs each works on data of its
-    own, and in the simplest case each holds all four parts: the same numbers, eight times. That is waste, so **ZeRO** divides them. Stage 0 divides
+    In 16 bits that is 18 bytes for a parameter. (DeepSpeed keeps gradients in 16 bits too: then it is 16.) With several GPUs each has a process of its own, a *rank*,
+    which works on its own part of the data. In the simplest case each rank holds all four parts: on eight GPUs the same numbers eight times. That is waste, so **ZeRO** divides them. Stage 0 divides
     nothing. Stage 1 divides `masters` and `moments` over the `ranks`, stage 2 also the `gradients`, stage 3 also the `weights`; stage 3
     is **FSDP** (notebook 04).
 
@@ -130,20 +131,15 @@ def _():
 @app.cell(hide_code=True)
 def _():
     static, whose_budget = exercise.running(lambda: static_parts, Solutions)
-    _rows = []
-    for _stage in range(4):
-        _parts = static(7e9, 2, 8, _stage)
-        _all = float(sum(_parts.values()))
-        _rows.append(
-            {
-                "ZeRO stage": _stage,
-                "GB": f"{_all / 1e9:.0f}",
-                "GiB, gradients in 16 bits": f"{(_all - float(_parts['gradients']) / 2) / 2**30:.0f}",
-            }
-        )
-    lesson.table(
-        f"7 billion parameters in 16 bits on 8 GPUs: what each GPU holds, by {whose_budget}. The last column is how texts on ZeRO count (a GiB is 2³⁰ bytes)",
-        _rows,
+    _stages = {
+        f"stage {stage}": {
+            part: float(size) for part, size in static(7e9, 2, 8, stage).items()
+        }
+        for stage in range(4)
+    }
+    lesson.figure(
+        bars.parts_chart(_stages, "What ZeRO leaves on a GPU", {}, H100.memory, "GB"),
+        f"7 billion parameters in 16 bits on 8 GPUs: what each GPU holds, by {whose_budget}. Dashed: the {H100.memory / 1e9:.0f} GB of an H100.",
     )
     return static, whose_budget
 
@@ -153,34 +149,39 @@ def _():
     mo.md("""
     ## What a token takes
 
-    A GPU of 80 GB is full with stage 0 before it has seen a token. And the tokens want memory, too. The backward pass needs what the forward pass computed, so autograd keeps it: these are the **activations**. For a
-    token they are kept in every layer, and no ZeRO stage divides them, since each rank has tokens of its own.
+    With stage 0 the GPU is full before it has seen a token. And the tokens want memory, too. The backward pass needs what the forward pass computed, so autograd keeps it: these are the **activations**. For a
+    token they are kept in every layer, and no ZeRO stage divides them, since each rank has tokens of its own. One layer keeps of each token:
 
-    Count them in one layer. `hidden` numbers enter it. The products of attention and of the MLP keep what they read and what they
-    return. The two norms compute in float32, whatever `e` is. With a kernel like FlashAttention no matrix of tokens × tokens is kept.
+    | what | numbers | bytes each |
+    |---|---|---|
+    | two norms: input and result of each | 4 · `hidden` | 4, always float32 |
+    | attention: its input | `hidden` | `e` |
+    | queries, before and after their positions are put in; the result | 3 · `attention` | `e` |
+    | keys; values | 2 · `keys` | `e` |
+    | MLP: its input | `hidden` | `e` |
+    | gate; up; the gate's activation; their product | 4 · `intermediate` | `e` |
+
+    `hidden` is the width of the model, and `intermediate` that of its MLP. `attention` is the width of all query heads together, `keys` that of all key heads, which are fewer. No matrix of tokens × tokens
+    is kept, because a kernel like FlashAttention computes it again. The last norm, before the logits, adds 8 · `hidden` bytes.
     """)
     return
 
 
-@app.function
+@app.function(hide_code=True)
 def activation_bytes(shape, tokens, e):
     """Bytes that autograd keeps of `tokens` tokens for the backward pass."""
-    norms = 2 * (4 + 4) * shape.hidden  # of each norm its input and its result
-    # its input; queries as they are, with positions, and the result; keys and values
+    norms = 4 * 4 * shape.hidden
     attention = e * (shape.hidden + 3 * shape.attention + 2 * shape.keys)
-    # its input; gate, up, the gate's activation, their product
     mlp = e * (shape.hidden + 4 * shape.intermediate)
-    ends = 8 * shape.hidden  # the last norm, before the output layer
+    ends = 8 * shape.hidden
     return tokens * (shape.layers * (norms + attention + mlp) + ends)
 
 
 @app.cell(hide_code=True)
 def _():
     _seven = MODELS["7B"]
-    _of_token = activation_bytes(_seven, 1, 2)
     lesson.md(f"""
-    For Qwen2.5-7B that is {_of_token / 1e6:.1f} MB for each token, or {_of_token / _seven.layers / _seven.hidden:.0f} bytes for each of its `hidden` numbers and each layer. For
-    GPT-like models one finds 34 ([Korthikanti et al. 2022](https://arxiv.org/abs/2205.05198), without the attention matrix). Here the MLP is wider, and has three matrices.
+    For Qwen2.5-7B that is {activation_bytes(_seven, 1, 2) / 1e6:.1f} MB for each token.
 
     A step computes its episodes in micro-batches, one after another, and adds up the gradients. The activations of one are freed before the next begins. So only the
     *largest micro-batch* counts, and you may make it small. What you cannot make smaller is one answer.
@@ -233,7 +234,7 @@ def _(static):
     return (trainer_budget,)
 
 
-@app.cell
+@app.cell(hide_code=True)
 def settings():
     # SmolLM2, where it is, with 8 GB of free memory; else a small model with random weights.
     config = nb10.on_smollm2() or SimpleNamespace(
@@ -262,13 +263,15 @@ def _():
     ## Against a real process
 
     Is that how a real trainer behaves? A process trains a model for two steps, and the operating system says how much memory it took at
-    its highest. On this machine everything is float32 and there is one rank, so `e` is 4 and the stage is 0. Two more copies of the weights lie in the ring of notebook
-    07, for the generators. Afterwards two generators sample, for the next section.
+    its highest. Everything is float32, on one rank, so `e` is 4 and the stage is 0. The sum by hand is that of the largest micro-batch. Two copies of the weights are added: they lie in the ring of notebook
+    07, for the generators.
+
+    The package's `memory.py` does the same sum phase by phase, and adds a *reserve*: what processes were measured to take besides. Afterwards two generators sample, for a later section.
     """)
     return
 
 
-@app.cell
+@app.cell(hide_code=True)
 def _(config, trainer_budget):
     def on_this_machine(work):
         largest = max(work.micro_batches(), key=lambda batch: batch.tokens)
@@ -281,10 +284,11 @@ def _(config, trainer_budget):
 @app.cell(hide_code=True)
 def _(config):
     ask_measured = lesson.predict(
-        f"Add up all parts of the budget of a trainer of {config.name}, {config.shape.parameters / 1e6:.1f} million parameters. How does the measured peak compare?",
-        "lower by more than 5%: not all parts are there at the same time",
-        "within 5%",
-        "higher by more than 5%: the sum forgets something",
+        f"You add up all parts of the budget of a trainer of {config.name}, {config.shape.parameters / 1e6:.1f} million parameters. Which error does this sum make?",
+        "none: these parts are all there is",
+        "it is too large: some parts are never there at the same time",
+        "it is too small: a process needs memory besides",
+        "both of these errors",
     )
     ask_measured
     return (ask_measured,)
@@ -335,18 +339,22 @@ def _(
     _sized = trainer_memory(config.shape, trained.work)
     _hand = on_this_machine(trained.work)
     _sum = sum(_hand.values())
-    _ratio = trained.peak / _sum
+    _absent = {
+        part: size for part, size in _hand.items() if size and part not in _sized.parts
+    }
     lesson.reveal(
         ask_measured,
-        right=0 if _ratio < 0.95 else 1 if _ratio < 1.05 else 2,
+        right=3 if _absent else 2,
         why=f"""
-        Measured: {trained.peak / 1e6:,.0f} MB. By {whose_budget} and the rest of the sum: {_sum / 1e6:,.0f} MB, of which the weights alone are {4 * config.shape.parameters / 1e6:,.0f}. That is {_ratio:.2f} times as much measured as computed.
+        {"Both" if _absent else "It is too small"}, by `memory.py`. In the phase that needs most, *{_sized.highest}*, {f"there are no {' and '.join(_absent)}. The sum counts {sum(_absent.values()) / 1e6:,.0f} MB for them" if _absent else "all parts are there"}.
+        And the sum forgets the reserve of {_sized.parts["reserve"] / 1e6:,.0f} MB: libraries, and freed blocks in which the next ones do not fit.
 
-        Do not trust the sum for that. It makes two errors, and they point in opposite directions. It adds parts that are never there together: in the
-        first micro-batch there are no gradients before the backward pass, and that pass begins by freeing the logits. And it forgets what the process itself
-        needs: libraries, and freed blocks in which the next ones do not fit.
+        | MB | computed | measured ÷ computed |
+        |---|---|---|
+        | the sum, by {whose_budget} | {_sum / 1e6:,.0f} | {trained.peak / _sum:.2f} |
+        | `memory.py` | {_sized.total / 1e6:,.0f} | {trained.peak / _sized.total:.2f} |
 
-        The package's `memory.py` does both. It takes the phase that needs most, here *{_sized.highest}*, and adds a reserve of {_sized.parts["reserve"] / 1e6:,.0f} MB. It says {_sized.total / 1e6:,.0f} MB, and {trained.peak / _sized.total:.2f} times that was measured. Which one should you believe? For a
+        Measured: {trained.peak / 1e6:,.0f} MB. {"The sum is close only because its two errors point in opposite directions." if _absent and abs(trained.peak / _sum - 1) < 0.05 else ""} For a
         decision take the larger of the two, and leave a tenth free.
         """,
         shows=[
@@ -365,23 +373,75 @@ def _(
 
 @app.cell(hide_code=True)
 def _():
+    lesson.folded(
+        "How far off are such sums? 33 processes on a CPU, four on a GPU",
+        """
+        `python benchmarks/sizing.py` compares `memory.py` with 33 processes, and `benchmarks/LOG.md` has the table (*Does it fit?*). On a CPU most are
+        within 10%. Those that sample in 16 bits are the worst: each new shape of a product leaves a compiled kernel behind.
+
+        On a GPU nothing of the reserve is counted: neither the driver's own memory, nor what the allocator keeps. This is what an H200 took for SmolLM2 on 2026-11-27 (`.ci/gpu`), beside what `memory.py` said *then*:
+
+        | process | GB computed | GB measured |
+        |---|---|---|
+        | trainer, bfloat16 | 7.67 | 6.51 |
+        | trainer, float32 | 9.41 | 9.16 |
+        | generator, bfloat16 | 0.608 | 0.926 |
+        | generator, float32 | 1.19 | 1.83 |
+
+        So a trainer took less than was computed, and a small generator half as much again.
+        """,
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _():
     mo.md("""
-    ### How far off are such sums?
+    ## Train less of it
 
-    The reserve was not derived but measured, on other processes. `python benchmarks/sizing.py` compares
-    33 of them, and `benchmarks/LOG.md` has the table (*Does it fit?*). On a CPU most are within 10%. Those that sample in 16 bits are the worst: each new shape of a product leaves a compiled kernel behind.
-
-    On a GPU nothing of the reserve is counted: neither the driver's own memory, nor what the allocator keeps. This is what an H200 took for SmolLM2 on 2026-11-27 (`.ci/gpu`), beside what `memory.py` said *then*:
-
-    | process | GB computed | GB measured |
-    |---|---|---|
-    | trainer, bfloat16 | 7.67 | 6.51 |
-    | trainer, float32 | 9.41 | 9.16 |
-    | generator, bfloat16 | 0.608 | 0.926 |
-    | generator, float32 | 1.19 | 1.83 |
-
-    So a trainer took less than was computed, and a small generator half as much again. Whoever fills a GPU to the last gigabyte by such a sum meets the error of the first paragraph.
+    With adapters (LoRA, notebook 07) the model is frozen. A frozen parameter takes only its weight: 2 bytes in 16 bits or 4 in float32, instead of 18 or 16. Gradients and moments
+    belong to what is trained, and that is only the adapters: few parameters, in float32, of 16 bytes each. What a token takes stays, because the backward pass still goes through every layer.
     """)
+    return
+
+
+@app.function(hide_code=True)
+def run_bytes(shape, work, rank):
+    """Bytes of a trainer and one generator; `rank` 0 trains all weights."""
+    work = replace(work, lora_rank=rank)
+    return trainer_memory(shape, work).total + generator_memory(shape, work).total
+
+
+@app.cell(hide_code=True)
+def _(config):
+    _room = 0.9 * available_memory()
+    _columns = {"all weights": 0, "`--lora-rank 16`": 16}
+    _largest = dict.fromkeys(_columns, "none of them")
+    _rows = []
+    for _name, _shape in list(MODELS.items())[:4]:
+        _row = {
+            "Qwen2.5": _name,
+            "parameters of the adapters": f"{_shape.trained(16) / 1e6:.0f} million",
+        }
+        for _column, _rank in _columns.items():
+            _bytes = run_bytes(_shape, config.work, _rank)
+            _row[_column] = f"{_bytes / 1e9:.0f} GB{', too much' * (_bytes > _room)}"
+            if _bytes <= _room:
+                _largest[_column] = _name
+        _rows.append(_row)
+    mo.vstack(
+        [
+            lesson.table(
+                "What trains on this machine: trainer and one generator in float32, by memory.py",
+                _rows,
+            ),
+            lesson.md(
+                f"This machine has {_room / 1e9:.0f} GB, with a tenth left free. The largest of these models that trains here: "
+                + ", ".join(f"with {column} {name}" for column, name in _largest.items())
+                + "."
+            ),
+        ]
+    )
     return
 
 
@@ -474,15 +534,15 @@ def _():
     mo.md("""
     ## A model that does not fit
 
-    From here on nothing is measured: the same arithmetic is applied to published models and a published GPU. Take the first ZeRO stage that
-    fits, and no higher one, since each stage sends more between the GPUs. And if the activations of a *single* answer do not fit, no
+    From here on nothing is measured: the same arithmetic is applied to published models and a published GPU. Stages 1 and 2 send about as much between the GPUs as no ZeRO at all.
+    Stage 3 sends half as much again, because it gathers the weights in both passes ([Rajbhandari et al. 2020](https://arxiv.org/abs/1910.02054)). So take the first stage that fits. And if the activations of a *single* answer do not fit, no
     number of ranks helps. Then there is **activation checkpointing**: keep only the input of each layer, and compute the rest of a layer again
     when the backward pass arrives there. It costs one more forward pass.
     """)
     return
 
 
-@app.function
+@app.function(hide_code=True)
 def checkpointed_bytes(shape, tokens, e):
     inputs = shape.layers * e * shape.hidden * tokens
     one_layer = activation_bytes(replace(shape, layers=1), tokens, e)
@@ -490,14 +550,18 @@ def checkpointed_bytes(shape, tokens, e):
 
 
 @app.cell(hide_code=True)
-def _(trainer_budget):
+def _(static, trainer_budget):
     one_answer = BatchShape.of([(0, 512 + 2047)], response=2048)
     room = MEMORY_SHARE * H100.memory
 
-    def first_stage(shape, ranks, recomputed=False):
+    def first_stage(shape, ranks, recomputed=False, rank=0):
         """The first ZeRO stage that fits one H100 with one answer at once, or "none"."""
         for stage in range(4):
             parts = trainer_budget(shape, one_answer, 2, ranks, stage)
+            if rank:
+                frozen = parts["weights"]
+                parts |= static(shape.trained(rank), 4, ranks, stage)
+                parts["weights"] += frozen
             if recomputed:
                 parts["activations"] = checkpointed_bytes(shape, one_answer.tokens, 2)
             if sum(parts.values()) <= room:
@@ -509,17 +573,28 @@ def _(trainer_budget):
 
 @app.cell(hide_code=True)
 def _(first_stage, whose_budget):
-    lesson.table(
-        f"The first ZeRO stage that fits {MEMORY_SHARE:.0%} of an H100's {H100.memory / 1e9:.0f} GB, with a prompt of 512 and one answer of 2,048 tokens at once; by {whose_budget}. Recomputed: with activation checkpointing",
+    _columns = {f"{ranks} GPUs": (ranks, 0) for ranks in (8, 64, 512)}
+    _columns["8 GPUs, adapters of rank 16"] = (8, 16)
+
+    def _stages(shape, ranks, rank):
+        plain = first_stage(shape, ranks, False, rank)
+        again = first_stage(shape, ranks, True, rank)
+        return f"{plain}" if plain == again else f"{plain} → {again}"
+
+    mo.vstack(
         [
-            {"Qwen2.5": name}
-            | {
-                f"{ranks} GPUs{', recomputed' * again}": f"{first_stage(shape, ranks, again)}"
-                for again in (False, True)
-                for ranks in (8, 64, 512)
-            }
-            for name, shape in MODELS.items()
-        ],
+            lesson.table(
+                "The first ZeRO stage that fits → with checkpointing",
+                [
+                    {"Qwen2.5": name}
+                    | {column: _stages(shape, *given) for column, given in _columns.items()}
+                    for name, shape in reversed(MODELS.items())
+                ],
+            ),
+            lesson.md(
+                f"By {whose_budget}, on H100s that are filled to {MEMORY_SHARE:.0%} of {H100.memory / 1e9:.0f} GB: a prompt of 512 and one answer of 2,048 tokens at once. Where no stage fits there is *none*."
+            ),
+        ]
     )
     return
 
@@ -530,7 +605,7 @@ def _():
     ## Who gets the GPUs
 
     It fits. Now the question that costs money: of your GPUs, how many should generate, and how many should train? In the asynchronous loop (notebook 08)
-    both sides work at the same time. Say the generators need 20 seconds for a batch, and the trainer 5 for a step. Then the trainer waits for 15 of 20 seconds, and
+    both sides work at the same time, each on GPUs of its own. (They may also take turns on the same GPUs, as `vllm_mode="colocate"` in TRL: then nothing is split, and each GPU holds both.) Say the generators need 20 seconds for a batch, and the trainer 5 for a step. Then the trainer waits for 15 of 20 seconds, and
     its GPUs cost as much as before. The slower side decides.
 
     ### Exercise 3: the best split
@@ -568,7 +643,7 @@ def _():
 @app.cell(hide_code=True)
 def _():
     ask_split = lesson.predict(
-        "64 GPUs are split in the best way for a 7B model. Then answers become four times as long. How does the best split change?",
+        "64 GPUs are split in the best way for a 7B model. Then answers grow from 1,024 to 4,096 tokens. How does the best split change?",
         "more GPUs to the generators",
         "it stays",
         "more GPUs to the trainer",
@@ -641,6 +716,7 @@ def _():
 def _():
     lesson.recap(
         "A trainer needs 16 to 18 bytes for each parameter, which ZeRO divides, and activations and logits for each token, which it does not.",
+        "With adapters a frozen parameter takes only its weight, 2 or 4 bytes.",
         "Only the largest micro-batch counts. Checkpointing keeps the inputs of layers, and pays with a forward pass.",
         "A sum of parts can be right because its errors cancel. Leave room, most of all on a GPU.",
         "More slots make a generator faster, and cost cache.",

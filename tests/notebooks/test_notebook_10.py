@@ -93,13 +93,37 @@ def test_what_is_recomputed_is_not_kept():
     assert notebook.activation_bytes(shape, tokens, 2) > 10 * inputs
 
 
+def first_stage():
+    static = notebook.Solutions.static_parts
+    _, budget = cell_with("def trainer_budget").run(static=static)
+    cell = cell_with("def first_stage")
+    _, defined = cell.run(static=static, trainer_budget=budget["trainer_budget"])
+    return defined["first_stage"]
+
+
 def test_72b_fits_512_gpus_only_if_activations_are_recomputed():
-    _, budget = cell_with("def trainer_budget").run(static=notebook.Solutions.static_parts)
-    _, defined = cell_with("def first_stage").run(trainer_budget=budget["trainer_budget"])
-    first_stage = defined["first_stage"]
-    assert first_stage(MODELS["72B"], 512) == "none"
-    assert first_stage(MODELS["72B"], 512, True) == 3
-    assert first_stage(MODELS["7B"], 8) in (1, 2, 3)
+    first = first_stage()
+    assert first(MODELS["72B"], 512) == "none"
+    assert first(MODELS["72B"], 512, True) == 3
+    assert first(MODELS["7B"], 8) in (1, 2, 3)
+
+
+def test_with_adapters_32b_fits_8_gpus_and_without_it_does_not():
+    first = first_stage()
+    assert first(MODELS["32B"], 8, True) == "none"
+    assert first(MODELS["32B"], 8, rank=16) == 3
+
+
+@pytest.mark.parametrize(("dtype", "bytes_each"), [("float32", 4), ("bfloat16", 2)])
+def test_a_frozen_parameter_takes_its_weight_and_a_trained_one_16_bytes(dtype, bytes_each):
+    shape = MODELS["1.5B"]
+    work = Workload(evaluated=0, dtype=dtype, transfer=dtype)
+    taken = notebook.run_bytes(shape, work, 0) - notebook.run_bytes(shape, work, 16)
+    assert taken > 10 * shape.parameters
+    (parts, *_) = trainer_memory(shape, replace(work, lora_rank=16)).phases.values()
+    assert parts["weights"] == bytes_each * shape.parameters
+    trained = [parts["adapters"], parts["masters"], 4 * shape.trained(16), parts["moments"]]
+    assert sum(trained) == 16 * shape.trained(16)
 
 
 def best_split(found: list[Split]) -> Split | None:

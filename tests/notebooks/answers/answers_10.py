@@ -94,6 +94,17 @@ def the_shortest_sum(gpus, sampling, training):
     return min(range(1, gpus), key=lambda g: sampling(g) + training(gpus - g))
 
 
+def the_shortest_sum_with_room(gpus, sampling, training):
+    found = the_shortest_sum(gpus, sampling, training)
+    return None if _split(gpus, sampling, training) is None else found
+
+
+def the_most_equal(gpus, sampling, training):
+    if _split(gpus, sampling, training) is None:
+        return None
+    return min(range(1, gpus), key=lambda g: abs(sampling(g) - training(gpus - g)))
+
+
 def nothing_is_infinite(gpus, sampling, training):
     return min(range(1, gpus), key=lambda g: max(sampling(g), training(gpus - g)))
 
@@ -145,6 +156,8 @@ WRONG = {
     "best_split": [
         half_of_them,
         the_shortest_sum,
+        the_shortest_sum_with_room,
+        the_most_equal,
         nothing_is_infinite,
         the_other_side,
         the_largest_of_equals,

@@ -119,13 +119,15 @@ def parts_chart(
     title: str,
     measured: Mapping[str, float],
     room: float | None = None,
+    unit: str = "MB",
 ) -> str:
-    """Draw each row's parts in MB, a mark at what was ``measured``, and a line at ``room``."""
+    """Draw each row's parts, a mark at what was ``measured``, and a line at ``room``; ``unit`` is MB or GB."""
+    scale = 1e9 if unit == "GB" else 1e6
     stacked = {
-        row: {part: size / 1e6 for part, size in by_colour(parts).items()}
+        row: {part: size / scale for part, size in by_colour(parts).items()}
         for row, parts in rows.items()
     }
-    marks, limit = {row: size / 1e6 for row, size in measured.items()}, (room or 0.0) / 1e6
+    marks, limit = {row: size / scale for row, size in measured.items()}, (room or 0.0) / scale
     most = max([*(sum(parts.values()) for parts in stacked.values()), *marks.values(), limit])
     end = (1.5 if room else 1.3) * most
 
@@ -135,15 +137,20 @@ def parts_chart(
             left = stack(
                 axes, index, ((p, size, PARTS[p]) for p, size in parts.items()), lambda *_: ""
             )
-            at, text = max(left, marks[row]), f"{left:,.0f}, measured {marks[row]:,.0f}"
+            at, text = left, f"{left:,.0f}"
+            if row in marks:
+                at = max(left, marks[row])
+                text += f", measured {marks[row]:,.0f}"
+                axes.plot(
+                    [marks[row]] * 2, [index - 0.42, index + 0.42], color=style.TEXT, linewidth=3
+                )
             # Not across the dashed line: a figure has about 60 digits from the axis to the end.
             if at <= limit < at + len(text) / 60 * end:
                 at = limit
             axes.text(at + 0.012 * most, index, text, va="center")
-            axes.plot([marks[row]] * 2, [index - 0.42, index + 0.42], color=style.TEXT, linewidth=3)
         if room is not None:
             axes.axvline(limit, color=style.TEXT, linestyle="--", linewidth=1.2)
-        axes.set(xlim=(0, end), xlabel="MB")
+        axes.set(xlim=(0, end), xlabel=unit)
         style.name_rows(axes, list(rows))
         style.bare_axes(axes, grid="x")
         used = {
@@ -154,11 +161,11 @@ def parts_chart(
         draw_legend(figure, used, columns=5)
 
     said = "; ".join(
-        f"{row}: {sum(parts.values()):,.0f} MB, "
+        f"{row}: {sum(parts.values()):,.0f} {unit}, "
         + ", ".join(f"{part} {size:,.0f}" for part, size in parts.items())
-        + f", measured {marks[row]:,.0f}"
+        + (f", measured {marks[row]:,.0f}" if row in marks else "")
         for row, parts in stacked.items()
-    ) + (f"; the line is at {limit:,.0f} MB" if room is not None else "")
+    ) + (f"; the line is at {limit:,.0f} {unit}" if room is not None else "")
     return render(draw, 110 + 50 * len(rows), title, said)
 
 
