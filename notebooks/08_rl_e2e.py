@@ -46,7 +46,7 @@ with app.setup(hide_code=True):
 def _():
     lesson.header(
         __file__,
-        minutes=50,
+        minutes=48,
         hardware="two CPU cores, no network; a GPU is used where there is one",
         goals=[
             "write the rule that bounds the age of data, and the loop of the trainer",
@@ -68,24 +68,24 @@ def _():
 
     So let them work *side by side*: while the trainer works on one batch, the generator already writes the next.
     That is *asynchronous RL*. It makes steps faster. Whether it also makes *learning* faster is another question, and this page measures both.
-    You write the heart of it, the **controller**. It has two halves, a rule and a queue.
+    You write what decides who works when, the **controller**.
     """)
     _drawing = lesson.figure(
         loop_drawing(),
-        "Four processes here: the dataset, the generator (which runs the tools), the reward and the trainer. Your controller holds the buffer. The evaluator comes later.",
+        "Four processes here: the dataset, the generator (which runs the tools), the reward and the trainer. Your controller holds the buffer.",
     )
     _lap = mo.md("""
     ## One lap
 
     First the page goes around the loop once. Each role is an **actor**: an object in its own process. `await actor.method.call_one(x)`
     calls its method there and waits for the answer. The trainer *publishes* its weights, and the
-    generator *pulls* them: it copies them into its model. Two folded cells start these processes, and you can skip them.
+    generator *pulls* them: it copies them into its model. You can skip the folded cells, because they only hold the settings and start the processes.
     """)
     mo.vstack([_text, _drawing, _lap])
     return
 
 
-@app.cell
+@app.cell(hide_code=True)
 def settings():
     _name = mo.cli_args().get("policy") or "embedded"  # or smollm2, or a model's folder
     config = SimpleNamespace(
@@ -139,7 +139,7 @@ async def load(actors):
 def _():
     mo.md("""
     A **group** is the episodes of one task. Its *number* decides the task and the random draws, so whoever gets the number can make the group again.
-    `sample` below goes from numbers to rewards. The button then runs a whole lap: sample, compare, step, publish, pull.
+    `sample` goes from numbers to rewards, and `one_lap` from there to new weights in the generator. The button runs it.
     """)
     return
 
@@ -159,6 +159,22 @@ async def sample(actors, numbers):
     return finished
 
 
+@app.function
+async def one_lap(actors, numbers):
+    """Sample, compare, step, publish, pull. Returns the step's metrics and the generator's version."""
+    groups = await sample(actors, numbers)
+    episodes = [episode for _, group in groups for episode in group]
+    advantages = [
+        (reward - fmean(rewards)) / (pstdev(rewards) + 1e-4)
+        for rewards, _ in groups
+        for reward in rewards
+    ]
+    metrics = await actors.trainer.step.call_one(episodes, advantages)
+    await actors.trainer.publish.call_one()
+    version = await actors.generator.pull.call_one()
+    return metrics, version
+
+
 @app.cell(hide_code=True)
 def _():
     start_lap = lesson.start_button("Start four processes", seconds=12)
@@ -166,7 +182,7 @@ def _():
     return (start_lap,)
 
 
-@app.cell
+@app.cell(hide_code=True)
 async def _(config, start_lap):
     lesson.wait_for(start_lap)
     await nb08.stop_all()  # those of an earlier run of this cell
@@ -174,19 +190,10 @@ async def _(config, start_lap):
     with lesson.counting(None, "four processes start and load"):
         _actors = await bring_up(nb08.run_config(config), config.device)
     loading_seconds = now() - _began
-    _groups = await sample(_actors, range(config.prompts))
-    _episodes = [episode for _, group in _groups for episode in group]
-    _advantages = [
-        (reward - fmean(rewards)) / (pstdev(rewards) + 1e-4)
-        for rewards, _ in _groups
-        for reward in rewards
-    ]
-    lap = await _actors.trainer.step.call_one(_episodes, _advantages)
-    await _actors.trainer.publish.call_one()
-    _version = await _actors.generator.pull.call_one()
+    lap, _version = await one_lap(_actors, range(config.prompts))
     await nb08.stop_all()
     lesson.md(f"""
-    Starting and loading took {loading_seconds:.1f} s. One lap: {len(_episodes)} episodes in {len(_groups)} groups, one step, and the generator has version {_version}.
+    Starting and loading took {loading_seconds:.1f} s. One lap: {config.prompts * config.samples} episodes in {config.prompts} groups, one step, and the generator has version {_version}.
 
     If generator and trainer disagree about a token's probability, the gradient is wrong, and nothing tells you. So the trainer computes every log-prob again.
     The largest difference from a recorded one: {lap["max_logp_difference"]:.6f}{", rounding" if lap["max_logp_difference"] < 1e-3 else ": more than rounding, so look into it"}.
@@ -201,17 +208,23 @@ def _():
 
     The controller is two coroutines, `generate` and `train`. Between them sits a queue of finished groups, `ready`: our replay buffer.
 
-    While the trainer works, the weights go on, so groups get old. A group has the version of the weights that drew its first token, its **policy version**.
+    Every step makes new weights, so groups get old while they wait. A group has the version of the weights that drew its first token, its **policy version**.
     Its **lag** is how many versions further the trainer is when it trains on it. The rule `may_start` decides how many groups may be *started*, so that no lag exceeds `max_lag`.
-    What is bounded at the start need never be thrown away. (What old data do to the loss is notebook 09.)
+    What is bounded at the start need never be thrown away.
+
+    All runs here use the clipped loss of GRPO. Its ratio compares the trained policy with the one that sampled; notebook 09 shows why.
     """)
     _drawing = lesson.figure(
         drawing_of("weights_change.svg"),
-        "A pull waits for nobody: weights change in the middle of an episode. The recorded log-prob of each token stays true, since it is that of the weights that drew it.",
+        "A pull waits for nobody: weights change in the middle of an episode. log μ is the log-prob recorded with a token, by the weights that drew it, so it stays true. The tool's answer, → 17, was not drawn and has none.",
     )
     _half = mo.md("""
-    Here is the generator's half. `news` is an `asyncio.Event`: `set()` wakes whoever waits for it. `create_task` starts a batch and goes on, so several are sampled at once.
-    A later batch may be finished first; `in_order` lets it wait for the one before, so that each step gets its own groups.
+    Here is `generate`.
+
+    - `news` is an `asyncio.Event`: `set()` wakes whoever waits for it. `clear()` comes before the look at `newest.version`.
+      After the look, it could erase news that came in between, and the generator would sleep through it.
+    - `create_task` starts a batch and goes on, so several are sampled at once. `batch` is the task that was started last.
+    - A later batch may be finished first. So `in_order` lets it wait for `earlier`, the batch before, and each step gets its own groups.
     """)
     mo.vstack([_text, _drawing, _half])
     return
@@ -292,9 +305,9 @@ def _():
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    ### Exercise 2: the trainer's half
+    ### Exercise 2: the trainer's loop
 
-    Write `train`: steps 0 to `steps` - 1, each on the next `per_step` groups.
+    Write `train`, the other coroutine: steps 0 to `steps` - 1, each on the next `per_step` groups.
 
     - `await ready.get()` waits for a group: a pair, its rewards and its episodes.
     - An advantage is reward minus its group's mean, over the standard deviation plus 1e-4 (`fmean`, `pstdev`).
@@ -365,13 +378,12 @@ def _(config, whose_loop, whose_rule):
     _text = mo.md("""
     ## Is a step faster?
 
-    At `max_lag` 0, generator and trainer take turns. At `max_lag` 1 they work side by side. But they share this machine.
-    In turns only one of them works, so a large model may use all cores. Side by side each gets half of them. (The small policy always uses one.)
+    At `max_lag` 0, generator and trainer take turns. At `max_lag` 1 they work side by side, and share the cores of this machine.
     Measure it, first with tools that answer at once, and with SmolLM2 if this machine has it.
     """)
     busy_runs = {lag: nb08.busy_run(config, lag) for lag in (0, 1)}
     ask_busy = lesson.predict(
-        f"Threads of each process, with {nb08.who(busy_runs[0])}: {busy_runs[0].threads} in turns, {busy_runs[1].threads} side by side. Which way needs less time for a step?",
+        f"{nb08.threads(busy_runs)} Which way needs less time for a step?",
         "the one in turns",
         "the one side by side",
         "neither: they differ by less than 10%",
@@ -388,14 +400,12 @@ def _(config, whose_loop, whose_rule):
 @app.cell(hide_code=True)
 async def _(busy_runs, config, loop, rule, start_busy):
     lesson.wait_for(start_busy)
-    busy, wrote = {}, []
+    busy = {}
     with lesson.counting(4 * config.busy_steps, "steps") as _one_more:
         for _lag in (0, 1, 0, 1):  # alternately: another program may disturb one of them
             await nb08.stop_all()
             _run = busy_runs[_lag]
             _actors = await bring_up(_run, config.device)
-            _asks = _lag and not busy.get(1)
-            _before = await nb08.answer(_actors) if _asks else None
             _timeline = await run_loop(
                 _actors,
                 rule,
@@ -405,30 +415,25 @@ async def _(busy_runs, config, loop, rule, start_busy):
                 _lag,
                 _one_more,
             )
-            if _asks:
-                wrote = [_before, await nb08.answer(_actors)]
             # Neither filling nor draining counts.
             _found = nb08.account(nb08.steady(_timeline, _lag))
             busy[_lag] = min(busy.get(_lag, _found), _found, key=lambda run: run.step)
         await nb08.stop_all()
-    return busy, wrote
+    return (busy,)
 
 
 @app.cell(hide_code=True)
-def _(ask_busy, busy, busy_runs, config, wrote):
+def _(ask_busy, busy, busy_runs):
     _disturbed = nb08.disturbed(busy, busy_runs)
     _faster = nb08.faster(busy[0].step, busy[1].step)
     _right = 2 if _faster == "just as fast" else int(busy[1].step < busy[0].step)
     lesson.reveal(
         ask_busy,
         right=[] if _disturbed else _right,
-        why=_disturbed or f"A step side by side is {_faster}. {nb08.shared(busy)}",
+        why=_disturbed
+        or f"A step side by side is {_faster}. {nb08.shared(busy, busy_runs)}",
         shows=[
-            lesson.table("A step, in the faster of two runs", nb08.phases(busy, busy_runs)),
-            lesson.table(
-                f"What {nb08.who(busy_runs[0])} writes in the run side by side, on the same draws",
-                nb08.texts(wrote, config.busy_steps),
-            ),
+            lesson.table("A step, in the faster of two runs", nb08.phases(busy, busy_runs))
         ],
     )
     return
@@ -437,8 +442,8 @@ def _(ask_busy, busy, busy_runs, config, wrote):
 @app.cell(hide_code=True)
 def _(config):
     _text = mo.md("""
-    Real tools take time: a search, a database, a compiler. Waiting for them needs no core, so now there is something to gain.
-    Let ours be slow, too. Half of the calls take less than 0.6 times the average, and one in fifty more than 5 times.
+    Real tools take time: a search, a database, a compiler. That is a second kind of idle time. To fill it needs no free core, because a process that waits for a tool does not compute.
+    Let our tools be slow, too. Half of the calls take less than 0.6 times the average, and one in fifty more than 5 times.
     From here on the small policy runs.
     """)
     ask_time = lesson.predict(
@@ -455,7 +460,7 @@ def _(config):
     return ask_time, curve, start_runs
 
 
-@app.class_definition
+@app.class_definition(hide_code=True)
 class SlowToolGenerator(GeneratorActor):
     """Its tools answer after `tool_latency` seconds on average. Waiting needs no core."""
 
@@ -504,7 +509,7 @@ async def _(config, curve, loop, rule, start_runs):
 
 @app.cell(hide_code=True)
 def _(ask_time, runs):
-    slow = {lag: nb08.account(nb08.steady(run, lag)) for lag, run in runs.items()}
+    slow = {lag: nb08.account(run) for lag, run in runs.items()}
     _turns, _most = slow[min(slow)], slow[max(slow)]
     _times = _turns.step / _most.step
     _drawn = nb08.side_by_side(runs, 4 * _turns.step)
@@ -512,13 +517,13 @@ def _(ask_time, runs):
         ask_time,
         right=0 if _times < 1.2 else 1 if _times < 2 else 2,
         why=f"""
-    {_times:.1f} times: a step takes {_turns.step:.2f} s in turns and {_most.step:.2f} s at lag {max(slow)}.
+    {_times:.1f} times: over all {len(_turns.ended)} steps, a step takes {_turns.step:.2f} s in turns and {_most.step:.2f} s at lag {max(slow)}.
     In turns, a batch is under way for {_turns.between:.2f} s; for {_turns.generate:.2f} s of that the generator computes.{" The rest is waiting for tools, most of it for the slowest episode." if _turns.generate < 0.9 * _turns.between else ""}
     """,
         shows=[
             lesson.figure(
                 _drawn,
-                f"{4 * _turns.step:.1f} s from the middle of each run. At the right: how busy each process was.",
+                f"{4 * _turns.step:.1f} s from the middle of each run. Every run waits for its first batch, which is not shown. At the right: how busy each process was.",
             )
         ],
     )
@@ -539,8 +544,8 @@ def _(config):
     A faster step is not yet a gain. Three things must be told apart:
 
     - *the time of a step*, which you have just seen;
-    - *what a step teaches*: how much accuracy rises in a step. Old data teach less;
-    - their *product*, accuracy over seconds. That alone says whether asynchrony paid.
+    - *what a step teaches*: how many points accuracy rises in a step. Old data may teach less;
+    - *what a second teaches*: the points of a step divided by its seconds. That alone says whether asynchrony paid.
 
     Every version of all three runs was kept. So we let each take the same held-out tasks: after all its steps, and at the moment when the fastest run was over.
     """)
@@ -557,12 +562,13 @@ def _(ask_paid, curve, runs, small, versions):
     paid = nb08.paid(seconds, learned, small.held_out)
     lesson.reveal(
         ask_paid,
-        right={1: 0, -1: 1, 0: 2}[_apart],
+        right={1: (0, 2), -1: (1, 2), 0: 2}[_apart],
         why=f"""
     {paid}
+    It is one run of each. Runs with other seeds differ by more than these ±, so "no clear difference" counts as right, too.
 
     A step in turns taught {_turns.teaches:.1f} points, and one at lag {max(learned)} {_most.teaches:.1f}. {"More steps made up for it." if _apart < 0 else "What was won in time was lost in learning." if _apart > 0 else "What was won in time was about what was lost in learning."}
-    It is one run of each, on one machine.
+    After all {small.steps} steps, {nb09.uncertain(_turns.at_end, small.held_out)} were right in turns, which took {small.steps * _turns.step:.0f} s, and {nb09.uncertain(_most.at_end, small.held_out)} at lag {max(learned)}.
     """,
         shows=[
             lesson.table(
@@ -576,68 +582,6 @@ def _(ask_paid, curve, runs, small, versions):
         ],
     )
     return learned, paid
-
-
-@app.cell(hide_code=True)
-def _():
-    mo.md("""
-    ### Exercise 3: what bounds a step?
-
-    The run in turns gave you three numbers.
-    A batch is under way for `sampling` seconds, waiting included. For `computing` of them the generator computes. A training step takes `training` seconds.
-
-    At `max_lag` L, three things can be the bottleneck, and the slowest wins:
-
-    - the generator, which must compute each batch;
-    - the trainer, which must train on each;
-    - waiting: a batch needs `sampling` + `training` from its start to the end of its step, and lag allows L + 1 batches to share that time.
-
-    Write `step_seconds`.
-    """)
-    return
-
-
-@app.function
-def step_seconds(sampling, computing, training, max_lag):
-    """Return the seconds of a step; step_seconds(2.0, 0.9, 0.5, 1) is 1.25."""
-    ...
-
-
-@app.cell(hide_code=True)
-def _():
-    exercise.feedback(
-        lambda: step_seconds,
-        Solutions,
-        level="stretch",
-        minutes=5,
-        lines=1,
-        hints=(
-            "There are three limits: the generator's, the trainer's, and that of lag, by which L + 1 steps take `sampling + training`.",
-            "`max` of `computing`, `training`, and `(sampling + training) / (max_lag + 1)`.",
-        ),
-    )
-    return
-
-
-@app.cell(hide_code=True)
-def _(slow):
-    lesson.needs(lambda: slow)
-    _rule, _whose = exercise.running(lambda: step_seconds, Solutions)
-    _phases = slow[0].between, slow[0].generate, slow[0].train
-    _rows = [
-        {
-            "run": nb08.name_of(lag),
-            f"by {_whose}": f"{float(_rule(*_phases, lag)):.2f} s",
-            "measured": f"{found.step:.2f} s",
-        }
-        for lag, found in slow.items()
-    ]
-    _table = lesson.table("Seconds of a step, from the phases of the run in turns", _rows)
-    _said = mo.md("""
-    The rule knows nothing of two things. Batches that overlap are decoded together, which makes a step shorter. Processes that share cores make it longer.
-    """)
-    mo.vstack([_table, _said])
-    return
 
 
 @app.cell(hide_code=True)
@@ -661,7 +605,7 @@ def _(config):
     return ask_killed, start_killed
 
 
-@app.function
+@app.function(hide_code=True)
 async def kill_in_the_act(controller):
     """`kill -9` for a generator in the second half of the run, when it has begun to sample."""
     generator = controller.roles.services["generator"].replicas[0]  # one of two
@@ -677,7 +621,7 @@ async def kill_in_the_act(controller):
     controller.log.timeline.add([Span(generator.name, "kill", moment, moment)])
 
 
-@app.cell
+@app.cell(hide_code=True)
 async def _(config, start_killed):
     lesson.wait_for(start_killed)
     _run = nb08.run_config(config, steps=config.killed_steps, generators=2, spares=1)
@@ -701,7 +645,8 @@ def _(ask_killed, books, config, loading_seconds, run_log):
         ask_killed,
         right=0 if books.trained < _all else 2 if books.each_once else 1,
         why=f"""
-    {_said}. {books.started} were started, and {books.lost} died with the generator. Their numbers were given out again, and a number makes the same task. With newer weights its episodes may be others.
+    {_said}. {books.started} were started, and {books.lost} died with the generator. A generator gets half a batch at a time, and may sample several of these at once. All that it had not finished were lost.
+    Their numbers were given out again, and a number makes the same task. With newer weights its episodes may be others.
     The spare was in place {_mended:.2f} s after the kill. At the top of this page, starting and loading took {loading_seconds:.1f} s.
     """,
         shows=[
@@ -724,7 +669,7 @@ def _(loop, rule, whose_loop, whose_rule):
 
     `my_async_rl.py` needs no package of this course. It has {whose_rule}, {whose_loop}, and two
     processes that share the weights in memory. It trains at `max_lag` 1, in about a minute: run it, and
-    watch its right answers. Two things are simpler than here: weights change between batches, not inside an episode, and the loss takes data for fresh.
+    watch its right answers. Two things are simpler than here: weights change between batches, not inside an episode, and its loss has no ratio, so it takes old data for fresh.
     {"The two functions of your `my_rl.py` are in it, too." if _kept else "The loop inside is the course's: there is no `my_rl.py` of notebook 05b."}
     """)
     write = lesson.start_button("Write my_async_rl.py", seconds=float("nan"))
@@ -750,8 +695,8 @@ def _():
     _points = (
         "An asynchronous controller is two coroutines, a queue between them, and a rule for what may be started.",
         "Compare log-probs at lag 0 first. If they differ by more than rounding, generator and trainer disagree about the policy.",
-        "Waiting needs no core, so lag fills it. Where every core computes already, there is nothing to fill.",
-        "Step time, learning per step, and their product are three things. Only accuracy over seconds says whether asynchrony paid.",
+        "Lag fills idle time: a free core's, and the wait for a tool, which needs no core. Where every core computes already, there is nothing to fill.",
+        "The time of a step and what it teaches are two things. What a second teaches says whether asynchrony paid.",
         "Number the work. Then what a dead process had can be given out again.",
     )
     mo.vstack([lesson.predicted(4), lesson.recap(*_points)])
@@ -821,20 +766,6 @@ class Solutions:
             newest.version = await trainer.publish()
             news.set()
             on_step(step, metrics)
-
-    def check_step_seconds(step_seconds):
-        _generator = {"it forgets the generator, which must compute every batch": 1.25}
-        _trainer = {"it forgets the trainer, which must train on every batch": 1.25}
-        _shared = {"L + 1 batches share `sampling + training`, not `sampling` alone": 1.0}
-        exercise.expect(step_seconds, 2.0, 1.5, 0.5, 1, result=1.5, mistakes=_generator)
-        exercise.expect(step_seconds, 1.0, 0.5, 4.0, 3, result=4.0, mistakes=_trainer)
-        exercise.expect(step_seconds, 2.0, 0.9, 0.5, 1, result=1.25, mistakes=_shared)
-        exercise.agree(
-            step_seconds, Solutions.step_seconds, nb08_checks.drawn_load, times=40
-        )
-
-    def step_seconds(sampling, computing, training, max_lag):
-        return max(computing, training, (sampling + training) / (max_lag + 1))
 
 
 if __name__ == "__main__":

@@ -98,9 +98,9 @@ def test_by_the_clock_each_run_is_examined_when_the_fastest_one_was_over():
 @pytest.mark.parametrize(
     ("old", "said"),
     [
-        (0.9, "Yes, asynchrony paid here: after 6 s, 30% ± 6"),
-        (0.31, "Asynchrony made no clear difference here"),
-        (0.05, "No, asynchrony did not pay here"),
+        (0.9, "In this one run asynchrony paid: after 6 s, 30% ± 6"),
+        (0.31, "In this one run asynchrony made no clear difference"),
+        (0.05, "In this one run asynchrony did not pay"),
     ],
 )
 def test_the_verdict_is_that_of_the_clock_and_may_be_no(old, said):
@@ -120,3 +120,9 @@ def test_where_nobody_waits_the_real_model_runs_if_it_is_there_with_all_cores_in
     turns, beside = nb08.busy_run(config, 0), nb08.busy_run(config, 1)
     assert (turns.threads, beside.threads) == ((4, 2) if is_there else (1, 1))
     assert turns.task == ("simple" if is_there else "compositional")
+    threads = nb08.threads({0: turns, 1: beside})
+    assert (
+        "4 threads in turns, and with 2 in each" if is_there else "always computes with one thread"
+    ) in threads
+    times = {lag: SimpleNamespace(generate=1.0, train=2.0) for lag in (0, 1)}
+    assert ("has all cores" in nb08.shared(times, {0: turns, 1: beside})) == is_there

@@ -144,6 +144,18 @@ def test_a_loop_that_forgets_to_wake_to_flatten_or_to_await_is_told_so():
     said = refusals("08", "train", [answers("08").wakes_nobody, answers("08").gives_lists_of_lists])
     (forgot,) = refusals("08", "train", [answers("08").forgets_to_await_the_step]).values()
     assert forgot == "you called `trainer.step` without `await`, so it never ran"
+    early, no_coroutine, own_count = refusals(
+        "08",
+        "train",
+        [
+            answers("08").wakes_before_the_version_is_known,
+            answers("08").is_no_coroutine,
+            answers("08").counts_the_versions_itself,
+        ],
+    ).values()
+    assert early.startswith("`news.set()` comes before the new version is in `newest.version`")
+    assert no_coroutine == "`train` must be an `async def`"
+    assert own_count.startswith("`newest.version` must be what `publish` returned")
     assert said["wakes_nobody"].endswith("never wakes the generator")
     assert "gives it the episodes `[['episode_0.0'" in said["gives_lists_of_lists"]
     assert "should give the flat list `['episode_0.0'" in said["gives_lists_of_lists"]
@@ -203,7 +215,6 @@ def test_runs_from_its_first_cell_to_its_last(monkeypatch, tmp_path):
         for lag, found in runs.items()
     )
     assert [run.at_end for run in values["learned"].values()] and values["paid"]
-    assert len(values["wrote"]) == 2
     books = values["books"]
     assert books.each_once and books.started == books.trained + books.lost + books.stale
     assert len(values["native_errors"]) <= 20

@@ -5,8 +5,7 @@ start  stop_all           an actor in a process of its own, and the end of all t
 create                    the folder of a run; notebook 11 replays the one that is kept
 steady  account           a run ──► its middle; seconds of its phases, its oldest group
 side_by_side  phases      runs on one axis; what a step's seconds are made of
-who  faster  shared  disturbed  paid         which policy it was, and what was measured, in words
-answer  texts             what a policy writes before and after a run
+threads  faster  shared  disturbed  paid      who computes with how much, and what was measured, in words
 small  examiner  learned  three_things  over_seconds    what the runs learned: per step, and per second
 train_and_kill  a run of the package, in which a generator is killed
 books_of  around_the_kill       what became of every group, and the moments around the kill
@@ -29,7 +28,6 @@ from typing import Any
 from zorplex_rl.config import Config, LearnerConfig, ServicesConfig
 from zorplex_rl.course.figures.spans import paired_timelines, timeline_chart
 from zorplex_rl.course.kept_file import kept
-from zorplex_rl.course.lesson.markup import quote
 from zorplex_rl.course.nb02 import captured
 from zorplex_rl.course.nb05 import real_model
 from zorplex_rl.course.nb09 import compared, uncertain
@@ -40,7 +38,6 @@ from zorplex_rl.run.folder import RunFolder
 from zorplex_rl.run.timeline import Timeline
 from zorplex_rl.services.runtime import Actor, run_together, start_monarch, this_host
 from zorplex_rl.task.environment import Zorplex
-from zorplex_rl.task.episode import Episode
 from zorplex_rl.training.controller import Controller
 from zorplex_rl.training.loop import train_async
 from zorplex_rl.training.run_log import RunLog
@@ -166,9 +163,13 @@ def phases(
     ]
 
 
-def who(run: Config) -> str:
-    """Return the name of a run's policy for the page."""
-    return "the small policy" if run.policy == "embedded" else "SmolLM2"
+def threads(runs: Mapping[int, Config]) -> str:
+    """Say how many threads compute in each process of these runs."""
+    turns, beside = runs[0].threads, runs[1].threads
+    name = "The small policy" if runs[0].policy == "embedded" else "SmolLM2"
+    if turns == beside:
+        return f"{name} always computes with {'one thread' if turns == 1 else f'{turns} threads'}."
+    return f"{name} computes with {turns} threads in turns, and with {beside} in each process side by side."
 
 
 def faster(turns: float, other: float) -> str:
@@ -196,36 +197,17 @@ def disturbed(busy: Mapping[int, SimpleNamespace], runs: Mapping[int, Config]) -
     )
 
 
-def shared(busy: Mapping[int, SimpleNamespace]) -> str:
+def shared(busy: Mapping[int, SimpleNamespace], runs: Mapping[int, Config]) -> str:
     """Say what side by side did to both phases, and which of them a step waits for."""
     turns, beside = busy[0], busy[1]
     slower = f"Sampling took {beside.generate / turns.generate:.1f} times as long as in turns, and training {beside.train / turns.train:.1f} times"
     longer = "training" if beside.train > beside.generate else "sampling"
-    return f"{slower}. A step side by side takes at least as long as the longer of the two, here {longer}."
-
-
-async def answer(actors: SimpleNamespace) -> Episode:
-    """Ask the generator, with the newest weights, the first held-out question. Returns the first episode of its group."""
-    await actors.generator.pull.call_one()
-    (task,) = await actors.dataset.tasks.call_one([0], "held_out")
-    ((_, group),), _history = await actors.generator.generate.call_one([(0, task)])
-    episode: Episode = group[0]
-    return episode
-
-
-def texts(wrote: Sequence[Episode], steps: int) -> list[dict[str, str]]:
-    """Return a row for each episode: before the first step, and after the last."""
-    rows = []
-    for when, episode in zip(("before", f"after {steps} steps"), wrote, strict=False):
-        parts = [f"{turn.text}{turn.result or ''}" for turn in episode.turns]
-        rows.append(
-            {
-                "": when,
-                "question": episode.task.question,
-                "it writes": quote(" ".join(parts).replace("\n", " ⏎ ")),
-            }
+    idle = "In turns, one process waits while the other computes. Side by side both compute at the same time"
+    if runs[0].threads != runs[1].threads:
+        idle = (
+            "In turns, the process that computes has all cores. Side by side each has half of them"
         )
-    return rows
+    return f"{idle}. {slower}. A step side by side takes at least as long as the longer of the two, here {longer}."
 
 
 def small(config: SimpleNamespace) -> SimpleNamespace:
@@ -293,9 +275,9 @@ def paid(over: float, found: Mapping[int, SimpleNamespace], tasks: int) -> str:
     """Say whether the run with most lag had learned more than the one in turns when the fastest was over."""
     turns, most = found[0], found[max(found)]
     verdict = {
-        1: "No, asynchrony did not pay here",
-        -1: "Yes, asynchrony paid here",
-        0: "Asynchrony made no clear difference here",
+        1: "In this one run asynchrony did not pay",
+        -1: "In this one run asynchrony paid",
+        0: "In this one run asynchrony made no clear difference",
     }[compared(turns.by_then, most.by_then, tasks)]
     return (
         f"{verdict}: after {over:.0f} s, {uncertain(turns.by_then, tasks)} of the held-out tasks were right in turns, "

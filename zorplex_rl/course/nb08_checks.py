@@ -1,12 +1,13 @@
-"""Check what a learner writes in notebook 08: two rules, and a trainer's loop.
+"""Check what a learner writes in notebook 08: a rule, and a trainer's loop.
 
-drawn_moment  drawn_load    arguments of ``may_start`` and ``step_seconds``
-check_train                 what a loop trains on, when it publishes, whom it wakes, against the course's loop
+drawn_moment    arguments of ``may_start``
+check_train     what a loop trains on, when it publishes, whom it wakes, against the course's loop
 """
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import pickle
 import random
 from collections.abc import Awaitable, Callable, Generator, Sequence
@@ -35,12 +36,6 @@ def drawn_moment(rng: random.Random) -> tuple[int, int, int, int]:
     )
 
 
-def drawn_load(rng: random.Random) -> tuple[float, float, float, int]:
-    """Draw the arguments of ``step_seconds``, in exact eighths of a second."""
-    sampling = rng.randint(2, 40)
-    return sampling / 8, rng.randint(1, sampling) / 8, rng.randint(1, 40) / 8, rng.randint(0, 5)
-
-
 @dataclass
 class _Journal:
     """What a trainer's loop did: its calls, its batches, what it showed, whom it woke."""
@@ -51,6 +46,9 @@ class _Journal:
     batches: list[tuple[Any, Any]]
     shown: list[tuple[Any, Any]]
     woken: list[Any]
+    """``newest.version`` at each time that the generator woke."""
+    newest: Any = None
+    """``newest.version`` at the end."""
 
 
 @dataclass
@@ -122,9 +120,15 @@ def _compare(
     assert found.woken, f"{called} never wakes the generator"
     # To wake it once more, for what it has seen already, does no harm.
     woken = [version for version in dict.fromkeys(found.woken) if version in right.woken]
+    early = exercise.same(found.newest, right.newest)
+    mistake = (
+        f"{quote('news.set()')} comes before the new version is in {quote('newest.version')}, so the generator wakes and finds the old one"
+        if early
+        else f"{quote('newest.version')} must be what {quote('publish')} returned"
+    )
     assert exercise.same(woken, right.woken), (
-        f"{called} wakes a generator that then reads {quote('newest.version')} as {quote(exercise.shown(found.woken))}, "
-        f"and should wake it for {quote(exercise.shown(right.woken))}, as {quote('publish')} returned"
+        f"{mistake}. {called} wakes a generator that reads {quote(exercise.shown(found.woken))}, "
+        f"and {quote('publish')} returned {quote(exercise.shown(right.woken))}"
     )
     assert exercise.same(found.shown, right.shown), (
         f"{called} calls {quote('on_step')} with {quote(exercise.shown(found.shown))}, and should with {quote(exercise.shown(right.shown))}"
@@ -175,7 +179,7 @@ async def _journal(
     trainer = SimpleNamespace(step=begin(step), publish=begin(publish))
     try:
         async with asyncio.timeout(PATIENCE_S):
-            await train(
+            begun = train(
                 trainer,
                 ready,
                 newest,
@@ -184,7 +188,10 @@ async def _journal(
                 per_step,
                 lambda *shown: journal.shown.append(shown),
             )
+            assert inspect.isawaitable(begun), f"{quote('train')} must be an {quote('async def')}"
+            await begun
         await asyncio.sleep(0)
+        journal.newest = newest.version
     finally:
         for task in others:
             task.cancel()

@@ -3,7 +3,6 @@ unusual."""
 
 from __future__ import annotations
 
-from fractions import Fraction
 from itertools import chain
 from statistics import fmean, pstdev
 
@@ -97,6 +96,21 @@ async def wakes_before_the_version_is_known(trainer, ready, newest, news, steps,
         metrics = await trainer.step(episodes_of(batch), advantages_of(batch))
         news.set()
         newest.version = await trainer.publish()
+        on_step(step, metrics)
+
+
+def is_no_coroutine(trainer, ready, newest, news, steps, per_step, on_step):
+    for step in range(steps):
+        on_step(step, {})
+
+
+async def counts_the_versions_itself(trainer, ready, newest, news, steps, per_step, on_step):
+    for step in range(steps):
+        batch = [await ready.get() for _ in range(per_step)]
+        metrics = await trainer.step(episodes_of(batch), advantages_of(batch))
+        await trainer.publish()
+        newest.version = step + 1
+        news.set()
         on_step(step, metrics)
 
 
@@ -204,36 +218,6 @@ async def returns_its_last_metrics(trainer, ready, newest, news, steps, per_step
     return metrics
 
 
-def forgets_the_generator(sampling, computing, training, max_lag):
-    return max(training, (sampling + training) / (max_lag + 1))
-
-
-def forgets_the_trainer(sampling, computing, training, max_lag):
-    return max(computing, (sampling + training) / (max_lag + 1))
-
-
-def spreads_the_batch_alone(sampling, computing, training, max_lag):
-    return max(computing, training, sampling / (max_lag + 1))
-
-
-def is_a_lag_short(sampling, computing, training, max_lag):
-    return max(computing, training, (sampling + training) / max(1, max_lag))
-
-
-def adds_the_limits(sampling, computing, training, max_lag):
-    return computing + training
-
-
-def computes_exactly(sampling, computing, training, max_lag):
-    return max(map(Fraction, (computing, training, (sampling + training) / (max_lag + 1))))
-
-
-def sorts_tensors(sampling, computing, training, max_lag):
-    return (
-        torch.tensor([computing, training, (sampling + training) / (1 + max_lag)]).sort().values[-1]
-    )
-
-
 WRONG = {
     "may_start": [
         has_eight_hard_wired,
@@ -251,6 +235,8 @@ WRONG = {
         publishes_before_the_step,
         wakes_before_the_version_is_known,
         wakes_nobody,
+        is_no_coroutine,
+        counts_the_versions_itself,
         forgets_to_await_the_step,
         forgets_to_await_the_version,
         compares_with_the_whole_batch,
@@ -258,16 +244,8 @@ WRONG = {
         trains_on_rewards,
         gives_lists_of_lists,
     ],
-    "step_seconds": [
-        forgets_the_generator,
-        forgets_the_trainer,
-        spreads_the_batch_alone,
-        is_a_lag_short,
-        adds_the_limits,
-    ],
 }
 RIGHT = {
     "may_start": [counts_the_groups_one_by_one, gives_a_tensor, may_be_negative],
     "train": [computes_with_tensors, returns_its_last_metrics],
-    "step_seconds": [computes_exactly, sorts_tensors],
 }
