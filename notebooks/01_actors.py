@@ -47,7 +47,7 @@ with app.setup(hide_code=True):
 def _():
     lesson.header(
         __file__,
-        minutes=48,
+        minutes=50,
         hardware="two CPU cores, no network",
         goals=[
             "write an actor, and run it in four processes",
@@ -76,7 +76,7 @@ def _():
 
     Such an owner is an **actor**. Nobody else may touch its object. Your message waits in its
     **mailbox** until the actor has finished the messages before it. Then it works on yours, and
-    replies. Five words are all that you need:
+    replies. Five words to begin with:
 
     | word | what it is | in our system |
     |---|---|---|
@@ -93,7 +93,7 @@ def _():
 def _():
     lesson.figure(
         drawing_of("mailbox.svg"),
-        "Blue: messages. Green: replies. Only the actor's own thread touches the object.",
+        "Blue: messages. Green: a reply, which goes to whoever sent the message; one of three is drawn. Only the actor's own thread touches the object.",
     )
     return
 
@@ -103,9 +103,9 @@ def _():
     mo.md("""
     ## A whole actor
 
-    An actor is a queue, and a thread that works through it. `send` gives you a *future* at once: a
-    place where the answer will be. `pickle` turns a message into bytes and back, as the way to
-    another machine would.
+    An actor is a queue, and a thread that works through it. `send` returns a *future* at once: a
+    place where the answer will be. `pickle` turns a message into bytes and back, because a message
+    to another machine has to become bytes, too.
     """)
     return
 
@@ -121,7 +121,9 @@ class TinyActor:
     def send(self, method, *arguments):
         reply = Future()
         self.mailbox.put((pickle.dumps((method, arguments)), reply))
-        return asyncio.wrap_future(reply)  # a future of threads, which `await` can wait for
+        return asyncio.wrap_future(
+            reply
+        )  # because `await` cannot wait for a future of threads
 
     def live(self, thing):
         while True:
@@ -143,7 +145,8 @@ def _():
     ## A message is a copy
 
     This shopping basket has a bad habit: it slips chocolate into the list that it is given.
-    `go_shopping` sends it four messages. With `await` it waits for an answer; until then it goes on.
+    `go_shopping` sends it three messages. `send` returns at once; only `await` waits. The first
+    message keeps the basket busy, so that the tea is added before the basket works on `put`.
     """)
     return
 
@@ -166,11 +169,11 @@ class Basket:
 
 @app.function
 async def go_shopping(send):
-    """Send four messages, and change the list after it was sent."""
+    """Send three messages, and change the list between the second and the third."""
     shopping = ["milk", "eggs"]
     asleep = send("sleep", 0.3)
     put = send("put", shopping)
-    shopping.append("tea")  # the list has been sent already
+    shopping.append("tea")
     await asleep
     await put
     return await send("show"), shopping
@@ -194,7 +197,8 @@ def _():
     `go_shopping` runs three times: on a plain basket, on a `TinyActor` around one, and on an actor of
     Monarch, the library of this course. Monarch's actors live in processes of their own. Here is
     the basket as such an actor. Two things are new: the base class, and the mark at each method that
-    messages may call. Such a method is an **endpoint**.
+    messages may call. Such a method is an **endpoint**. With Monarch, `send("put", shopping)` is
+    written `one_basket.put.call_one(shopping)`.
     """)
     return
 
@@ -224,24 +228,27 @@ def _():
     `spawn_procs` starts processes in two rows and two columns: a **process mesh**. `spawn` puts an
     actor into each. You choose the names of the axes. On a cluster you might write
     `{"hosts": 32, "gpus": 8}`, and `slice(hosts=3)` is then the eight of one machine.
-
-    marimo runs a cell again whenever you change it. `keep_open.enter` first stops the processes of
-    the run before, so that they do not pile up.
     """)
     return
 
 
 @app.cell
-async def _():
+def _():
     start_monarch()
-    started = this_host().spawn_procs(per_host={"rows": 2, "columns": 2})
-    procs = await keep_open.enter("01", keep_open.stopping(started))
+    procs = this_host().spawn_procs(per_host={"rows": 2, "columns": 2})
     baskets = procs.spawn("baskets", BasketActor)
     one_basket = baskets.slice(rows=0, columns=0)
     return one_basket, procs
 
 
-@app.cell
+@app.cell(hide_code=True)
+async def _(procs):
+    # First stops the processes of an earlier run of these cells, so that they do not pile up.
+    opened = await keep_open.enter("01", keep_open.stopping(procs))
+    return (opened,)
+
+
+@app.cell(hide_code=True)
 async def _(one_basket):
     def send_directly(method, *arguments):
         reply = Future()
@@ -275,7 +282,7 @@ def _(shopped, when_copied):
         """,
         shows=[
             lesson.table(
-                "The same four messages",
+                "The same three messages",
                 [
                     {
                         "sent to": who,
@@ -304,8 +311,9 @@ def _():
 
     ### Exercise 1: `Summer`
 
-    Replace the `...` by methods. From there on the page runs your class if it passes its check, and
-    the course's until then.
+    To write here, you need this page as a notebook: run `uv run zorplex-rl open 01` in a clone of
+    the repository. It opens in your browser, in marimo, a notebook for Python. Replace the `...` by
+    methods. The page then runs `summer_class`: yours once it passes its check, the course's until then.
     """)
     return
 
@@ -346,7 +354,7 @@ def _():
     return
 
 
-@app.cell
+@app.cell(hide_code=True)
 def _():
     summer_class, whose_summer = exercise.running(lambda: Summer, Solutions)
     return summer_class, whose_summer
@@ -375,15 +383,11 @@ def _():
 
 @app.cell(hide_code=True)
 def _():
-    how_many = lesson.predict(
-        "Four totals begin at 0. Five lines each add 1. What do the totals add up to?",
-        "5",
-        "8",
-        "12",
-        "20",
-    )
-    how_many
-    return (how_many,)
+    mo.md("""
+    The code uses each of the five once, to add 1. Its last line reads the totals: `add([])` adds nothing
+    and returns them. `call` returns answers with their places, and `.values()` drops the places.
+    """)
+    return
 
 
 @app.cell
@@ -407,12 +411,25 @@ async def _(procs, summer_class):
 
 
 @app.cell(hide_code=True)
+def _():
+    how_many = lesson.predict(
+        "Four totals begin at 0. What do they add up to after the five calls with `[1]`?",
+        "5",
+        "8",
+        "12",
+        "20",
+    )
+    how_many
+    return (how_many,)
+
+
+@app.cell(hide_code=True)
 def _(all_answers, how_many, no_answer, one_answer, row_answers, some_answer, totals):
     lesson.reveal(
         how_many,
         right={5: 0, 8: 1, 12: 2, 20: 3}.get(sum(totals), []),
         why=f"""
-        They add up to {sum(totals)}. Count actors, not lines: four, two, one, one, four. The lines gave
+        They add up to {sum(totals)}. Count actors, not calls: four, two, one, one, four. The calls returned
         {nb01.listed(all_answers)}; then {nb01.listed(row_answers)}; then `{one_answer}`,
         `{some_answer}` and `{no_answer}`.
         """,
@@ -545,7 +562,7 @@ def _():
 @app.cell(hide_code=True)
 def _(config):
     what_count = lesson.predict(
-        f"What is the count after {config.naps} calls of `together`?",
+        f"{config.naps} calls of `together` are sent at the same moment. What is the count after them?",
         f"{config.naps}",
         "1",
         "something in between",
@@ -711,7 +728,8 @@ async def _(config, procs):
 @app.cell(hide_code=True)
 def _(config, rally_seconds, whose_player):
     lesson.md(f"""
-    Until {config.hits} hits were counted, {lesson.in_words(rally_seconds)} passed, with {whose_player}.
+    {config.hits} hits took {lesson.in_words(rally_seconds)} with {whose_player}, so {lesson.in_words(rally_seconds / config.hits)}
+    each. In these times the page also kept asking both players how many hits they have counted.
     """)
     return
 
@@ -745,6 +763,7 @@ def _():
         "Each of four processes is sent a quarter of the numbers. Compared with adding here, this is",
         "faster",
         "about as fast",
+        "slower, but less than twice",
         "at least twice as slow",
     )
     send_numbers
@@ -781,18 +800,14 @@ async def _(config, procs, summer_class):
 @app.cell(hide_code=True)
 def _(half, send_numbers, sums):
     (_sum, _here), (_, _sent), (_, _end) = sums
-    _gain = (
-        f"{_here / _end:.1f} times as fast as here"
-        if _here > 1.15 * _end
-        else f"hardly faster than here, on the {cores()} cores of this machine"
-    )
     lesson.reveal(
         send_numbers,
-        right=2 if _sent > 2 * _here else 0 if _sent < 0.8 * _here else 1,
+        right=sum(_sent / _here > edge for edge in (0.8, 1.2, 2)),
         why=f"""
-        Sending the numbers took {_sent / _here:.1f} times as long as adding them here; sending the end
-        was {_gain}. {"All three sums are equal." if len({found for found, _ in sums}) == 1 else "The sums differ!"}
-        *Send the work to the data, not the data to the work.*
+        Sending the numbers took {_sent / _here:.1f} times as long as adding them here; sending the end took
+        {_end / _here:.1f} times as long, on {cores()} cores. With as many free cores as actors it could be a quarter.
+        {"All three sums are equal." if len({found for found, _ in sums}) == 1 else "The sums differ!"}
+        {"*Send the work to the data, not the data to the work.*" if _end < _sent else "Sending the data cost less this time."}
 
         The last line called row 1 only. Its two actors found {half / _sum:.0%} of the sum: within the
         slice they are ranks 0 and 1 of 2.
@@ -844,11 +859,21 @@ def _(call, clone_bytes, many, method, row_bytes):
     return
 
 
-@app.cell
-async def _(after_failure, answered, call, counts_alone, half, rally_seconds, shopped):
-    # Whoever starts processes must stop them, deadlocked players included: here in a script,
-    # in `marimo edit` when the notebook closes. The cell uses all results above, so it runs last.
-    _last = after_failure, answered, call, counts_alone, half, rally_seconds, shopped
+@app.cell(hide_code=True)
+async def _(
+    after_failure, answered, call, counts_alone, half, opened, rally_seconds, shopped
+):
+    # It uses all results above, so it runs last.
+    _last = (
+        after_failure,
+        answered,
+        call,
+        counts_alone,
+        half,
+        opened,
+        rally_seconds,
+        shopped,
+    )
     await keep_open.done("01")
     return
 

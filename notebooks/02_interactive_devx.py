@@ -17,8 +17,6 @@ app = marimo.App(
 
 with app.setup(hide_code=True):
     import asyncio
-    import logging
-    import os
     import re
     import sys
     import tempfile
@@ -28,7 +26,6 @@ with app.setup(hide_code=True):
     from types import SimpleNamespace
 
     import marimo as mo
-    import psutil
     import torch
     import torch.distributed as dist
     import torch.nn.functional as F
@@ -54,7 +51,6 @@ def _():
         minutes=50,
         hardware="two CPU cores, no network",
         goals=[
-            "say what a host mesh, a process mesh and an actor mesh are, and what each costs to start",
             "write a step of data-parallel training, and run it on two processes from a notebook cell",
             "look into a process that hangs, and find the line where it waits",
             "change code in running processes, and say what survives each way to do it",
@@ -76,21 +72,10 @@ def _():
     The way out is to leave the processes running and to change what they *do*. Your notebook is the
     **controller**, which tells all processes what to do next. Between two cells, they wait with
     everything that they have loaded.
-    """)
-    return
 
-
-@app.cell(hide_code=True)
-def _():
-    mo.md("""
-    ## Hosts, processes, actors
-
-    A **host mesh** is a group of machines. On each of them you start processes, which makes a
-    **process mesh**. Into each process you put an actor, which makes an actor mesh.
-
-    Where do hosts come from? From a *job*: on a cluster it asks the scheduler for machines.
-    `ProcessJob` stands in for that, and its "hosts" are processes on this machine. You name the groups
-    of hosts that you want. `job.state()` starts them and has each group under its name, here `machines`.
+    This page uses the words of notebook 01: actor, endpoint, `call`, `call_one`, slice, process mesh.
+    One is new. A **host mesh** is a group of machines, on which process meshes are started. Here it is
+    `this_host()`, your machine alone.
     """)
     return
 
@@ -98,100 +83,10 @@ def _():
 @app.cell(hide_code=True)
 def settings():
     config = SimpleNamespace(
-        hosts=2,  # stand-ins on this machine
-        per_host=2,  # processes
         patience=1.0,  # seconds until we look at what hangs
         talkers=4,  # processes that print
     )
     return (config,)
-
-
-@app.cell(hide_code=True)
-def _():
-    from monarch.job import ProcessJob
-
-    # It says on every start what it connects to.
-    logging.getLogger("monarch._src.job.job").setLevel(logging.WARNING)
-    return (ProcessJob,)
-
-
-@app.class_definition
-class Where(Actor):
-    @endpoint
-    def am_i(self):
-        return os.getpid(), os.getppid()
-
-
-@app.function
-def children():
-    return psutil.Process().children(recursive=True)
-
-
-@app.cell(hide_code=True)
-def _():
-    how_many = lesson.predict(
-        "The next cell asks for two hosts with two processes each. How many processes of the operating system does it start?",
-        "two: one for each host",
-        "four: one for each actor",
-        "six",
-    )
-    how_many
-    return (how_many,)
-
-
-@app.cell
-async def _(ProcessJob, config):
-    start_monarch()
-    before = set(children())
-    job = ProcessJob({"machines": config.hosts})
-    try:
-        _machines = job.state(cached_path=None).machines  # None: a new job, no earlier one
-        _procs = _machines.spawn_procs(per_host={"gpus": config.per_host})
-        _start = time.monotonic()
-        _actors = _procs.spawn("where", Where)
-        places = list((await _actors.am_i.call()).items())
-        first_seconds = time.monotonic() - _start
-        started = set(children()) - before
-
-        _start = time.monotonic()
-        _more = _procs.spawn("where_too", Where)
-        await _more.am_i.call()
-        more_seconds = time.monotonic() - _start
-        more_started = set(children()) - before - started
-    finally:
-        job.kill()
-    return first_seconds, more_seconds, more_started, places, started
-
-
-@app.cell(hide_code=True)
-def _(first_seconds, how_many, more_seconds, more_started, places, started):
-    _new = len(more_started)
-    lesson.reveal(
-        how_many,
-        right={2: 0, 4: 1, 6: 2}.get(len(started), []),
-        why=f"""
-        {len(started)} processes. Each host has one that starts the others and looks after them. On a
-        real cluster it is the only thing that you start by hand.
-
-        The first actors took {lesson.in_words(first_seconds)}, since their processes had to start. A second
-        mesh of actors in the *same* processes took {lesson.in_words(more_seconds)} and {_new or "no"} new
-        processes. Remember these two numbers.
-        """,
-        shows=[
-            lesson.table(
-                f"Found by asking the actors; your notebook is process {os.getpid()}",
-                [
-                    {
-                        "the actor at": f"host {place['hosts']}, {place['gpus']}",
-                        "lives in process": pid,
-                        "which was started by process": parent,
-                    }
-                    for place, (pid, parent) in places
-                ],
-            )
-        ],
-    )
-    return
 
 
 @app.cell(hide_code=True)
@@ -201,8 +96,8 @@ def _():
 
     Data-parallel training gives every process a copy of the model and a part of the batch. Every
     process runs the same code on other data. This is called **SPMD**: single program, multiple data.
-    The number of a process is its **rank**. Usually `torchrun` starts such a program once in every
-    process, and from then on you cannot reach it. Here the processes hold actors, which wait for your calls.
+    Usually `torchrun` starts such a program once in every process, and from then on you cannot reach
+    it. Here the processes hold actors, which wait for your calls.
     """)
     return
 
@@ -232,6 +127,10 @@ def _():
     `join` tells PyTorch what `torchrun` would. `init_process_group` gets this process's rank, the number
     of all ranks (`world_size`), and a file in which they find each other. It returns when all have
     come. `gloo` is PyTorch's transport for CPUs; on GPUs it is `nccl`.
+
+    On this page, a **rank** is PyTorch's number of a process, fixed in `join`. In notebook 01 it was the
+    number among the actors that are called. So `slice(ranks=1)` calls one actor alone, and its process
+    is still rank 1 for PyTorch.
     """)
     return
 
@@ -240,13 +139,18 @@ def _():
 async def _():
     start_monarch()
     _start = time.monotonic()
-    procs = await keep_open.enter(
-        "02", keep_open.stopping(this_host().spawn_procs(per_host={"ranks": 2}))
-    )
+    procs = this_host().spawn_procs(per_host={"ranks": 2})
     workers = procs.spawn("workers", Worker)
     joined = await workers.join.call(f"{tempfile.mkdtemp()}/meeting")
     restart_seconds = time.monotonic() - _start
     return joined, procs, restart_seconds, workers
+
+
+@app.cell(hide_code=True)
+async def _(procs):
+    # First stops the processes of an earlier run of these cells, so that they do not pile up.
+    opened = await keep_open.enter("02", keep_open.stopping(procs))
+    return (opened,)
 
 
 @app.cell(hide_code=True)
@@ -279,9 +183,8 @@ def _():
     that after it every rank has the weights that *one* process with the whole batch would have. In
     between, ranks may exchange sums, and nothing else.
 
-    PyTorch's `DistributedDataParallel`, **DDP** for short, is made for this. But it averages, and here
-    parts differ in size; one may even be empty. In reinforcement learning this is normal: answers
-    differ in length, and some are dropped. `F` is `torch.nn.functional`. The check plays one to three
+    Parts differ in size, and one may be empty. In reinforcement learning this is normal, because answers
+    differ in length and some are dropped. `F` is `torch.nn.functional`. The check plays one to three
     ranks, two steps each.
     """)
     return
@@ -305,7 +208,7 @@ def _():
     exercise.feedback(
         lambda: ddp_step,
         Solutions,
-        level="core",
+        level="stretch",
         minutes=12,
         lines=9,
         hints=(
@@ -327,8 +230,8 @@ def _():
     Three ways to train on two ranks:
 
     - with `ddp_step`;
-    - with DDP: you wrap the model, `DistributedDataParallel(model)`, and go on with the ordinary
-      step below. Each time that you call `backward()`, DDP replaces your gradients by their average
+    - with PyTorch's own class for this, **DDP**: you wrap the model, `DistributedDataParallel(model)`,
+      and go on with the ordinary step below. Each time that you call `backward()`, DDP replaces your gradients by their average
       over all ranks;
     - alone: the ordinary step, and each rank keeps its gradients to itself.
 
@@ -407,7 +310,8 @@ async def _(workers):
                 train_as_rank, _step, _wrap, _of_rank_0, *_settings
             )
             trained[_name, _of_rank_0] = list(_runs.values())
-    return one_process, trained, whose_step
+    trained_workers = workers  # each has a model now
+    return one_process, trained, trained_workers, whose_step
 
 
 @app.cell(hide_code=True)
@@ -470,13 +374,33 @@ def _():
     return (one_rank,)
 
 
+@app.cell
+async def _(config, workers):
+    stuck = workers.slice(ranks=0).run.call_one(sum_over_ranks, 10.0).as_asyncio()
+    came, _ = await asyncio.wait([stuck], timeout=config.patience)
+    return came, stuck
+
+
+@app.cell(hide_code=True)
+def _(came, config, one_rank):
+    lesson.reveal(
+        one_rank,
+        right=0 if came else 1,
+        why=f"""
+        {"It answered" if came else f"After {config.patience:g} s there was no answer"}. An `all_reduce` begins when all ranks
+        have called it. Rank 0 has, and waits. No rank has failed, so nothing can report an error. By default,
+        PyTorch would wait for half an hour.
+        """,
+    )
+    return
+
+
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    Suppose that it hangs. A rank works on one message at a time, so asking *it* is no use. But an
-    actor is not a process: another actor may live in the same one, while the first is busy. So write
-    an actor that looks around. This one reads the *stack* of every thread in its process: which
-    function has called which.
+    You wait for rank 0, and want to know where it waits. A rank works on one message at a time, so it
+    takes no question now. Write an actor that reads the *stack* of every thread in its process: which
+    function has called which. Then spawn it into the process of rank 0.
     """)
     return
 
@@ -495,9 +419,9 @@ class Inspector(Actor):
 @app.cell(hide_code=True)
 def _():
     can_it_look = lesson.predict(
-        "Rank 0 is inside an `all_reduce` that does not return. You spawn an `Inspector` into its process and call it. Does it answer?",
+        "The worker in this process is inside an `all_reduce` that does not return. Does the `Inspector` beside it answer?",
         "no: the process hangs, and its actors with it",
-        "yes: it names the line where the other one waits",
+        "yes: it names the line where the worker waits",
         "yes, but all it can see is itself",
     )
     can_it_look
@@ -505,35 +429,17 @@ def _():
 
 
 @app.cell
-async def _(config, procs, workers):
-    # The mistake: one rank only.
-    stuck = workers.slice(ranks=0).run.call_one(sum_over_ranks, 10.0).as_asyncio()
-    came, _ = await asyncio.wait([stuck], timeout=config.patience)
-
-    # Look into the process.
+async def _(procs, stuck, workers):
     inspector = procs.slice(ranks=0).spawn("inspector", Inspector)
-    looking = time.monotonic()
+    _start = time.monotonic()
     stacks = await inspector.stacks.call_one()
-    looking = time.monotonic() - looking
+    looking = time.monotonic() - _start
 
-    # The rescue: the other rank comes, too.
+    # The rescue: the other rank calls it, too.
     answer_1 = await workers.slice(ranks=1).run.call_one(sum_over_ranks, 32.0)
     async with asyncio.timeout(10):
         answer_0 = await stuck
-    return answer_0, answer_1, came, looking, stacks
-
-
-@app.cell(hide_code=True)
-def _(came, config, one_rank):
-    lesson.reveal(
-        one_rank,
-        right=0 if came else 1,
-        why=f"""
-        {"It answered" if came else f"After {config.patience:g} s there was no answer"}. A *collective* such as `all_reduce` is a meeting: it begins when all ranks have come. Rank 0 has come and waits. No rank has
-        failed, so nothing can report an error. By default, PyTorch would wait for half an hour.
-        """,
-    )
-    return
+    return answer_0, answer_1, looking, stacks
 
 
 @app.cell(hide_code=True)
@@ -550,11 +456,11 @@ def _(answer_0, answer_1, can_it_look, looking, stacks):
         why=f"""
         It answered within {lesson.in_words(looking)}, with the stacks of {len(stacks)} threads.
         {"One of them is the worker's: " + lesson.quote(_inwards) if _waiting else "None of them is the worker's"}.
-        The wait itself is native code that lets other threads run. So you need not have prepared for this. When
-        something puzzles you, write an actor that answers your question, and put it into the running process.
+        An actor is not a process: one may be busy while another one in the same process answers. The wait itself is
+        native code that lets other threads run. When something puzzles you, put an actor into the running process that answers it.
 
         Then the same function went to rank 1, with 32. Rank 1 answered {answer_1:g} and rank 0
-        {answer_0:g}: the meeting was complete, so it took place. Nothing was restarted. In a program
+        {answer_0:g}, because now all ranks had called. Nothing was restarted. In a program
         started by `torchrun` there is nobody who could send rank 1 there.
         """,
     )
@@ -584,8 +490,8 @@ def _():
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    First the trap. A `Greeter` has been spawned into both processes, as it stands below. Predict,
-    and then *edit its text* and run its cell. The greeters are not spawned again.
+    First the trap. `greeters` have been spawned into both processes, from the class as it stands below.
+    Predict, and then *edit its text* and run its cell. `greeters` are not spawned again.
     """)
     return
 
@@ -618,12 +524,16 @@ class EditedGreeter(Actor):
         return "hello from the new code"
 
 
-@app.cell
-async def _(procs):
-    greeters = nb02.spawned_once(
-        procs, Greeter
-    )  # when the page was opened, and never again
+@app.cell(hide_code=True)
+def _(procs):
+    # Spawned when the page was opened, and never again.
+    greeters = nb02.spawned_once(procs, Greeter)
     edited = EditedGreeter if lesson.unattended() else Greeter
+    return edited, greeters
+
+
+@app.cell
+async def _(edited, greeters, procs):
     new_greeters = procs.spawn("new_greeters", edited)
     greeting = await greeters.slice(ranks=0).greet.call_one()
     new_greeting = await new_greeters.slice(ranks=0).greet.call_one()
@@ -636,7 +546,7 @@ def _(greeting, new_greeting, old_or_new):
     _trap = f"""
     The actors that were running said {lesson.quote(greeting)}, and newly spawned ones
     {lesson.quote(new_greeting)}. A message is a copy, and `spawn` is a message: it carried the class
-    as it was then.
+    as it was then. {"Nobody can edit this page, so the course did, in a hidden cell." if lesson.unattended() else ""}
     """
     lesson.reveal(
         old_or_new,
@@ -664,11 +574,9 @@ def weight_norm(worker):
 
 
 @app.cell
-async def _(procs, restart_seconds, trained, workers):
-    _ran_before = trained  # so that every rank has a model
-
+async def _(procs, restart_seconds, trained_workers):
     async def send_a_function():
-        await workers.run.call(weight_norm)
+        await trained_workers.run.call(weight_norm)
 
     async def spawn_an_actor():
         await procs.spawn("new_workers", Worker).run.call(lambda worker: None)
@@ -686,9 +594,8 @@ def _(changes):
     _send, _spawn, _restart = changes.values()
     lesson.md(f"""
     Sending a function took {lesson.in_words(_send)}, a new actor {lesson.in_words(_spawn)}, new processes
-    {lesson.in_words(_restart)}: {float(f"{_restart / _spawn:.2g}"):,.0f} times as long as the actor. With a large
-    model the gap is wider, since loading it belongs to the third way only. But the new actor has to
-    find the weights where the old one left them.
+    {lesson.in_words(_restart)}: {float(f"{_restart / _spawn:.2g}"):,.0f} times as long as the actor. New processes
+    import PyTorch again, and would load a large model again. The other two ways do neither.
     """)
     return
 
@@ -698,7 +605,7 @@ def _():
     mo.md("""
     ### Exercise 2: hand over the state
 
-    Your new class has a model with another shape: one layer is new, one has grown. You want to keep
+    Your new model has another shape: one layer is new, one has grown. You want to keep
     what fits. Write `hand_over`. `old` and `new` are state dicts: names with tensors. Your
     function is then sent to both ranks, whose models get a second hidden layer.
     """)
@@ -720,7 +627,7 @@ def _():
     exercise.feedback(
         lambda: hand_over,
         Solutions,
-        level="stretch",
+        level="core",
         minutes=5,
         lines=4,
         hints=(
@@ -743,11 +650,10 @@ def grow(worker, hand_over):
     return [name for name in old if name in new and torch.equal(old[name], new[name])]
 
 
-@app.cell
-async def _(changes, workers):
-    _ran_before = changes  # it measures the model that has not grown
+@app.cell(hide_code=True)
+async def _(trained_workers):
     hand_over_in_use, whose_hand_over = exercise.running(lambda: hand_over, Solutions)
-    kept = (await workers.run.call(grow, hand_over_in_use)).item(ranks=0)
+    kept = (await trained_workers.run.call(grow, hand_over_in_use)).item(ranks=0)
     return kept, whose_hand_over
 
 
@@ -766,8 +672,7 @@ def _():
     ## Logs
 
     Whatever an actor prints goes to the terminal of the controller. In a large mesh that is a flood.
-    So Monarch can collect the lines of some seconds, and show similar ones once. A collected line begins
-    with two brackets: how many lines it stands for, and the rank whose line you see.
+    So Monarch can collect the lines of some seconds, and show fewer. Here it collects for two seconds.
 
     Four processes print a line of a training log. The loss is 0.71 in three of them. In the process of
     rank 2 it is `nan`: not a number, the first sign of a run that goes wrong.
@@ -804,7 +709,7 @@ def _():
     return (which_line,)
 
 
-@app.cell
+@app.cell(hide_code=True)
 async def _(config):
     import monarch
 
@@ -817,9 +722,8 @@ async def _(config):
             await _procs.logging_option(stream_to_client=True, aggregate_window_sec=2)
             _talkers = _procs.spawn("talkers", Talker)
             await _talkers.report.call(7)
-            await asyncio.sleep(
-                4.2
-            )  # the window of two seconds in which they came is over then
+            # The window of two seconds in which they came is over then.
+            await asyncio.sleep(4.2)
             recorded = await _talkers.records.call()
     monarch.configure(enable_log_forwarding=False)
     return recorded, terminal
@@ -835,8 +739,9 @@ def _(terminal, which_line):
         which_line,
         right={1: 2, 2: 0, 4: 1}.get(len(_collected), []),
         why=f"""
-        You read {lesson.quote(" / ".join(_collected) or "nothing")}. "Similar" is judged by the share of
-        characters that differ. In a line of this length, `nan` and `0.71` are few.
+        You read {lesson.quote(" / ".join(_collected) or "nothing")}. Its brackets say how many lines it stands for,
+        and the rank whose line you see. "Similar" is judged by the share of characters that differ. In a line of this
+        length, `nan` and `0.71` are few.
         {"The line of rank 2 stands for the others, too, in which all is well." if _nan_shown else "The process that went wrong is not on your screen."}
         Whose line stands for all is chance.
 
@@ -885,7 +790,7 @@ def _():
     return
 
 
-@app.cell
+@app.cell(hide_code=True)
 def _(recorded):
     merge_in_use, whose_merge = exercise.running(lambda: merge_logs, Solutions)
     merged = merge_in_use({place["ranks"]: lines for place, lines in recorded.items()})
@@ -904,28 +809,36 @@ def _(counted, first_nan, merged, whose_merge):
     return
 
 
-@app.cell
-async def _(answer_0, kept, new_greeting):
-    # The cell uses all results above, so that it runs last.
-    _results = answer_0, kept, new_greeting
+@app.cell(hide_code=True)
+async def _(answer_0, changes, kept, new_greeting, opened):
+    # It uses all results above, so it runs last.
+    _results = answer_0, changes, kept, new_greeting, opened
     await keep_open.done("02")
     return
 
 
 @app.cell(hide_code=True)
 def _():
-    lesson.predicted(6)
+    lesson.predicted(5)
     return
 
 
 @app.cell(hide_code=True)
 def _(changes):
     lesson.recap(
-        "A host starts processes, a process holds actors. Processes are expensive, further actors in them are cheap.",
+        "A process holds actors. Leave the processes running, and put new actors or functions into them.",
         "One controller can drive SPMD code step by step. Adding up all ranks' gradients gives the gradient of the whole batch. Averaging their means does so only if the parts are equal.",
         "A collective waits for all ranks. If it hangs, put a new actor into the process and read the stacks.",
         f"Running actors keep the code that they were spawned with. A new actor took {lesson.in_words(changes['spawn a new actor'])} here, new processes {lesson.in_words(changes['new processes'])}.",
         "A log that collects similar lines can hide the one that matters. Keep rank and time with each line.",
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _(changes):
+    lesson.headline(
+        f"new code reached running processes in {lesson.in_words(changes['send a function'])}; new processes took {lesson.in_words(changes['new processes'])}."
     )
     return
 

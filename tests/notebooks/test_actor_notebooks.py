@@ -19,6 +19,7 @@ import psutil
 import pytest
 import torch
 from test_answers import answers as answers_of
+from test_answers import refusals
 from test_faults_and_shards import run
 from test_notebooks import NOTEBOOKS, load
 
@@ -127,6 +128,32 @@ def test_01_the_tiny_actor_alone_answers_as_monarchs_does(actors):
     assert here == there == (["milk", "eggs", "chocolate"], ["milk", "eggs", "tea"])
 
 
+SAID = {
+    ("01", "AddsFirst"): "the total has changed in a call that raised. After `add",
+    ("01", "RefusesZero"): "a total of exactly 0 is allowed",
+    ("01", "AddsUpToWhereItFails"): "only the total after the whole list counts",
+    (
+        "02",
+        "sum_of_means",
+    ): "the gradient is 2 times the right one, because you added up the ranks' means",
+    ("02", "weighs_a_mean_of_nothing"): "the mean of no examples is `nan`, so use a sum",
+    (
+        "02",
+        "adds_up_the_loss",
+    ): "no gradient flows back through it: call `backward` on your own loss",
+}
+
+
+@pytest.mark.parametrize(("number", "name"), [("01", "Summer"), ("02", "ddp_step")])
+def test_a_likely_mistake_is_told_by_what_was_misunderstood(number, name):
+    found = refusals(number, name, answers_of(number).WRONG[name])
+    wanted = {attempt: said for (page, attempt), said in SAID.items() if page == number}
+    assert {
+        attempt: found[attempt] for attempt in wanted if wanted[attempt] not in found[attempt]
+    } == {}
+    assert not any("SGD" in said or "Sequential" in said for said in found.values())
+
+
 @pytest.mark.parametrize("size", [(2, 2), (1, 3)])
 def test_01_an_actor_that_passes_its_check_does_the_same_on_monarchs_mesh(actors, size):
     rows, columns = size
@@ -219,7 +246,7 @@ def test_02_a_step_that_passes_its_check_trains_two_ranks_as_one_process(interac
 def test_02_collects_four_lines_into_one_and_running_actors_keep_their_code():
     found = run(
         "02_interactive_devx",
-        {"hosts": 2, "per_host": 2, "patience": 1.0, "talkers": 4},
+        {"patience": 1.0, "talkers": 4},
         "dict(lines=terminal, counted=list(counted.values()), first_nan=first_nan, greetings=[greeting, new_greeting])",
     )
     (collected,) = [line for line in found["lines"] if "similar log lines" in line]

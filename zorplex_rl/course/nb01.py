@@ -14,6 +14,7 @@ import inspect
 import random
 import time
 from collections.abc import Awaitable, Callable
+from itertools import accumulate
 from statistics import median
 from types import SimpleNamespace
 from typing import Any
@@ -131,10 +132,13 @@ async def _expect_a_summer(actor_class: type, draw: random.Random) -> None:
             answer = await actor.ask(*sent, rank=rank, size=size)
         except Exception as error:
             said = f"{before}{where} raises `{type(error).__name__}: {error}`"
-            assert fails, f"{said}, and should give `{wanted}`"
+            if sent[0] == "add":
+                cause = cause or _why_refused(total, numbers)
+            assert fails, f"{cause}{said}, and should give `{wanted}`"
             if not isinstance(error, ValueError):
                 raise AssertionError(f"{said}, and should raise `ValueError`") from None
             cause = "the total has changed in a call that raised. "
+            where += ", which rightly raised"
         else:
             assert not fails, (
                 f"{before}{where} gives `{answer}`, and should raise `ValueError`: the total would be {wanted}"
@@ -144,7 +148,14 @@ async def _expect_a_summer(actor_class: type, draw: random.Random) -> None:
                 cause = next((f"{said}. " for said, way in ways.items() if way == answer), "")
             assert same(answer, wanted), cause + difference(before + where, answer, wanted)
             total = wanted if sent[0] == "add" else total
-        before = f"after {where}, " if not before else f"{before.removesuffix(', ')} and {where}, "
+        before = f"After {where}, " if not before else f"{before.removesuffix(', ')} and {where}, "
+
+
+def _why_refused(total: int, numbers: list[int]) -> str:
+    """Return why an actor may have refused ``numbers``, as a sentence; or nothing."""
+    if min(accumulate(numbers, initial=total)) < 0:
+        return "only the total after the whole list counts. "
+    return "a total of exactly 0 is allowed. " if total + sum(numbers) == 0 else ""
 
 
 def _wrong_ranges(rank: int, end: int, size: int) -> dict[str, int]:

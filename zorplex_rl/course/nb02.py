@@ -81,10 +81,18 @@ def on_ranks(step: Step, ranks: Sequence[Rank], everybody: int) -> tuple[list[Ra
             for new, old in zip(copied.parameters(), model.parameters(), strict=True):
                 new.grad = copy.deepcopy(old.grad)  # deepcopy leaves gradients behind
         asked: list[list[Tensor]] = [[] for _ in after]
-        returned = [
-            step(model, optimizer, mine, everybody, _adder(asks, sums))
-            for (model, optimizer, mine), asks in zip(after, asked, strict=True)
-        ]
+        returned = []
+        for rank, ((model, optimizer, mine), asks) in enumerate(zip(after, asked, strict=True)):
+            exercise.case(f"`ddp_step` on rank {rank}, with {_sizes(ranks)} examples on the ranks,")
+            try:
+                returned.append(step(model, optimizer, mine, everybody, _adder(asks, sums)))
+            except RuntimeError as error:
+                if "does not require grad" not in str(error):
+                    raise
+                raise AssertionError(
+                    "`add_up` returns plain numbers, and no gradient flows back through it: "
+                    "call `backward` on your own loss, and then add up the gradients"
+                ) from None
         shapes = [[tuple(tensor.shape) for tensor in asks] for asks in asked]
         assert all(its == shapes[0] for its in shapes), (
             f"all ranks have to call `add_up` equally often and with equal shapes, those without examples too, or one waits for ever: "
@@ -138,43 +146,52 @@ def check_step(step: Step) -> None:
             before = ranks
             ranks, returned = on_ranks(step, before, everybody)
             for rank, ((model, _, _), loss) in enumerate(zip(ranks, returned, strict=True)):
-                cause = _cause(before[rank][0], [model for model, *_ in ranks], rank, sizes, number)
                 where = f"with {quote(sizes)} examples on the ranks, in step {number}, rank {rank}"
-                for mine, its in zip(model.parameters(), alone[0].parameters(), strict=True):
+                tensors = (each.parameters() for each in (before[rank][0], model, alone[0]))
+                for old, mine, its in zip(*tensors, strict=True):
+                    if torch.allclose(mine, its, rtol=1e-4, atol=1e-6):
+                        continue
                     worst = int((mine - its).abs().flatten().nan_to_num(torch.inf).argmax())
-                    found, wanted = mine.flatten()[worst].item(), its.flatten()[worst].item()
-                    assert torch.allclose(mine, its, rtol=1e-4, atol=1e-6), (
+                    start, found, wanted = (
+                        each.flatten()[worst].item() for each in (old, mine, its)
+                    )
+                    agree = (
+                        furthest(
+                            [[*each.state_dict().values()] for each, *_ in ranks],
+                            [*model.state_dict().values()],
+                        )
+                        == 0
+                    )
+                    cause = _cause((found - start) / ((wanted - start) or 1), agree, sizes, number)
+                    raise AssertionError(
                         f"{cause}{where} has a weight of {quote(f'{found:.4f}')}, and should have {quote(f'{wanted:.4f}')}, "
                         f"as one process with all {everybody} examples"
                     )
                 said = loss.item() if isinstance(loss, Tensor) and loss.numel() == 1 else loss
+                nothing = (
+                    "the mean of no examples is `nan`, so use a sum: "
+                    if exercise.same(said, torch.nan)
+                    else ""
+                )
                 assert exercise.same(said, right, 1e-4), (
-                    f"{where} returns {quote(exercise.shown(loss))}, and should return {quote(f'{right:.4f}')}, "
+                    f"{nothing}{where} returns {quote(exercise.shown(loss))}, and should return {quote(f'{right:.4f}')}, "
                     f"the mean loss of all {everybody} examples"
                 )
 
 
-def _cause(
-    before: torch.nn.Module,
-    after: Sequence[torch.nn.Module],
-    rank: int,
-    sizes: Sequence[int],
-    number: int,
-) -> str:
-    """Return what is probably behind a wrong weight, as a sentence; or nothing."""
-
-    def as_that_of(other: torch.nn.Module) -> bool:
-        pairs = zip(after[rank].parameters(), other.parameters(), strict=True)
-        return all(torch.equal(mine, its) for mine, its in pairs)
-
-    if as_that_of(before):
+def _cause(times: float, agree: bool, sizes: Sequence[int], number: int) -> str:
+    """Return what is probably behind a wrong weight, as a sentence; or nothing. ``times`` says how far the step went
+    of the right one, ``agree`` whether all ranks have the same weights."""
+    if times == 0:
         return "the step has not changed the weights: "
     if number > 1:
         return "the first step was right, and its gradients are probably still there: "
     if len(sizes) == 1:
         return "one rank alone is wrong already, so look at what the sum is divided by: "
-    if not all(map(as_that_of, after)):
+    if not agree:
         return "the ranks differ now, so their gradients have not been added up: "
+    if exercise.same(times, len(sizes), 1e-2):
+        return f"the gradient is {times:.0f} times the right one, because you added up the ranks' means; divide by `everybody`: "
     if len(set(sizes)) > 1:
         return "with equal parts it was right, but a mean of the ranks' means weighs the examples of a small part more: "
     return ""

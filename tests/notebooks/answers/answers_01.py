@@ -66,6 +66,24 @@ class AddsUpToWhereItFails(Right):
         return self.total
 
 
+class AddsFirst(Right):
+    @endpoint
+    def add(self, numbers):
+        self.total += sum(numbers)
+        if self.total < 0:
+            raise ValueError("below 0")
+        return self.total
+
+
+class RefusesZero(Right):
+    @endpoint
+    def add(self, numbers):
+        if self.total + sum(numbers) <= 0:
+            raise ValueError("below 0")
+        self.total += sum(numbers)
+        return self.total
+
+
 class NeverRaises(Right):
     @endpoint
     def add(self, numbers):
@@ -219,7 +237,7 @@ def a_tensor(seconds, concurrent):
 WRONG = {
     "Summer": [
         LearnsItsRankOnce, ForFourActors, EverybodyAddsAll, IncludesTheEnd,
-        AddsUpToWhereItFails, NeverRaises,
+        AddsUpToWhereItFails, AddsFirst, RefusesZero, NeverRaises,
         ReturnsNothing, SharesOneList,
     ],
     "answer_times": [

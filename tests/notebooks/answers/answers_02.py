@@ -28,6 +28,31 @@ def mean_of_means(model, optimizer, mine, everybody, add_up):
     return add_up(loss).item() / 2
 
 
+def sum_of_means(model, optimizer, mine, everybody, add_up):
+    loss = _backward(model, optimizer, mine)
+    _add_up_all(model, add_up)
+    optimizer.step()
+    return add_up(loss).item()
+
+
+def weighs_a_mean_of_nothing(model, optimizer, mine, everybody, add_up):
+    loss = _backward(
+        model, optimizer, mine, divisor=everybody / len(mine[1]) if len(mine[1]) else 1
+    )
+    _add_up_all(model, add_up)
+    optimizer.step()
+    return add_up(loss).item()
+
+
+def adds_up_the_loss(model, optimizer, mine, everybody, add_up):
+    inputs, targets = mine
+    optimizer.zero_grad()
+    loss = add_up(F.mse_loss(model(inputs), targets, reduction="sum")) / everybody
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+
+
 def its_own_part_only(model, optimizer, mine, everybody, add_up):
     loss = _backward(model, optimizer, mine)
     optimizer.step()
@@ -174,6 +199,9 @@ def by_a_key(by_rank):
 WRONG = {
     "ddp_step": [
         mean_of_means,
+        sum_of_means,
+        weighs_a_mean_of_nothing,
+        adds_up_the_loss,
         its_own_part_only,
         sums_without_dividing,
         keeps_old_gradients,
