@@ -1,6 +1,6 @@
 """Serve notebook 10b: hosts of the page, a real run of which one is killed, and checks.
 
-HostProcess(host, trainer, …)              a host of the page, which ends with its block
+two_lives(keeper, fault, …)                a host is killed or cut off, and a successor starts
 running_on_two_hosts(flags, one_more)      a run of the package, on two sets of namespaces or on two plain processes
 lost_host(stage)                           its steps, and when what was noticed
 check_…(attempt, solution)                 the checks of the page's exercises
@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import inspect
 import os
-import re
 import shutil
 import signal
 import socket
@@ -31,10 +30,13 @@ import zorplex_rl
 from zorplex_rl.course.figures.spans import Lives, LostHost
 from zorplex_rl.course.lesson import exercise
 from zorplex_rl.course.namespaces import namespaced_hosts, why_not
+from zorplex_rl.hosts.hosts import MARGIN_SECONDS
 from zorplex_rl.run.folder import RunFolder
 from zorplex_rl.run.timeline import Timeline, now
 
 PORT = 4444
+TRAINER = "import time\nwhile True:\n    print(time.monotonic(), flush=True)\n    time.sleep(0.01)"
+"""It writes the time, so that one can see afterwards when it lived."""
 
 
 def environment() -> dict[str, str]:
@@ -44,12 +46,34 @@ def environment() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": found}
 
 
-class HostProcess:
-    """Run the page's ``host`` as a process, with its link, until the end of the block."""
+def serve(keeper: Any, port: int, lease: float, drift: float, program: str, ledger: str) -> None:
+    """Be a host: start a trainer, and run the page's ``keeper`` on a link to ``port``."""
 
-    def __init__(self, host: Any, trainer: Any, lease: float, drift: float = 0.0) -> None:
-        self._host = host
-        self._trainer = trainer
+    def clock() -> float:
+        return time.monotonic() / (1 + drift)  # slow, if there is a drift
+
+    def send(heartbeat: float) -> None:
+        link.sendto(str(heartbeat).encode(), ("127.0.0.1", port))
+
+    def receive() -> float:
+        with contextlib.suppress(TimeoutError):
+            return float(link.recv(64))
+        return 0.0
+
+    with open(ledger, "w") as file:
+        trainer = subprocess.Popen([sys.executable, "-c", program], stdout=file)
+    while not os.path.getsize(ledger):
+        time.sleep(0.01)  # it is not up yet
+    link = socket.socket(type=socket.SOCK_DGRAM)
+    link.settimeout(0.05)
+    keeper(trainer, clock, send, receive, lease)
+
+
+class HostProcess:
+    """Run ``serve`` with the page's ``keeper`` as a process, with its link, until the end of the block."""
+
+    def __init__(self, keeper: Any, lease: float, drift: float = 0.0) -> None:
+        self._keeper = keeper
         self._lease = lease
         self._drift = drift
         self._process: subprocess.Popen[bytes] | None = None
@@ -66,8 +90,9 @@ class HostProcess:
     def start(self) -> None:
         """Start the process; its trainer starts in another."""
         port = self.link.getsockname()[1]
-        arguments = (port, self._lease, self._drift, as_program(self._trainer), str(self._ledger))
-        program = as_program(self._host, *arguments)
+        program = as_program(
+            self._keeper, port, self._lease, self._drift, TRAINER, str(self._ledger)
+        )
         self._process = subprocess.Popen([sys.executable, "-c", program], start_new_session=True)
 
     def is_running(self) -> bool:
@@ -88,27 +113,61 @@ class HostProcess:
         self._folder.cleanup()
 
 
-def as_program(function: Callable[..., Any], *arguments: Any) -> str:
-    """Return the text of a program that calls a function of the page."""
-    source = inspect.getsource(function)
-    begin = re.search(r"^def ", source, re.MULTILINE)
-    source = source[begin.start() if begin else 0 :]
-    return f"import contextlib, os, socket, subprocess, sys, time\n{source}\n{function.__name__}(*{arguments!r})"
+def as_program(keeper: Callable[..., Any], *arguments: Any) -> str:
+    """Return the text of a program that calls ``serve`` with ``keeper``, a function of the page."""
+    source = inspect.getsource(keeper).partition("def ")[2]
+    head = (
+        "from __future__ import annotations\nimport contextlib, os, socket, subprocess, sys, time\n"
+    )
+    call = f"serve({keeper.__name__}, *{arguments!r})"
+    return f"{head}def {source}\n{inspect.getsource(serve)}\n{call}"
+
+
+def renew(link: socket.socket, heartbeats: int) -> list[float]:
+    """Send this many heartbeats back. Returns when they came."""
+    moments = []
+    for _ in range(heartbeats):
+        heartbeat, sender = link.recvfrom(64)
+        link.sendto(heartbeat, sender)
+        moments.append(time.monotonic())
+    return moments
+
+
+def two_lives(
+    keeper: Any,
+    fault: str,
+    lease: float,
+    successor_may_start: Callable[..., Any],
+    drift: float = 0.0,
+) -> Lives:
+    """Kill a host ("kill -9"), or cut it off, and start a successor as soon as it may start."""
+    with (
+        HostProcess(keeper, lease, drift) as first,
+        HostProcess(keeper, lease=60.0) as second,  # outlives the look at it
+    ):
+        first.start()
+        moments = renew(first.link, 20)
+        heard = moments[-1]
+        struck = time.monotonic()
+        if fault == "kill -9":
+            first.kill()
+        # Cut off: from here on nobody hears it, and nobody answers.
+        while not successor_may_start(time.monotonic(), heard, lease, drift, MARGIN_SECONDS):
+            time.sleep(0.01)
+        second.start()
+        renew(second.link, 10)
+        while first.is_running():
+            renew(second.link, 1)
+    before, after = ([moment - struck for moment in host.wrote] for host in (first, second))
+    silences = [later - earlier for earlier, later in pairwise(moments)]
+    over = heard + lease * (1 + drift)
+    return Lives(before, after, heard - struck, over - struck, silences)
 
 
 def moments_in(ledger: Path) -> list[float]:
     """Return what a trainer wrote. A line that was cut off by a kill is no moment."""
     text = ledger.read_text() if ledger.exists() else ""
     return [float(line) for line in text.rpartition("\n")[0].split()]
-
-
-def lives_of(
-    first: HostProcess, second: HostProcess, struck: float, moments: list[float], over: float
-) -> Lives:
-    """Return the lives of two trainers in seconds after the fault; the first was heard at ``moments``."""
-    before, after = ([moment - struck for moment in host.wrote] for host in (first, second))
-    silences = [later - earlier for earlier, later in pairwise(moments)]
-    return Lives(before, after, moments[-1] - struck, over - struck, silences)
 
 
 class TwoHosts:
@@ -262,7 +321,6 @@ def lost_host(stage: TwoHosts) -> LostHost:
     successors = {span.actor for span in restarts}
     return LostHost(
         steps=sorted(span.end - began for span in trained),
-        greedy=[(row["step"], row["greedy_accuracy"]) for row in stage.copy.evaluations()],
         killed=(stage.killed or 0.0) - began,
         noticed=[span.start - began for span in restarts],
         replaced=[span.end - began for span in restarts],
@@ -280,7 +338,14 @@ def fixed(solution: Callable[..., Any], place: int, value: float = 0.0) -> Calla
 
 
 NO_DRIFT = "you forgot the drift: a slow clock counts the lease for longer"
+DIVIDED = "a slow clock takes *longer* to count the lease: multiply by `1 + drift`, do not divide"
 NO_MARGIN = "the successor waits for the margin, too"
+MARGIN_IN_LEASE = "the margin is no part of the lease: add it last, after the drift"
+
+
+def divided(solution: Callable[..., Any], place: int) -> Callable[..., Any]:
+    """Return ``solution`` as if ``1 + drift``, the argument at ``place``, divided the lease."""
+    return lambda *given: fixed(solution, place, 1 / (1 + given[place]) - 1)(*given)
 
 
 def check_two_trainers(attempt: Callable[..., Any], solution: Callable[..., Any]) -> None:
@@ -296,6 +361,7 @@ def check_two_trainers(attempt: Callable[..., Any], solution: Callable[..., Any]
                 lease * (1 + drift) - silence
             ),
             NO_DRIFT: fixed(solution, 2),
+            DIVIDED: divided(solution, 2),
             "you forgot the silence, in which there was one trainer": fixed(solution, 0),
         },
     )  # fmt: skip
@@ -309,7 +375,7 @@ def check_lease_is_over(attempt: Callable[..., Any], solution: Callable[..., Any
         margin = draw.choice([0.0, 0.25, 1.5])
         drift = draw.choice([0.0, 0.25, 1.0, 3.0])
         heard = draw.randint(0, 400) / 4
-        around = draw.choice([-lease * drift, -margin, -0.125, 0.0, 0.125, 4.0])
+        around = draw.choice([-lease * drift, -margin, -2 * margin, -0.125, 0.0, 0.125, 4.0])
         return heard + lease * (1 + drift) + margin + around, heard, lease, drift, margin
 
     exercise.agree(
@@ -320,7 +386,11 @@ def check_lease_is_over(attempt: Callable[..., Any], solution: Callable[..., Any
         examples=[(111.5, 100.0, 10.0, 0.0, 1.5), (112.0, 100.0, 10.0, 1.0, 1.5)],
         mistakes={
             NO_DRIFT: fixed(solution, 3),
+            DIVIDED: divided(solution, 3),
             NO_MARGIN: fixed(solution, 4),
+            MARGIN_IN_LEASE: lambda now, heard, lease, drift, margin: (
+                solution(now, heard, lease + margin, drift, 0.0)
+            ),
             "the margin makes the wait longer, not shorter": lambda *given: solution(*given[:4], -given[4]),
         },
     )  # fmt: skip
@@ -343,6 +413,10 @@ def check_shortest_lease(attempt: Callable[..., Any], solution: Callable[..., An
                 max(silences), max(silences) * (1 + drift) + margin
             ),
             NO_MARGIN: fixed(solution, 2),
+            MARGIN_IN_LEASE: lambda silences, drift, margin: (
+                max(silences) * (1 + drift) + margin, (max(silences) * (1 + drift) + margin) * (1 + drift)
+            ),
+            "a fast clock counts more seconds, and a slow one takes longer: multiply by `1 + drift`, do not divide": divided(solution, 1),
             "the longest silence decides, not the last": lambda silences, *rest: solution(silences[-1:], *rest),
         },
     )  # fmt: skip

@@ -57,6 +57,10 @@ def a_fast_clock(now, heard, lease, drift, margin):
     return now >= heard + lease / (1 + drift) + margin
 
 
+def the_margin_in_the_lease(now, heard, lease, drift, margin):
+    return now >= heard + (lease + margin) * (1 + drift)
+
+
 def ten_seconds(now, heard, lease, drift, margin):
     return now >= heard + 10 * (1 + drift) + margin
 
@@ -95,6 +99,16 @@ def the_wait_by_a_good_clock(silences, drift, margin):
     return lease, lease + margin
 
 
+def the_margin_in_the_shortest_lease(silences, drift, margin):
+    lease = max(silences) * (1 + drift) + margin
+    return lease, lease * (1 + drift)
+
+
+def both_divided(silences, drift, margin):
+    lease = max(silences) / (1 + drift)
+    return lease, lease / (1 + drift) + margin
+
+
 def by_sorting(silences, drift, margin):
     longest = sorted(silences)[-1]
     return [longest + longest * drift, longest * (1 + drift) ** 2 + margin]
@@ -119,6 +133,7 @@ WRONG = {
         ignores_the_margin,
         the_margin_on_the_wrong_side,
         a_fast_clock,
+        the_margin_in_the_lease,
         ten_seconds,
     ],
     "shortest_lease": [
@@ -127,6 +142,8 @@ WRONG = {
         no_margin,
         by_the_last,
         the_wait_by_a_good_clock,
+        the_margin_in_the_shortest_lease,
+        both_divided,
     ],
 }
 RIGHT = {

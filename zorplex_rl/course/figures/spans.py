@@ -245,7 +245,7 @@ class Lives:
     heard: float
     over: float
     silences: Sequence[float] = ()
-    """Seconds between two tokens of the first one's host, while all was well."""
+    """Seconds between two heartbeats of the first one's host, while all was well."""
 
     @property
     def together(self) -> float:
@@ -309,8 +309,6 @@ class LostHost:
 
     steps: Sequence[float]
     """When each step was done."""
-    greedy: Sequence[tuple[int, float]]
-    """(step, held-out accuracy) of each evaluation."""
     killed: float
     noticed: Sequence[float]
     """When the loss of each replica was noticed."""
@@ -319,17 +317,13 @@ class LostHost:
     """When a replica that took over began each of its groups."""
 
     @property
-    def accuracy_before_the_kill(self) -> float:
-        """Of the last evaluation whose step was done by then."""
-        return [
-            value for step, value in self.greedy if step == 0 or self.steps[step - 1] < self.killed
-        ][-1]
+    def longest_step(self) -> float:
+        return max(b - a for a, b in pairwise([0.0, *self.steps]))
 
 
 def lost_host_chart(run: LostHost) -> str:
-    """Draw a run's steps as a staircase, its kill, notice, replacement, and its accuracy."""
+    """Draw a run's steps as a staircase, its kill, notice and replacement."""
     times, role = [0.0, *run.steps], ROLES
-    at = [(times[min(step, len(run.steps))], value) for step, value in run.greedy]
     marks = (
         ([run.killed], style.TEXT, "-", "killed"),
         (run.noticed, style.ORANGE, "--", "noticed"),
@@ -337,7 +331,7 @@ def lost_host_chart(run: LostHost) -> str:
     )
 
     def draw(figure: Figure) -> None:
-        axes, right = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
+        axes = figure.subplots()
         axes.step(times, range(len(times)), where="post", color=role["trainer"], linewidth=2)
         for moments, colour, dashes, name in marks:
             for number, moment in enumerate(moments):
@@ -348,26 +342,19 @@ def lost_host_chart(run: LostHost) -> str:
                     linestyle=dashes,
                     label="_" if number else name,
                 )
-                right.axvline(moment, color=colour, linewidth=2, linestyle=dashes, label="_")
         low, name = (
             [0.02 * len(run.steps)] * len(run.worked),
             "the replacement starts a group" if run.worked else "_",
         )
         axes.plot(run.worked, low, "|", color=role["generator"], markersize=12, label=name)
-        axes.set(ylabel="steps done", ylim=(0, None))
-        right.plot(*zip(*at, strict=True), color=role["generator"], marker="o", linewidth=2)
-        right.set(ylim=(-0.05, 1.05), xlabel="seconds", ylabel="greedy")
-        style.show_percent(right.yaxis)
+        axes.set(xlabel="seconds", ylabel="steps done", ylim=(0, None))
         # Outside: inside it would cover the staircase.
         figure.legend(loc="outside upper left", ncols=4, frameon=False)
-        for panel in (axes, right):
-            style.bare_axes(panel, grid="both", keep=("left", "bottom"))
+        style.bare_axes(axes, grid="both", keep=("left", "bottom"))
 
-    longest = max((b - a for a, b in pairwise(times)), default=0.0)
     said = (
         f"{len(run.steps)} steps in {run.steps[-1]:.1f} s; the host was killed at {run.killed:.1f} s, noticed at "
         f"{', '.join(f'{t:.1f}' for t in run.noticed)} s, replaced at {', '.join(f'{t:.1f}' for t in run.replaced)} s; "
-        f"the replacement began {len(run.worked)} groups; the longest step took {longest:.1f} s; "
-        f"greedy accuracy {', '.join(f'{value:.0%}' for _, value in run.greedy)}"
+        f"the replacement began {len(run.worked)} groups; the longest step took {run.longest_step:.1f} s"
     )
-    return render(draw, 380, "A run that loses a host", said)
+    return render(draw, 280, "A run that loses a host", said)
