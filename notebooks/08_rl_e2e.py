@@ -216,7 +216,7 @@ def _():
     """)
     _drawing = lesson.figure(
         drawing_of("weights_change.svg"),
-        "A pull waits for nobody: weights change in the middle of an episode. log μ is the log-prob recorded with a token, by the weights that drew it, so it stays true. The tool's answer, → 17, was not drawn and has none.",
+        "A pull waits for nobody: weights change in the middle of an episode. The log-prob recorded with a token (log μ) is that of the weights that drew it, so it stays true. The tool's answer, → 17, was not drawn and has none.",
     )
     _half = mo.md("""
     Here is `generate`.
@@ -565,9 +565,9 @@ def _(ask_paid, curve, runs, small, versions):
         right={1: (0, 2), -1: (1, 2), 0: 2}[_apart],
         why=f"""
     {paid}
-    It is one run of each. Runs with other seeds differ by more than these ±, so "no clear difference" counts as right, too.
+    Notebook 09 shows that runs with other seeds differ by more than these ±. So "no clear difference" counts as right, too.
 
-    A step in turns taught {_turns.teaches:.1f} points, and one at lag {max(learned)} {_most.teaches:.1f}. {"More steps made up for it." if _apart < 0 else "What was won in time was lost in learning." if _apart > 0 else "What was won in time was about what was lost in learning."}
+    A step in turns taught {_turns.teaches:.1f} points in {_turns.step:.2f} s, and one at lag {max(learned)} {_most.teaches:.1f} points in {_most.step:.2f} s.
     After all {small.steps} steps, {nb09.uncertain(_turns.at_end, small.held_out)} were right in turns, which took {small.steps * _turns.step:.0f} s, and {nb09.uncertain(_most.at_end, small.held_out)} at lag {max(learned)}.
     """,
         shows=[
@@ -582,6 +582,65 @@ def _(ask_paid, curve, runs, small, versions):
         ],
     )
     return learned, paid
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    ### Exercise 3: how short can a step be?
+
+    In the run in turns, a batch was under way for `sampling` seconds, waiting included, and a training step took `training` seconds.
+    Two things bound the seconds of a step from below at `max_lag` L:
+
+    - The trainer must train on each batch.
+    - A batch needs `sampling` + `training` seconds, from its start to the end of its step. L + 1 batches may share that time.
+
+    Write `least_seconds`, the longer of the two.
+    """)
+    return
+
+
+@app.function
+def least_seconds(sampling, training, max_lag):
+    """Return the fewest seconds that a step can take; least_seconds(2.0, 0.5, 1) is 1.25."""
+    ...
+
+
+@app.cell(hide_code=True)
+def _():
+    exercise.feedback(
+        lambda: least_seconds,
+        Solutions,
+        level="stretch",
+        minutes=4,
+        lines=1,
+        hints=(
+            "By lag, L + 1 steps take `sampling + training`. What is that for one step? And which part of a step can nothing shorten?",
+            "`max` of `training` and `(sampling + training) / (max_lag + 1)`.",
+        ),
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _(slow):
+    lesson.needs(lambda: slow)
+    _rule, _whose = exercise.running(lambda: least_seconds, Solutions)
+    _rows = [
+        {
+            "run": nb08.name_of(lag),
+            f"at least, by {_whose}": f"{float(_rule(slow[0].between, slow[0].train, lag)):.2f} s",
+            "measured": f"{found.step:.2f} s",
+        }
+        for lag, found in slow.items()
+    ]
+    _table = lesson.table("Seconds of a step, from two numbers of the run in turns", _rows)
+    _said = mo.md("""
+    The bound supposes that a batch takes as long as in turns, and that L + 1 of them are always under way.
+    But batches slow each other down, because they share the generator and the cores. And there are fewer of them at the start and at the end.
+    """)
+    mo.vstack([_table, _said])
+    return
 
 
 @app.cell(hide_code=True)
@@ -726,16 +785,18 @@ class Solutions:
     def check_may_start(may_start):
         exercise.expect(
             may_start,
-            2,
+            3,
             20,
             8,
             3,
-            result=28,
+            result=36,
             mistakes={
-                "it forgets what has been started": 48,
+                "it forgets what has been started": 56,
                 "it ignores the version, so nothing is started after the first steps": 12,
-                "it is a step short: step `version + max_lag` itself may still have this version": 20,
-                "it is a step too generous: these data would be older than `max_lag`": 36,
+                "it is a step short: step `version + max_lag` itself may still have this version": 28,
+                "it is a step too generous: these data would be older than `max_lag`": 44,
+                "it starts whole batches only, but a part of one may be started, too": 32,
+                "it cuts the lag at 1, but `max_lag` may be more": 20,
             },
         )
         exercise.expect(may_start, 0, 0, 8, 1, result=16)
@@ -766,6 +827,21 @@ class Solutions:
             newest.version = await trainer.publish()
             news.set()
             on_step(step, metrics)
+
+    def check_least_seconds(least_seconds):
+        _trainer = {"it forgets the trainer, which must train on every batch": 1.25}
+        _shared = {
+            "L + 1 batches share `sampling + training`, not `sampling` alone": 1.0,
+            "`max_lag` L lets L + 1 batches share the time, not L": 2.5,
+        }
+        exercise.expect(least_seconds, 1.0, 4.0, 3, result=4.0, mistakes=_trainer)
+        exercise.expect(least_seconds, 2.0, 0.5, 1, result=1.25, mistakes=_shared)
+        exercise.agree(
+            least_seconds, Solutions.least_seconds, nb08_checks.drawn_load, times=40
+        )
+
+    def least_seconds(sampling, training, max_lag):
+        return max(training, (sampling + training) / (max_lag + 1))
 
 
 if __name__ == "__main__":

@@ -161,6 +161,25 @@ def test_a_loop_that_forgets_to_wake_to_flatten_or_to_await_is_told_so():
     assert "should give the flat list `['episode_0.0'" in said["gives_lists_of_lists"]
 
 
+def test_a_rule_that_starts_whole_batches_only_or_cuts_the_lag_is_told_so():
+    wrong = [answers("08").starts_whole_batches_only, answers("08").cuts_the_lag_at_one]
+    whole, cut = refusals("08", "may_start", wrong).values()
+    assert whole.startswith("it starts whole batches only")
+    assert cut.startswith("it cuts the lag at 1")
+
+
+def test_a_bound_that_forgets_the_trainer_or_the_last_batch_is_told_so():
+    wrong = [
+        answers("08").forgets_the_trainer,
+        answers("08").spreads_the_batch_alone,
+        answers("08").is_a_lag_short,
+    ]
+    trainer, alone, short = refusals("08", "least_seconds", wrong).values()
+    assert trainer.startswith("it forgets the trainer")
+    assert "not `sampling` alone" in alone
+    assert "L + 1 batches share the time, not L" in short
+
+
 @pytest.mark.long
 def test_at_max_lag_0_two_steps_give_the_weights_of_the_packages_controller_bit_for_bit(tmp_path):
     config = settings(prompts=4, samples=4, device="cpu")

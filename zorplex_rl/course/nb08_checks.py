@@ -1,7 +1,7 @@
-"""Check what a learner writes in notebook 08: a rule, and a trainer's loop.
+"""Check what a learner writes in notebook 08: two rules, and a trainer's loop.
 
-drawn_moment    arguments of ``may_start``
-check_train     what a loop trains on, when it publishes, whom it wakes, against the course's loop
+drawn_moment  drawn_load    arguments of ``may_start`` and ``least_seconds``
+check_train                 what a loop trains on, when it publishes, whom it wakes, against the course's loop
 """
 
 from __future__ import annotations
@@ -34,6 +34,11 @@ def drawn_moment(rng: random.Random) -> tuple[int, int, int, int]:
         per_step,
         max_lag,
     )
+
+
+def drawn_load(rng: random.Random) -> tuple[float, float, int]:
+    """Draw the arguments of ``least_seconds``, in exact eighths of a second."""
+    return rng.randint(2, 40) / 8, rng.randint(1, 40) / 8, rng.randint(0, 5)
 
 
 @dataclass

@@ -3,6 +3,7 @@ unusual."""
 
 from __future__ import annotations
 
+from fractions import Fraction
 from itertools import chain
 from statistics import fmean, pstdev
 
@@ -218,6 +219,34 @@ async def returns_its_last_metrics(trainer, ready, newest, news, steps, per_step
     return metrics
 
 
+def forgets_the_trainer(sampling, training, max_lag):
+    return (sampling + training) / (max_lag + 1)
+
+
+def forgets_the_lag(sampling, training, max_lag):
+    return max(training, sampling + training)
+
+
+def spreads_the_batch_alone(sampling, training, max_lag):
+    return max(training, sampling / (max_lag + 1))
+
+
+def is_a_lag_short(sampling, training, max_lag):
+    return max(training, (sampling + training) / max(1, max_lag))
+
+
+def adds_the_bounds(sampling, training, max_lag):
+    return training + (sampling + training) / (max_lag + 1)
+
+
+def computes_exactly(sampling, training, max_lag):
+    return max(map(Fraction, (training, (sampling + training) / (max_lag + 1))))
+
+
+def sorts_tensors(sampling, training, max_lag):
+    return torch.tensor([training, (sampling + training) / (1 + max_lag)]).sort().values[-1]
+
+
 WRONG = {
     "may_start": [
         has_eight_hard_wired,
@@ -244,8 +273,16 @@ WRONG = {
         trains_on_rewards,
         gives_lists_of_lists,
     ],
+    "least_seconds": [
+        forgets_the_trainer,
+        forgets_the_lag,
+        spreads_the_batch_alone,
+        is_a_lag_short,
+        adds_the_bounds,
+    ],
 }
 RIGHT = {
     "may_start": [counts_the_groups_one_by_one, gives_a_tensor, may_be_negative],
     "train": [computes_with_tensors, returns_its_last_metrics],
+    "least_seconds": [computes_exactly, sorts_tensors],
 }
