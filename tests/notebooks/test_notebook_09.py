@@ -99,15 +99,19 @@ def test_what_the_page_says_of_its_table_holds_in_the_study():
     assert min(mean[name, 32] for name in bearing) > 0.8
     assert max(mean[name, 32] for name in {*nb09.NAMES.values()} - bearing) < 0.65
     assert mean["corrected", 8] > 0.9 > 0.65 > mean["corrected", 32]
+    ends = nb09.at_each_lag(study, config.learning_rate, ("grpo", "decoupled_ppo", "dppo"))
+    by_difference = ends["masked by difference"]
+    assert min(by_difference[32]) < max(by_difference[8]), "no better at lag 32 than at 8"
+    assert min(ends["clipped"][8]) < max(ends["corrected"][8]), "no clear difference at lag 8"
+    assert min(ends["clipped"][32]) > max(ends["corrected"][32])
 
 
 def test_the_smallest_lag_at_which_nobody_waits_costs_the_clipped_loss_nothing():
     config, study = recorded()
     ends = nb09.at_each_lag(study, config.learning_rate, ("reinforce", "grpo"))
-    seconds = {lag: nb09.seconds_at(lag) for lag in ends["plain"]}
-    assert seconds[0] > seconds[1] > 1.05 * seconds[2] > seconds[32]
-    assert fmean(ends["clipped"][2]) > fmean(ends["clipped"][0]) - 0.02
-    assert fmean(ends["plain"][2]) < fmean(ends["plain"][0]) - 0.1
+    seconds = {lag: nb09.seconds_at(lag, config.schedule_steps) for lag in ends["plain"]}
+    assert seconds[0] > 1.5 * seconds[1] and seconds[1] < 1.05 * seconds[32]
+    assert fmean(ends["clipped"][1]) > fmean(ends["clipped"][0]) - 0.02
 
 
 @pytest.fixture(scope="module")
@@ -156,6 +160,8 @@ def test_the_sample_size_is_the_package_s():
         ("clipped_around_the_start_of_the_step", "it compares π with π₀"),
         ("corrected_without_the_weight", "the weight π₀/μ is missing"),
         ("corrected_around_mu", "its ratio is π/μ, and should be π/π₀"),
+        ("corrected_lets_a_gradient_through_the_weight", "a gradient flows through the weight"),
+        ("corrected_clips_the_product", "you clipped the product of weight and ratio"),
     ],
 )
 def test_a_wrong_loss_is_told_by_one_token_and_by_its_mistake(wrong, told):
@@ -164,6 +170,29 @@ def test_a_wrong_loss_is_told_by_one_token_and_by_its_mistake(wrong, told):
     assert told in said.partition(". ")[0]
     assert "One token with A = " in said and "multiplies ∇ log π by" in said
     assert len(said) < 260 and "[[" not in said
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ("clipped_without_the_second_axis", "write `advantage[:, None]`"),
+        ("clipped_divides_by_the_mask", "not by `tokens`, those of the whole batch"),
+        ("clipped_ignores_the_mask", "it also counts tokens that were not sampled"),
+        ("clipped_is_a_mean_over_the_batch", "it divides by all places"),
+    ],
+)
+def test_what_one_token_cannot_show_is_told_by_two_episodes_of_two_tokens(wrong, told):
+    (said,) = refusals("09", "clipped", [getattr(answers("09"), wrong)]).values()
+    assert told in said.partition(". ")[0]
+    assert nb09.SMALL_BATCH in said and len(said) < 400
+
+
+def test_logarithms_taken_for_ratios_are_named():
+    wrong = answers("09").sample_size_takes_logarithms_for_ratios
+    assert (
+        "you took the logarithms for ratios"
+        in refusals("09", "sample_size", [wrong])[wrong.__name__]
+    )
 
 
 @pytest.mark.long

@@ -9,7 +9,6 @@ other_engine                   plant a fault: some recorded log-probs are wrong
 push, pushes                   what a loss does with one token ──► a figure
 check_loss, variant            the check of an exercise; a loss with a usual mistake
 uncertain, compared            a share with its ±; whether two of them differ clearly
-falling                        what the policy of a run writes, step by step
 recorded, by_lag, at_each_lag  a recorded study ──► lines, a table, what each lag costs
 seconds_at                     what each lag saves
 """
@@ -29,10 +28,8 @@ from torch import Tensor
 
 from zorplex_rl.course.lesson import exercise
 from zorplex_rl.course.lesson.markup import quote
-from zorplex_rl.course.nb05b import Card, example, varied
 from zorplex_rl.course.recorded_study import Study
 from zorplex_rl.course.staleness import (
-    EVALUATION_SEED,
     Conditions,
     advantages_of,
     held_out_accuracy,
@@ -44,11 +41,9 @@ from zorplex_rl.course.widgets.timeline_simulator import ONE_STRAGGLER
 from zorplex_rl.learning.batches import MicroBatch, collate
 from zorplex_rl.learning.learner import schedule, token_logprobs
 from zorplex_rl.learning.losses import LOSSES, LossInputs, policy_loss
-from zorplex_rl.learning.train_simple import play
 from zorplex_rl.policy.load import Policy, load_policy
-from zorplex_rl.policy.rollout import Sampling
 from zorplex_rl.simulation.simulate import compare as simulate
-from zorplex_rl.task.environment import Zorplex, kinds_of
+from zorplex_rl.task.environment import Zorplex
 
 Loss = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, float], Tensor]
 NAMES = {
@@ -204,6 +199,7 @@ def pushes(
 MOVED = (1.0, 0.3, 1.5, 0.7, 0.9, 1.1, 3.0, 6.0)
 STALE = (1.0, 3.0, 0.4, 6.0)
 """The ratios π/π₀ and π₀/μ at which ``check_loss`` looks: on both sides of every bound."""
+SMALL_BATCH = "two episodes of two tokens (π = π₀ = μ, A = 1 and −2, the last token not sampled, `tokens` = 5)"
 
 
 def check_loss(attempt: Loss, right: Loss, mistakes: Mapping[str, Loss]) -> None:
@@ -229,19 +225,16 @@ def check_loss(attempt: Loss, right: Loss, mistakes: Mapping[str, Loss]) -> None
         assert theirs is not None, (
             f"no gradient flows back from {name} to `logp`: it is detached, or not used"
         )
-        cause = next((said + ". " for said, wrong in known.items() if told(wrong) == found), "")
+        cause = _cause(known, told, found)
         token = f"One token with A = {advantage:g} and π/μ = {moved * stale:.2g}".replace("-", "−")
         token += f" (π/π₀ = {moved:g}, π₀/μ = {stale:g})" if stale != 1 else ""
         raise AssertionError(
             f"{cause}{token}: {name} multiplies ∇ log π by {quote(f'{theirs:g}')}, and should by {quote(f'{ours:g}')}"
         )
-    exercise.agree(
+    check_small_batch(
         attempt,
         right,
-        draw_batch,
-        gradients=True,
-        values=False,
-        mistakes={
+        {
             "it divides by the sampled tokens of this part, not by `tokens`, those of the whole batch": (
                 lambda *given: loss(*given[:5], given[4].sum())
             ),
@@ -251,8 +244,40 @@ def check_loss(attempt: Loss, right: Loss, mistakes: Mapping[str, Loss]) -> None
             "it divides by all places, also by those that were not sampled": (
                 lambda *given: loss(*given[:5], given[4].numel())
             ),
+            "the advantage of an episode must go to all tokens of its row: write `advantage[:, None]`": (
+                lambda *given: loss(
+                    *(table.T for table in given[:3]), given[3], given[4].T, given[5]
+                )
+            ),
         },
     )
+    exercise.agree(attempt, right, draw_batch, gradients=True, values=False)
+
+
+def check_small_batch(attempt: Loss, right: Loss, mistakes: Mapping[str, Loss]) -> None:
+    """Compare two losses by their gradients on two episodes of two tokens, as ``check_loss`` does on one."""
+
+    def told(judged: Loss) -> Any:
+        logp = torch.full((2, 2), -3.0, requires_grad=True)
+        old = logp.detach()
+        mask = torch.tensor([[1.0, 1.0], [1.0, 0.0]])
+        judged(logp, old, old, torch.tensor([1.0, -2.0]), mask, 5.0).sum().backward()
+        return (-logp.grad).round(decimals=4).tolist()
+
+    name = quote(attempt.__name__)
+    exercise.case(f"{name} of {SMALL_BATCH}")
+    found, expected = told(attempt), told(right)
+    if found == expected:
+        return
+    raise AssertionError(
+        f"{_cause(mistakes, told, found)}With {SMALL_BATCH}, {name} multiplies ∇ log π by {quote(exercise.shown(found))}, "
+        f"and should by {quote(exercise.shown(expected))}"
+    )
+
+
+def _cause(mistakes: Mapping[str, Loss], told: Callable[[Loss], Any], found: Any) -> str:
+    """Return the sentence of the mistake that gives ``found``, or nothing."""
+    return next((f"{said}. " for said, wrong in mistakes.items() if told(wrong) == found), "")
 
 
 def variant(
@@ -274,15 +299,15 @@ def draw_batch(draw: random.Random) -> tuple[Tensor, Tensor, Tensor, Tensor, Ten
     """Draw the arguments of a loss: a small batch with ratios inside and outside all bounds."""
     rows, columns = draw.randint(1, 3), draw.randint(2, 4)
 
-    def table(value: Callable[[], float]) -> Tensor:
-        return torch.tensor([[value() for _ in range(columns)] for _ in range(rows)])
+    def table(*values: float) -> Tensor:
+        return torch.tensor(draw.choices(values, k=rows * columns)).reshape(rows, columns)
 
-    behaviour = table(lambda: draw.uniform(-6.0, -4.0))
-    start = behaviour + table(lambda: math.log(draw.choice((0.4, 0.9, 1.0, 1.3, 3.0, 6.0))))
-    logp = start + table(lambda: math.log(draw.choice((0.3, 0.7, 0.9, 1.1, 1.5, 3.0))))
-    mask = table(lambda: float(draw.random() < 0.7))
+    behaviour = table(-6.0, -5.2, -4.1)
+    start = behaviour + table(0.4, 0.9, 1.0, 1.3, 3.0, 6.0).log()
+    logp = start + table(0.3, 0.7, 0.9, 1.1, 1.5, 3.0).log()
+    mask = table(0.0, 1.0, 1.0)
     mask[0, 0] = 1.0
-    advantage = torch.tensor([draw.choice((-1, 1)) * draw.uniform(0.3, 2.0) for _ in range(rows)])
+    advantage = table(-1.7, -0.4, 0.6, 1.9)[:, 0]
     tokens = mask.sum().item() + draw.randint(1, 9)
     return logp.requires_grad_(), start, behaviour, advantage, mask, tokens
 
@@ -311,19 +336,6 @@ def compared(share: float, other: float, tasks: int) -> int:
     """
     error = 2 * math.sqrt((share * (1 - share) + other * (1 - other)) / tasks)
     return (share > other + error) - (share < other - error)
-
-
-def falling(policy: Policy, conditions: Conditions, config: Any) -> Card:
-    """Return a card of four held-out tasks, at step 0."""
-    environment = Zorplex(config.seed)
-    tasks = environment.tasks(kinds_of(conditions.task, conditions.difficulty), 24, "held_out")
-    sampling = Sampling(max_tokens=conditions.max_tokens)
-    shown = [
-        example(policy, sampling),
-        *play(policy, environment, tasks, EVALUATION_SEED, sampling),
-    ]
-    title = "What the policy writes while it trains on old data"
-    return Card(title, policy, config.steps, sampling, varied(shown, 4), lines=5)
 
 
 def points(*curves: LiveCurve) -> dict[str, list[tuple[int, float]]]:
@@ -356,7 +368,7 @@ def by_lag(study: Study, rate: float, lags: Sequence[int]) -> list[dict[str, Any
         return f"{cell.accuracy:.0%} ({min(cell.accuracies):.0%} to {max(cell.accuracies):.0%})"
 
     return [
-        {"loss": name, "`--loss`": f"`{loss}`"} | {f"lag {lag}": ends(loss, lag) for lag in lags}
+        {"loss": name} | {f"lag {lag}": ends(loss, lag) for lag in lags}
         for loss, name in NAMES.items()
         if all((loss, lag) in cells for lag in lags)
     ]
@@ -377,6 +389,6 @@ def at_each_lag(
     }
 
 
-def seconds_at(lag: int) -> float:
-    """Return the seconds of notebook 05's simulated run with one straggler at ``max_lag`` ``lag``."""
-    return simulate(replace(ONE_STRAGGLER, max_lag=lag)).asynchronous.seconds
+def seconds_at(lag: int, steps: int) -> float:
+    """Return the seconds of ``steps`` steps of notebook 05's simulated run with one straggler at ``max_lag`` ``lag``."""
+    return simulate(replace(ONE_STRAGGLER, max_lag=lag, steps=steps)).asynchronous.seconds

@@ -10,7 +10,7 @@ import torch
 
 
 def sample_size_takes_logarithms_for_ratios(log_ratios):
-    return sum(log_ratios) ** 2 / (len(log_ratios) * sum(log**2 for log in log_ratios) or 1)
+    return sum(log_ratios) ** 2 / (len(log_ratios) * sum(log**2 for log in log_ratios))
 
 
 def sample_size_is_no_share(log_ratios):
@@ -101,6 +101,12 @@ def clipped_with_the_sign_of_the_advantage(
     return -(bounded((logp - behaviour_logp).exp(), advantage.sign()) * mask).sum() / tokens
 
 
+def clipped_without_the_second_axis(logp, start_logp, behaviour_logp, advantage, mask, tokens):
+    ratio = (logp - behaviour_logp).exp()
+    found = torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage)
+    return -(found * mask).sum() / tokens
+
+
 def clipped_by_where(logp, start_logp, behaviour_logp, advantage, mask, tokens):
     weight = advantage.unsqueeze(1).expand_as(logp)
     ratio = torch.exp(logp) / torch.exp(behaviour_logp)
@@ -163,6 +169,18 @@ def corrected_weights_by_the_policy_in_training(
 ):
     weight = (logp - behaviour_logp).detach().exp().clamp(max=2.0)
     return -(weight * bounded((logp - start_logp).exp(), advantage) * mask).sum() / tokens
+
+
+def corrected_lets_a_gradient_through_the_weight(
+    logp, start_logp, behaviour_logp, advantage, mask, tokens
+):
+    weight = (logp - behaviour_logp).exp().clamp(max=2.0)
+    return -(weight * bounded((logp - start_logp).exp(), advantage) * mask).sum() / tokens
+
+
+def corrected_clips_the_product(logp, start_logp, behaviour_logp, advantage, mask, tokens):
+    weight = (start_logp - behaviour_logp).exp().clamp(max=2.0)
+    return -(bounded(weight * (logp - start_logp).exp(), advantage) * mask).sum() / tokens
 
 
 def corrected_ignores_the_mask(logp, start_logp, behaviour_logp, advantage, mask, tokens):
