@@ -112,7 +112,7 @@ def test_our_command_is_one_that_the_command_line_takes():
 
 def test_five_commands_stand_beside_five_names_of_every_knob():
     names = [launch.stack for launch in LAUNCHES]
-    assert names == ["Zorplex RL", "OpenRLHF", "TRL", "verl", "torchforge"]
+    assert names == ["Zorplex RL", "OpenRLHF", "TRL (AsyncGRPO)", "verl", "torchforge"]
     assert all(len(called) == len(names) for called in KNOBS.values())
     assert all(
         launch.sources and all(source.version for source in launch.sources) for launch in LAUNCHES

@@ -616,7 +616,7 @@ def test_a_bold_term_is_linked_to_its_explanation_once_and_the_glossary_names_th
     assert f'title="{GLOSSARY["actor"][:24]}' in page
     glossary = (tiny / "glossary.html").read_text()
     assert '<dt id="mesh">mesh</dt>' in glossary
-    assert glossary.count('Used in <a href="01_reading.html">Reading &amp; writing</a>') == 2
+    assert glossary.count('Explained in <a href="01_reading.html">Reading &amp; writing</a>') == 2
 
 
 def test_no_page_names_a_folder_of_the_machine_that_built_it(site):

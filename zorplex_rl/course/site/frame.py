@@ -25,7 +25,7 @@ Link = tuple[str, str]
 
 TITLE = "RL for language models: the systems side"
 LEAD = (
-    "You will teach a small language model to use a tool, in an hour, on a laptop; then you make that loop fast and hard to kill. "
+    "You will teach a small language model to use a tool, in an hour and a half, on a laptop; then you make that loop fast and hard to kill. "
     "On each page you predict, measure and write the part that matters. "
     "Its numbers were computed when this site was built, or name the command that gave them."
 )
@@ -34,12 +34,13 @@ LEGEND = (
     "<em>group</em>: several answers to one question. In turns, one side stands still while the other works. "
     "Side by side, generators go on: with <code>max_lag</code> 1 they may use weights one version old."
 )
-MAP = "A number at a box: the notebook that takes this part apart. Those at no box are about the whole loop, or about the ground it stands on."
+MAP = "A number at a box: the notebook that takes this part apart. The others are about the whole loop, or about what it stands on."
 NEEDED = "You know Python and have trained a model with PyTorch; RL and actors are explained here."
 HOW = (
     "To work in a notebook instead of reading it, take the repository and run <code>uv run zorplex-rl open NUMBER</code>. "
+    "It opens in your browser, in marimo, a notebook for Python. "
     'All terms are explained in the <a href="glossary.html">glossary</a>. '
-    "If something fails, <code>docs/TROUBLESHOOTING.md</code> goes by its symptom."
+    "If something fails, <code>docs/TROUBLESHOOTING.md</code> lists problems by their symptom."
 )
 PREVIEW = (
     '. <a href="https://molab.marimo.io/github/{}/blob/previews/notebooks/{}">Open in molab</a>'
@@ -92,6 +93,10 @@ def contents_page(cards: Sequence[Card], searchable: bool = False) -> str:
     minutes = sum(card.lesson.minutes for card in cards)
     count = "1 notebook" if len(cards) == 1 else f"{len(cards)} notebooks"
     run, source = film()
+    how, repository = HOW, os.environ.get("GITHUB_REPOSITORY")
+    if repository:
+        link = f'<a href="https://github.com/{html.escape(repository)}">the repository</a>'
+        how = how.replace("the repository", link)
     model = Page([], {"film": run})
     player = with_drawings('<div class="widget" data-model="film"></div>', model)
     map_of_course = course_map(
@@ -106,7 +111,7 @@ def contents_page(cards: Sequence[Card], searchable: bool = False) -> str:
     body = (
         f"{search.FORM if searchable else ''}\n<main>\n<h1>{TITLE}</h1>\n"
         f'<p class="lead">{LEAD}</p>\n{before_and_after()}\n{routes(cards)}'
-        f"<p>{count}, about {minutes / 60:.0f} hours in all. {NEEDED} {HOW}</p>\n"
+        f"<p>{count}, about {minutes / 60:.0f} hours in all. {NEEDED} {how}</p>\n"
         f'<h2 id="loop">What makes it a system</h2>\n<p>{LEGEND}</p>\n<div class="film">{player}<p class="source">{source}</p></div>\n'
         f'<h2 id="course">The course in one drawing</h2>\n<figure class="lesson-figure" tabindex="0">{map_of_course}'
         f"<figcaption>{MAP}</figcaption></figure>\n"
@@ -119,20 +124,22 @@ def contents_page(cards: Sequence[Card], searchable: bool = False) -> str:
 def glossary_page(pages: Sequence[tuple[str, str, str]], searchable: bool = False) -> str:
     """Build the page that explains all terms, in the alphabet's order. ``pages`` holds (file,
     title, HTML): who uses a term is named with it."""
-    entries = []
+    entries, letters = [], {}
     for term in sorted(GLOSSARY, key=str.lower):
         users = [
             f'<a href="{html.escape(file)}">{html.escape(title)}</a>'
             for file, title, text in pages
             if address_of(term) in text
         ]
-        used = f'<dd class="used">Used in {", ".join(users)}</dd>' if users else ""
+        letters.setdefault(term[0].upper(), anchor(term))
+        used = f'<dd class="used">Explained in {", ".join(users)}</dd>' if users else ""
         entries.append(
             f'<dt id="{anchor(term)}">{html.escape(term)}</dt><dd>{inline(GLOSSARY[term])}</dd>{used}\n'
         )
+    jump = " ".join(f'<a href="#{place}">{letter}</a>' for letter, place in letters.items())
     body = (
         f"{_top(None, None, searchable)}\n"
-        f'<main>\n<h1>Glossary</h1>\n<dl class="glossary">\n{"".join(entries)}</dl>\n</main>'
+        f'<main>\n<h1>Glossary</h1>\n<p>{jump}</p>\n<dl class="glossary">\n{"".join(entries)}</dl>\n</main>'
     )
     return _document("Glossary", body)
 

@@ -32,15 +32,14 @@ TITLE = "Sixteen stacks for RL on language models"
 
 def content() -> str:
     """Return what stands in the page's ``main`` element."""
-    versions = [launch.stack for launch in LAUNCHES if launch.counted_in != "batches"]
     kinds = "; ".join(
         f"<b>{html.escape(kind)}</b>: {inline(meaning)}" for kind, meaning in KINDS.items()
     )
     return f"""<h1>{TITLE}</h1>
-<p class="lead">Eight questions tell these stacks apart. Press a heading to sort by its column; a stack's name leads to its details and sources.</p>
+<p class="lead">The same eight questions to each stack. Press a heading to sort by its column; a stack's name leads to its details and sources.</p>
 <p>All of it was read, in the sources that are named, on {READ_ON}, or on the later day that a source gives.
 We ran none but ours. A stack changes from month to month: check the source before you build on a line.
-Where something was not found, it may exist all the same.</p>
+Where something was not found, it may exist all the same. Where a cell names several, you configure one.</p>
 {_map()}
 <p class="source">{kinds}.</p>
 <h2 id="use">How to use it</h2>
@@ -54,9 +53,8 @@ Where something was not found, it may exist all the same.</p>
 Flags are those of each stack's documentation; the values are ours.</p>
 {"".join(_launch(index) for index in range(len(LAUNCHES)))}
 <h3 id="knobs">The same knob, five names</h3>
-<p>{len(versions)} of {len(LAUNCHES)} count the age of data in versions (one weight update makes one).
-A queue of four batches says how far generation may run ahead;
-how old a batch is when the trainer takes it follows from that, but the flag does not name it.</p>
+<p>Where the age of data is counted in versions, one weight update makes one.
+A queue of four batches only says how far generation may run ahead: how old a batch is when the trainer takes it follows from that.</p>
 {_table("The same knob, five names", ["", *(launch.stack for launch in LAUNCHES)], ([what, *names] for what, names in KNOBS.items()))}
 <h2 id="stacks">Stack by stack</h2>
 {"".join(map(_details, STACKS))}"""
@@ -112,12 +110,21 @@ def _details(stack: Stack) -> str:
         f"<dt>{html.escape(axis)}</dt><dd>{_line(stack, cell)}</dd>\n"
         for axis, cell in zip(AXES, stack.cells, strict=True)
     )
-    return f'<h3 id="{anchor(stack.name)}">{html.escape(stack.name)}</h3>\n<dl class="stack">{lines}</dl>\n'
+    sources = "".join(f"<li>{inline(_link(source))}</li>" for source in stack.sources)
+    return (
+        f'<h3 id="{anchor(stack.name)}">{html.escape(stack.name)}</h3>\n<dl class="stack">{lines}</dl>\n'
+        f"<details><summary>Sources</summary><ol>{sources}</ol></details>\n"
+    )
 
 
 def _line(stack: Stack, cell: Cell) -> str:
-    links = "; ".join(_link(stack.sources[number - 1]) for number in cell.read_in)
-    return f"<b>{inline(cell.kind)}</b>: {inline(cell.said)} <small>{inline(links)}</small>"
+    numbers = ", ".join(_numbered(stack, number) for number in cell.read_in)
+    return f"<b>{inline(cell.kind)}</b>: {inline(cell.said)} <small>{inline(numbers)}</small>"
+
+
+def _numbered(stack: Stack, number: int) -> str:
+    address = stack.sources[number - 1].address
+    return f"[{number}]({address})" if address.startswith("https://") else str(number)
 
 
 def _link(source: Source) -> str:
