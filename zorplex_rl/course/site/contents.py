@@ -5,8 +5,8 @@ notebook its drawing, what it builds and what it measured.
 
 Everything comes from the pages themselves, so a new notebook needs no entry here. Its drawing is
 the first on its page that no prediction folds. Its headline is a sentence that the notebook
-computed while the site was built. What it builds on are the earlier notebooks that its text names.
-Only "what you will have built" stands elsewhere: in the table of README.md.
+computed while the site was built. What it builds on are the earlier notebooks that its text names,
+and ``ACTORS`` if it writes an actor. What one builds in it stands in the table of README.md.
 """
 
 from __future__ import annotations
@@ -31,6 +31,10 @@ ROUTES = {
     "half a day": ("05", "05b", "06", "07", "08", "09"),
 }
 """Ways through the course, by the numbers of their notebooks."""
+ACTORS = "01"
+"""The notebook that explains actors."""
+ABOUT_AGE = ("08", "09")
+"""Notebooks that draw the whole loop, and take apart how its replay buffer bounds the age of data."""
 _FIGURE = re.compile(
     r'<figure class="lesson-figure"[^>]*>(.*?)(?:<figcaption>.*?)?</figure>', re.DOTALL
 )
@@ -56,7 +60,7 @@ class Card:
     """The parts of the loop that its drawings light; empty if it is about all of them, or about
     none."""
     built: str = ""
-    """What the reader will have built, as Markdown; empty if README.md does not say."""
+    """What the reader builds in it, as Markdown; empty if README.md does not say."""
 
     @property
     def number(self) -> str:
@@ -72,16 +76,19 @@ class Card:
 def card_of(file: str, page: Page, lesson: Lesson, written: str, built: str = "") -> Card:
     """Collect the card of one notebook from its exported ``page`` and from the HTML that was
     ``written`` of it."""
-    named = (
-        number
-        for found in _NAMED.finditer(words(written))
-        for number in re.findall(r"\d\d[a-z]?", found[1])
-    )
+    text = words(written)
+    named = [
+        number for found in _NAMED.finditer(text) for number in re.findall(r"\d\d[a-z]?", found[1])
+    ]
+    if "@endpoint" in text:
+        named.append(ACTORS)
     loops = re.findall(
         r'<g data-part="([^"]+)" data-lit="(true|false)">',
         "".join(cell.markup for cell in page.cells),
     )
     lit = tuple(dict.fromkeys(part for svg in _partial_loops(page) for part in _lit(svg)))
+    if file.partition("_")[0] in ABOUT_AGE:
+        lit = (*lit, "replay buffer")
     return Card(
         file,
         lesson,
@@ -163,6 +170,7 @@ def before_and_after() -> str:
         for title, one in zip(titles, learned[0], strict=True)
     )
     before, after = run["right"]
+    worth = learned[0][1]["parts"]
     invented = (
         "Before, it wrote the arrow and the number itself: it invented the tool's reply. "
         if invents(learned[0][0])
@@ -170,10 +178,12 @@ def before_and_after() -> str:
     )
     return (
         f'<figure class="lesson-figure" tabindex="0"><div class="lesson-side-by-side">{columns}</div><figcaption>What SmolLM2 writes, '
-        "a language model of 135 million parameters, behind two worked examples. "
-        "Only a tool knows the word's number. A solid box is a token of the model, a dashed "
-        f"one was inserted by the tool. {invented}Of new questions like this one it answered {before:.0%} before, and {after:.0%} after. "
-        f"Training showed it no right answer: it was paid for its own. {inline(run['source'])}</figcaption></figure>"
+        "a language model of 135 million parameters. Its prompt begins with two worked examples. "
+        "Only the tool LOOKUP knows the word's number. A box is a token, a piece of text: a solid one was written by the "
+        f"model, a dashed one inserted by the tool. {invented}Beside the text stands the reward: {worth['correct']:g} for the right "
+        f"answer, and {worth['format']:g} for any number behind [ANSWER]. "
+        f"Of new questions like this one it answered {before:.0%} before, and {after:.0%} after. "
+        f"Training never showed it a right answer; it only scored what the model wrote. {inline(run['source'])}</figcaption></figure>"
     )
 
 
@@ -227,8 +237,8 @@ def routes(cards: Sequence[Card]) -> str:
     first = by_number[START]
     return (
         f'<p class="start"><strong>Start here:</strong> <a href="{html.escape(first.file)}">{START} {html.escape(first.lesson.title)}</a>. '
-        f"The notebooks before it explain actors and processes. You need them for 06 and what follows, and can "
-        f'come back when a page links to them.</p><ul class="routes">{items}</ul>\n'
+        "The notebooks before it explain actors and processes. 06 builds on 01; the others can wait until a "
+        f'page links to them.</p><ul class="routes">{items}</ul>\n'
     )
 
 
@@ -239,11 +249,10 @@ def entry(card: Card, cards: Sequence[Card]) -> str:
         f'<a href="{html.escape(other.file)}" title="{html.escape(other.lesson.title)}">{other.number}</a>'
         for other in builds_on(card, cards)
     )
-    facts = f"{card.lesson.minutes} minutes · {html.escape(card.lesson.hardware)} · "
+    facts = "<strong>start here</strong> · " if card.number == START else ""
+    facts += f"{card.lesson.minutes} minutes · {html.escape(card.lesson.hardware)} · "
     facts += f"builds on {before}" if before else "needs none of the others"
-    built = (
-        f"<p><strong>You will have built</strong> {inline(card.built)}.</p>" if card.built else ""
-    )
+    built = f"<p><strong>In it:</strong> {inline(card.built)}.</p>" if card.built else ""
     result = f'<p class="headline">{card.headline}</p>' if card.headline else ""
     drawing = (
         f'<figure class="lesson-figure" tabindex="0">{card.drawing}</figure>'
