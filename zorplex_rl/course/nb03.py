@@ -1,18 +1,22 @@
-"""Serve notebook 03: the curve that is learned, supervisors with a spare, draws for its checks."""
+"""Serve notebook 03: the curve that is learned, supervisors with a spare, cases for its checks."""
 
 from __future__ import annotations
 
 import asyncio
+import copy
 import functools
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+from zorplex_rl.course.lesson.checks import case
+from zorplex_rl.course.lesson.compare import difference, same
 
 Change = tuple[Tensor, int]
 """How weights have changed, and the examples behind it."""
@@ -34,9 +38,9 @@ def first_weights() -> Tensor:
     return parameters_to_vector(network().parameters()).detach()
 
 
-def curve(share: int, shares: int, points: int = 64) -> tuple[Tensor, Tensor]:
-    """Return part ``share`` of ``shares`` of the curve: x and y, each [points, 1]."""
-    x = torch.linspace(2 * share / shares - 1, 2 * (share + 1) / shares - 1, points)[:, None]
+def curve(share: int, shares: int) -> tuple[Tensor, Tensor]:
+    """Return part ``share`` of ``shares`` of the curve: x and y, each [64, 1]."""
+    x = torch.linspace(2 * share / shares - 1, 2 * (share + 1) / shares - 1, 64)[:, None]
     return x, torch.sin(6 * x) + 0.5 * x
 
 
@@ -59,12 +63,10 @@ def losses_of(weights: Tensor, shares: int) -> list[float]:
         return [nn.functional.mse_loss(model(x), y).item() for x, y in parts]
 
 
-def whole_curve(shares: int) -> tuple[list[float], list[float]]:
+def whole_curve(shares: int) -> list[list[float]]:
     """Return x and y of all shares, one after the other."""
-    parts = [curve(share, shares) for share in range(shares)]
-    return torch.cat([x for x, _ in parts])[:, 0].tolist(), torch.cat([y for _, y in parts])[
-        :, 0
-    ].tolist()
+    xs, ys = zip(*(curve(share, shares) for share in range(shares)), strict=True)
+    return [torch.cat(xs).flatten().tolist(), torch.cat(ys).flatten().tolist()]
 
 
 def predictions(weights: Tensor, shares: int) -> list[float]:
@@ -81,41 +83,79 @@ async def guarded(
     learners: int,
 ) -> AsyncIterator[list[Any]]:
     """Give each learner a supervisor, and the last a spare; all end with the block."""
-    shares = [*range(learners), learners - 1]
-    started = await asyncio.gather(*map(start, shares), return_exceptions=True)
-    waiting = [
-        (share, one)
-        for share, one in zip(shares, started, strict=True)
-        if not isinstance(one, BaseException)
-    ]
+    spares: list[Any] = []
 
     async def begin(share: int) -> Any:
-        for number, (found, _) in enumerate(waiting):
-            if found == share:
-                return waiting.pop(number)[1]
-        return await start(share)
+        return spares.pop() if share == learners - 1 and spares else await start(share)
 
-    guards: list[Any] = []
-    try:
-        for share in range(learners):
-            guards.append(await supervisor(functools.partial(begin, share)).__aenter__())
-        yield guards
-    finally:
-        await asyncio.gather(
-            *(guard.__aexit__() for guard in guards), *(end(one) for _, one in waiting)
-        )
+    guards = [supervisor(functools.partial(begin, share)) for share in range(learners)]
+    async with AsyncExitStack() as stack:
+        entered = map(stack.enter_async_context, guards)
+        spare, *_ = await asyncio.gather(start(learners - 1), *entered)
+        spares.append(spare)
+        try:
+            yield guards
+        finally:
+            await asyncio.gather(*map(end, spares))
 
 
-async def until_replaced(guard: Any, patience: float = 30.0) -> None:
-    """Wait until a supervisor has replaced its worker. Raises TimeoutError."""
-    async with asyncio.timeout(patience):
+async def until_replaced(guard: Any) -> None:
+    """Wait until a supervisor has replaced its worker. Raises TimeoutError after 30 s."""
+    async with asyncio.timeout(30):
         while not (guard.failed_at and guard.worker):
             await asyncio.sleep(0.1)
 
 
-def draw_situation(
-    draw: random.Random,
-) -> tuple[bool, float, float, SimpleNamespace, list[float], float]:
+def situation(**given: Any) -> dict[str, Any]:
+    """Return the arguments of ``decide`` by name: an idle worker, but for what is given."""
+    limits = SimpleNamespace(silent=2.5, busy=5, restarts=2, window=20)
+    idle = {"gone": False, "silent": 0, "busy": 0, "limits": limits, "failed_at": [], "now": 50}
+    return idle | given
+
+
+RULES = {
+    "an idle worker waits": situation(),
+    "a call within its limit is busy, and waits": situation(busy=3),
+    "a worker that has missed a probe is slow, and waits": situation(silent=1),
+    "a process that has ended is dead, however short its silence": situation(gone=True),
+    "a silence above `limits.silent` is death, too": situation(silent=3),
+    "a call that takes too long is stuck, even if its probe answers": situation(busy=6),
+    "slow comes before busy": situation(silent=1, busy=3),
+    "dead comes before stuck": situation(gone=True, busy=6),
+    "a silence of exactly `limits.silent` is still allowed": situation(silent=2.5),
+    "a call of exactly `limits.busy` is still allowed": situation(busy=5),
+    "only dead and stuck workers are given up": situation(failed_at=[40, 45]),
+    "`failed_at` holds the earlier failures, and the present one does not count": situation(
+        gone=True, failed_at=[45]
+    ),
+    "`limits.restarts` earlier failures are enough to give up": situation(
+        gone=True, failed_at=[40, 45]
+    ),
+    "only failures of the last `limits.window` seconds count": situation(
+        gone=True, failed_at=[10, 20]
+    ),
+    "a failure that is exactly `limits.window` seconds old counts, too": situation(
+        gone=True, failed_at=[30, 45]
+    ),
+}
+"""The smallest situation for each rule of ``decide``. A rule stands behind those that it builds on."""
+
+
+def compare_decisions(
+    attempt: Callable[..., Any],
+    solution: Callable[..., Any],
+    given: dict[str, Any],
+    rule: str = "",
+) -> None:
+    """Compare two ``decide``. Raises AssertionError with ``rule`` and the call, its arguments named."""
+    arguments = ", ".join(f"{name}={value!r}" for name, value in given.items())
+    called = case(f"`decide({arguments})`")
+    right = solution(*given.values())
+    found = attempt(*copy.deepcopy([*given.values()]))
+    assert same(found, right), rule + difference(called, found, right)
+
+
+def draw_situation(draw: random.Random) -> dict[str, Any]:
     """Draw the arguments of ``decide``: whole seconds, so that each limit is often met exactly."""
     limits = SimpleNamespace(
         silent=draw.randint(1, 4),
@@ -123,20 +163,13 @@ def draw_situation(
         restarts=draw.randint(1, 3),
         window=draw.randint(5, 30),
     )
-    silent = draw.choice((0, 0, 0.5, limits.silent, limits.silent + draw.choice((0.5, 3))))
-    busy = draw.choice((0, 0, 0.5, limits.busy, limits.busy + draw.choice((0.5, 9))))
-    now = draw.randint(50, 99)
-    ages = sorted(
-        (draw.choice((1, limits.window, limits.window + 1, draw.randint(0, 45))) for _ in range(4)),
-        reverse=True,
-    )
-    return (
-        draw.random() < 0.3,
-        silent,
-        busy,
-        limits,
-        [now - age for age in ages[: draw.randint(0, 4)]],
-        now,
+    return situation(
+        gone=draw.random() < 0.3,
+        silent=draw.randint(0, 5),
+        busy=draw.randint(0, 10),
+        limits=limits,
+        failed_at=sorted(draw.sample(range(10, 50), draw.randint(0, 4))),
+        now=draw.randint(50, 60),
     )
 
 

@@ -71,6 +71,28 @@ def a_failure_at_the_border_is_old(*situation):
     )
 
 
+def the_limit_of_silence_is_death(*situation):
+    return _decide(*situation, dead=lambda gone, silent, limits: gone or silent >= limits.silent)
+
+
+def the_limit_of_a_call_is_stuck(*situation):
+    return _decide(*situation, stuck=lambda busy, limits: busy >= limits.busy)
+
+
+def gives_up_the_idle(gone, silent, busy, limits, failed_at, now):
+    found, action = _decide(gone, silent, busy, limits, failed_at, now)
+    recent = sum(now - moment <= limits.window for moment in failed_at)
+    return found, "give up" if recent >= limits.restarts else action
+
+
+def counts_the_present_failure(*situation):
+    return _decide(*situation, too_many=lambda recent, limits: recent + 1 >= limits.restarts)
+
+
+def gives_up_one_later(*situation):
+    return _decide(*situation, too_many=lambda recent, limits: recent > limits.restarts)
+
+
 def a_list(*situation):
     return list(_decide(*situation))
 
@@ -97,6 +119,11 @@ def two_seconds_to_save(save, mtbf):
 
 def in_whole_seconds(save, mtbf):
     return round(math.sqrt(2 * save * mtbf))
+
+
+def by_search(save, mtbf):
+    times = [0.1 * step for step in range(1, 20_000)]
+    return min(times, key=lambda t: save / t + t / (2 * mtbf))
 
 
 def a_tensor(save, mtbf):
@@ -163,10 +190,12 @@ WRONG = {
     "decide": [
         kills_the_slow, ignores_gone, the_limit_of_silence_is_2_5, never_stuck,
         stuck_before_dead, busy_before_slow, counts_all_failures,
-        a_failure_at_the_border_is_old,
+        a_failure_at_the_border_is_old, the_limit_of_silence_is_death, the_limit_of_a_call_is_stuck,
+        gives_up_the_idle, counts_the_present_failure, gives_up_one_later,
     ],
     "best_interval": [
         without_the_two, half_of_it, without_the_root, a_failure_an_hour, two_seconds_to_save, in_whole_seconds,
+        by_search,
     ],
     "merge": [
         all_count_alike, adds_them_up, replaces_the_weights, fails_when_nobody_came, divides_by_three, in_place,
