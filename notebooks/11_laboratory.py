@@ -38,11 +38,11 @@ with app.setup(hide_code=True):
 def _():
     lesson.header(
         __file__,
-        minutes=44,
+        minutes=50,
         hardware="two CPU cores, no network",
         goals=[
             "tell three causes of a failing run apart by two measurements",
-            "write the loss that bears wrong records, as its authors have it",
+            "write the loss that leaves wrong records out, as its authors have it",
             "write down your diagnosis as a rule, and try it on recorded runs",
             "replay a run with one thing changed, and say whether the difference is clear",
         ],
@@ -52,18 +52,24 @@ def _():
 
 @app.cell(hide_code=True)
 def _():
+    _brief = "*A short build, to check that every cell runs: its runs are too short to fail, and no number below means anything.*"
+    lesson.md(_brief) if lesson.size(0, brief=1) else None
+    return
+
+
+@app.cell(hide_code=True)
+def _():
     mo.md("""
     ## Three runs fail overnight
 
-    You come in, and three runs are dead. Each ended with fewer right answers than it began with. Nobody changed the code.
-    What broke them? There are three usual suspects, and a curve that falls does not say which.
+    Three runs trained over night, and now they give fewer right answers than before. Nobody changed the code. There are three usual causes.
 
     - *Old data.* The generator was many versions behind (notebook 09).
-    - *Wrong records.* The engine that samples and the one that trains compute slightly different probabilities *with the same weights*.
-      Then the recorded log μ is not what it should be. In large mixture-of-experts models some tokens differ a lot (Ling Team 2025).
-    - *Too high a rate.* The steps are so long that the policy falls apart, however fresh its data are.
+    - *Wrong records.* The engine that samples and the one that trains compute different probabilities *with the same weights*, so the recorded log μ is wrong.
+      Mostly the difference is small. In large mixture-of-experts models it is large for some tokens (Ling Team 2025).
+    - *Too high a learning rate.* The steps are so long that the policy gets worse, however fresh its data are.
 
-    Each needs its own cure, and the cure for one does not help with another. You have an hour of machine time. What do you measure?
+    Each cause has its own cure, so you must know which it is. You have an hour of machine time. What do you measure?
     """)
     return
 
@@ -71,20 +77,17 @@ def _():
 @app.cell(hide_code=True)
 def settings():
     config = SimpleNamespace(
-        policy="embedded", device="cpu", seed=30, shots=0, threads=1, max_tokens=96,
+        policy="embedded", seed=30, threads=1,
         steps=lesson.size(21, brief=6), eval_every=3,
         curve_tasks=40, eval_tasks=lesson.size(200, brief=40), rate=3e-4, high_rate=8e-4,
         old=20, wrong_share=0.1, wrong_spread=5.0,
-        run=None,  # the folder of a run to replay; None: that of notebook 08
+        replay_tasks=lesson.size(100, brief=20),  # of each evaluation of a replay
     )  # fmt: skip
     short_run = SimpleNamespace(  # the page's own run, if there is none
         policy="embedded", device="cpu", seed=0, shots=0, threads=1, max_tokens=96,
         prompts=6, samples=6, steps=6, max_lag=1, learning_rate=4e-4, eval_tasks=20,
     )  # fmt: skip
-    replayed_tasks = lesson.size(
-        100, brief=20
-    )  # held-out tasks of each evaluation of a replay
-    return config, replayed_tasks, short_run
+    return config, short_run
 
 
 @app.cell(hide_code=True)
@@ -114,46 +117,43 @@ def _(config):
 def _(before, conditions, config, failing_curve, start_runs):
     lesson.wait_for(start_runs)
     failing_curve.clear()
-    faults = partial(
+    _faults = partial(
         nb09.other_engine, share=config.wrong_share, spread=config.wrong_spread
     )
     # What broke them stands here. Do not look yet.
     runs = {
         "run A": SimpleNamespace(
-            loss="reinforce", lag=8, rate=config.high_rate, faults=None
+            loss=nb09.packaged("reinforce"), lag=8, rate=config.high_rate, faults=None
         ),
-        "run B": SimpleNamespace(loss="grpo", lag=0, rate=config.rate, faults=faults),
+        "run B": SimpleNamespace(
+            loss=nb09.packaged("grpo"), lag=0, rate=config.rate, faults=_faults
+        ),
         "run C": SimpleNamespace(
-            loss="reinforce", lag=config.old, rate=config.rate, faults=None
+            loss=nb09.packaged("reinforce"), lag=config.old, rate=config.rate, faults=None
         ),
     }
     first_batches = {}
     ended = {}
     with lesson.counting(len(runs) * config.steps, "steps") as _one_more:
         for _name, _run in runs.items():
-
-            def _watch(step, policy, batches, name=_name):
-                _one_more(number=int(step > 0))
-                if batches:
-                    first_batches.setdefault(name, batches)
-
-            ended[_name] = nb11.train(
-                _run, _name, failing_curve, conditions, config, _watch
+            ended[_name], first_batches[_name] = nb11.train(
+                _run, _name, failing_curve, conditions, config, _one_more
             )
-    # In the editor the live curve shows them.
-    _drawn = lines.runs_chart(nb09.points(failing_curve), before)
-    lesson.figure(_drawn, "Right of the held-out tasks.") if lesson.unattended() else None
-    return ended, faults, first_batches, runs
+    _told = [lesson.md(nb11.fell(before, ended))]
+    if lesson.unattended():  # in the editor the live curve shows them
+        _drawn = lines.runs_chart(nb09.points(failing_curve), before)
+        _told.insert(0, lesson.figure(_drawn, "Right of the held-out tasks."))
+    mo.vstack(_told)
+    return ended, first_batches, runs
 
 
 @app.cell(hide_code=True)
 def _():
     ask_record = lesson.predict(
-        "One run has wrong records, one trains on old data, and one has too high a rate. Look at the curves. In which run are the records wrong?",
+        "One run has wrong records, one trains on old data, and one has too high a learning rate. In which are the records wrong? Decide by the curves; then we measure.",
         "run A",
         "run B",
         "run C",
-        "the curves do not say",
     )
     ask_record
     return (ask_record,)
@@ -214,14 +214,15 @@ def _(ask_record, before, config, ended, first_batches, then):
         {"run": name, "ends at": nb09.uncertain(ended[name], _n), "far off": f"{share:.1%}"}
         for name, share in far.items()
     ]
-    _worst = max(far, key=far.get)
+    *_others, _worst = sorted(far, key=far.get)
     lesson.reveal(
         ask_record,
-        right=3,
+        right=[*far].index(_worst),
         why=f"""
-    The curves do not say. The measurement does: by {_whose}, it is {_worst}, where {far[_worst]:.1%} of the tokens are far off with the same weights. In the others hardly a token is.
-    (We planted it: {config.wrong_share:.0%} of the recorded log-probs got noise.)
-    More than 1% is a reason to worry.
+    By {_whose}, it is {_worst}: {far[_worst]:.1%} of its tokens are far off with the same weights, in the others at most {far[_others[-1]]:.1%}.
+    A curve can suggest that. This measurement shows it.
+
+    We planted it: {config.wrong_share:.0%} of the recorded log-probs got noise of standard deviation {config.wrong_spread:g}. That is far more than engines usually differ, so that {config.steps} steps show it.
     """,
         shows=[
             lesson.table(
@@ -237,7 +238,7 @@ def _(ask_record, before, config, ended, first_batches, then):
 def _():
     start_controls = lesson.start_button("Train the controls of A and C", seconds=25)
     ask_control = lesson.predict(
-        "Run A and run C have right records. One trains on old data, the other has too high a rate. Train both again at lag 0. What do you expect?",
+        "Run A and run C have right records. One trains on old data, the other has too high a learning rate. Train both again at lag 0. What do you expect?",
         "both learn",
         "one learns, and the other fails again",
         "both fail again",
@@ -245,8 +246,9 @@ def _():
     _text = mo.md("""
     ## Second measurement: the control
 
-    A **control** is the same run with one suspect locked up: the same loss, rate and seed, but fresh data, at lag 0. If it learns, age was to blame. If it fails too, age is innocent.
-    A control costs what the run cost until it fell. That is why the first measurement comes first: it costs one batch.
+    A **control** is the same run without one possible cause. Here it has the same loss, learning rate and seed, but fresh data, at lag 0.
+    If it learns, old data were the cause. If it fails too, they were not the only cause.
+    It costs as many steps as the run took to fail. The ratio costs one batch, so measure it first.
     """)
     mo.vstack([_text, ask_control, start_controls])
     return ask_control, start_controls
@@ -258,15 +260,11 @@ def _(conditions, config, runs, start_controls):
     control_curve = LiveCurve(config.steps)
     controls = {}
     with lesson.counting(2 * config.steps, "steps") as _one_more:
-
-        def _watch(step, policy, batches):
-            _one_more(number=int(step > 0))
-
         for _name in ("run A", "run C"):
             _fresh = SimpleNamespace(**vars(runs[_name]) | {"lag": 0})
             _line = f"{_name}, fresh data"
-            controls[_line] = nb11.train(
-                _fresh, _line, control_curve, conditions, config, _watch
+            controls[_line], _ = nb11.train(
+                _fresh, _line, control_curve, conditions, config, _one_more
             )
     return control_curve, controls
 
@@ -275,18 +273,18 @@ def _(conditions, config, runs, start_controls):
 def _(ask_control, before, config, control_curve, controls, ended, failing_curve):
     lesson.needs(lambda: (controls, ended))
     _n = config.eval_tasks
-    _fails = [end < max(controls.values()) / 2 for end in controls.values()]
-    _told = "; ".join(
-        f"the control of {name.partition(',')[0]} ends at {nb09.uncertain(end, _n)}"
-        for name, end in controls.items()
-    )
+    _learns = [nb09.compared(end, before, _n) > 0 for end in controls.values()]
+    _a, _c = (nb09.uncertain(end, _n) for end in controls.values())
+    _as_planted = _learns == [False, True]
     lesson.reveal(
         ask_control,
-        right=sum(_fails),
+        right=[1] if _as_planted else [],
         why=f"""
-    {_told[:1].upper() + _told[1:]}. {"So in run A the rate is too high: it fails on fresh data, too. And run C fails on old data only." if _fails == [True, False] else "On this machine the two do not part as they should: another seed would."}
+    The control of run A ends at {_a}, that of run C at {_c}. Before training it was {before:.0%}.
+    {"So in run A the learning rate is too high, because it does not learn from fresh data, either. Run C fails on old data only." if _as_planted else "With this seed, on this machine, the controls do not show what we planted."}
+    (We planted a learning rate of {config.high_rate:g} in run A, and data of up to {config.old} versions ago in run C.)
 
-    Solid: the runs. Dashed: their controls. Run B needs none: it had lag 0 from the start.
+    Solid: the runs. Dashed: their controls. Run B needs none, because it had lag 0 from the start.
     """,
         shows=[
             lesson.figure(
@@ -348,17 +346,28 @@ def _():
     study = read_study(mo.notebook_dir().parent / "benchmarks" / "staleness.jsonl")
     _rule, _whose = exercise.running(lambda: advise, Solutions)
     _asked = lesson.md(f"""
-    Here is the rule as a drawing. Does it help? We ask {_whose} about the {len(study.rows)} runs of a recorded study, whose engines agree.
-    For each we look up how the run *with* the advised change ended, on the same seed. Advice is one step: after lowering the rate you may still have to clip.
+    Is the rule's advice good? We ask {_whose} about the {len(study.rows)} runs of a recorded study: {study.whole_seeds} seeds, {study.conditions["steps"]} steps.
+    For each we look up how runs of the same seed ended that took the advice, that were clipped, or that were clipped *and* had the lower rate.
+    Its engines agree, so the advice to mask is not tried. (Notebook 09's table is another recording, with five seeds.)
     """)
-    _caption = f"Recorded {study.dates} with `python {study.command}`"
+    _caption = (
+        f"Mean accuracy at the end. Recorded {study.dates} with `python {study.command}`"
+    )
+    _rows = nb11.worth(study, _rule)
+    _lower = next(row for row in _rows if row["advice"] == "lower the rate")
+    _judged = lesson.md(f"""
+    For old data the advice is good. For the {_lower["runs"]} runs with too high a rate it is not the best: lowered, they reach {_lower["with the advice"]}, and clipped {_lower["clipped instead"]}.
+    Clipping bounds long steps, too. And most of these runs had two faults, since their data were also old. Both cures together reach {_lower["both cures"]}.
+    So clip from the start, and lower the rate where the control fails.
+    """)
     mo.vstack(
         [
             _asked,
             lesson.figure(
                 drawing_of("decision.svg"), "Far off: a ratio outside 0.8 … 1.2."
             ),
-            lesson.table(_caption, nb11.worth(study, _rule)),
+            lesson.table(_caption, _rows),
+            _judged,
         ]
     )
     return (study,)
@@ -367,15 +376,15 @@ def _():
 @app.cell(hide_code=True)
 def _(before, study):
     _text = mo.md("""
-    And here is the whole study as a map: rate, lag and loss, three seeds in each field. Look at lag 0 first, the control. At the highest rate the plain loss fails there, too.
-    So in that row the lag is not to blame, and clipping helps in part: what *moves* too far is stopped, whatever the cause.
+    Here is the whole study as a map. Look at lag 0 first, the control. With the plain loss and the highest rate it fails, so there the lag is not the only cause.
+    Below the map are the three seeds of the chosen cell. The dashed lines are notebook 09's effective sample size. In this cell they fall by step 6, while the accuracy still rises.
     """)
     _diagram = PhaseDiagram(
         study,
         nb09.NAMES,
         before,
         study.whole_seeds,
-        chosen={"loss": "reinforce", "lag": 0, "learning_rate": 8e-4},
+        chosen={"loss": "reinforce", "lag": 8, "learning_rate": 4e-4},
     )
     mo.vstack([_text, _diagram])
     return
@@ -386,26 +395,30 @@ def _():
     mo.md("""
     ## A cure for wrong records
 
-    Run B had the clipped loss, the cure for old data, and fell. Why? Where a record is e⁵ times too small, the ratio is 148, and clipping does not stop a *bad* token above 1.2: it pushes 148 times as hard.
-    What is not true should not be corrected, but left out.
+    Run B had the clipped loss, which is the cure for old data. It does not protect from wrong records.
+    Take a token whose recorded log μ is too small by 5: its ratio is e⁵ = 148. Clipping does not stop a *bad* token above 1.2, so it is pushed 148 times as hard.
+    A wrong record cannot be corrected. So leave its token out.
 
-    *IcePop* does that, and has two published forms.
+    *IcePop* does that. It has two published forms, and a result on one says nothing about the other.
 
-    - Ring-1T (Ling Team 2025, arXiv 2510.18855) asks *with the same weights*. k = π₀/μ, where π₀ has the weights that sampled. A token with k outside its bounds counts nothing; inside, k is its weight.
-      Age is the business of PPO's clip, around π₀: the objective is k · min(π/π₀ · A, clip(π/π₀) · A).
-    - INTELLECT-3 (arXiv 2512.16144, eq. 1) has one ratio, π/μ, for both: it counts inside 0.5 … 5, without a clip. That is `--loss icepop` of this package, the *masked* of notebook 09.
+    - Ring-1T (Ling Team 2025, arXiv 2510.18855) has two ratios. The first, k, compares the engines *with the same weights*, those that sampled: the trainer's probability over the recorded μ.
+      A token with k outside its bounds counts nothing; inside, k is its weight. The second ratio is what has changed since, and PPO's clip bounds it.
+    - INTELLECT-3 (arXiv 2512.16144, eq. 1) has one ratio, π/μ, for both: a token counts inside 0.5 … 5, without a clip. That is `--loss icepop` of this package, the *masked* of notebook 09.
 
-    So what notebook 09 found of the second form on old data says nothing about the first. Nor is either the last word: Ring's own authors report that IcePop masks *fewer* tokens while the gap between the engines grows (KPop, May 2026).
+    Neither is the last word. Ring's own authors report that IcePop masks *fewer* tokens while the gap between the engines grows (KPop, May 2026).
 
     ### Exercise 3: IcePop, as in Ring-1T
 
-    Write it, with bounds 0.5 and 5 for k and PPO's 0.8 and 1.2. k is a fact about the record: no gradient flows through it. At lag 0, `start_logp` is log π₀.
+    Run B has lag 0, so the weights that sampled are those with which the step begins: π₀ of notebook 09. So k = π₀/μ, and the objective of a token is k · min(π/π₀ · A, clip(π/π₀) · A).
+    (At a larger lag they are not the same weights. There the trainer would have to keep its log-probs of the weights that sampled.)
+
+    Write it, with bounds 0.5 and 5 for k and PPO's 0.8 and 1.2. No gradient flows through k. `start_logp` is log π₀.
     """)
     return
 
 
 @app.function
-def icepop(logp, start_logp, behaviour_logp, advantage, mask, tokens):
+def icepop_ring(logp, start_logp, behaviour_logp, advantage, mask, tokens):
     """Return the loss of a batch, a tensor with one number: minus the sum of the objectives, over `tokens`.
 
     One token with π/π₀ = 0.5 and A = −2: with k = π₀/μ = 3 the loss is 3 · 1.6 = 4.8, with k = 6 it is 0.
@@ -416,7 +429,7 @@ def icepop(logp, start_logp, behaviour_logp, advantage, mask, tokens):
 @app.cell(hide_code=True)
 def _():
     exercise.feedback(
-        lambda: icepop,
+        lambda: icepop_ring,
         Solutions,
         level="stretch",
         minutes=7,
@@ -431,66 +444,43 @@ def _():
 
 @app.cell(hide_code=True)
 def _(conditions, config):
-    icepop_loss, whose_icepop = exercise.running(lambda: icepop, Solutions)
-    start_cure = lesson.start_button("Train run B twice more", seconds=25)
-    kept_cure = lesson.Kept(
-        __file__,
-        "notebook_11_cure",
-        config=repr((config, conditions)),
-        icepop=exercise.solution_source("icepop", icepop_loss),
-    )
-    mo.vstack(
-        [
-            lesson.md(
-                f"Run B once more, with the same wrong records: with {whose_icepop}, and with the one-ratio form."
-            ),
-            start_cure,
-        ]
-    )
-    return icepop_loss, kept_cure, start_cure
+    icepop_loss, whose_icepop = exercise.running(lambda: icepop_ring, Solutions)
+    start_cure = lesson.start_button("Train run B once more", seconds=12)
+    _text = lesson.md(f"""
+    Where do the two forms differ? Take a good token, A = 1, whose record is wrong, π₀/μ = 6, and which training has moved, π/π₀ = 0.2.
+    Then π/μ = 1.2, which hides the wrong record. {whose_icepop} multiplies its ∇ log π by {nb09.push(icepop_loss, 1.0, 0.2, 6.0):.2g}, and `--loss icepop` by {nb09.push(nb09.packaged("icepop"), 1.0, 0.2, 6.0):.2g}.
+
+    Now train run B once more, with {whose_icepop} instead of the clipped loss.
+    """)
+    mo.vstack([_text, start_cure])
+    return icepop_loss, start_cure
 
 
 @app.cell(hide_code=True)
-def _(conditions, config, faults, icepop_loss, kept_cure, start_cure):
-    lesson.wait_for(start_cure, unless=kept_cure)
-    lesson.needs(lambda: faults)
-
-    def _train():
-        curve = LiveCurve(config.steps)
-        losses = {
-            "masked, k and clip": icepop_loss,
-            "masked with one ratio": nb09.packaged("icepop"),
-        }
-        with lesson.counting(2 * config.steps, "steps") as _one_more:
-
-            def count(step, policy, batches):
-                _one_more(number=int(step > 0))
-
-            for name, loss in losses.items():
-                nb09.curve_of(
-                    name, loss, 0, curve, conditions, config, also=count, disturb=faults
-                )
-        return nb09.points(curve)
-
-    cured = kept_cure.get(_train)
-    return (cured,)
+def _(conditions, config, icepop_loss, runs, start_cure):
+    lesson.wait_for(start_cure)
+    lesson.needs(lambda: runs)
+    cure_curve = LiveCurve(config.steps)
+    _run = SimpleNamespace(**vars(runs["run B"]) | {"loss": icepop_loss})
+    with lesson.counting(config.steps, "steps") as _one_more:
+        cured, _ = nb11.train(
+            _run, "masked, k and clip", cure_curve, conditions, config, _one_more
+        )
+    return cure_curve, cured
 
 
 @app.cell(hide_code=True)
-def _(before, config, cured, ended, failing_curve):
+def _(before, config, cure_curve, cured, ended, failing_curve):
     lesson.needs(lambda: (cured, ended))
     _n = config.eval_tasks
-    _new, _one = (line[-1][1] for line in cured.values())
-    _drawn = {"clipped, wrong records": nb09.points(failing_curve)["run B"]} | cured
-    _apart = nb09.compared(_new, _one, _n)
+    _drawn = {"clipped, wrong records": nb09.points(failing_curve)["run B"]}
     mo.vstack(
         [
             lesson.md(f"""
-    Clipped, run B ended at {nb09.uncertain(ended["run B"], _n)}. With k and clip it ends at {nb09.uncertain(_new, _n)}, and with one ratio at {nb09.uncertain(_one, _n)}.
-    {"On fresh data the two forms show no clear difference." if not _apart else "Between the two forms the difference is clear in this run; it is one seed."} They differ where data are old *and* records wrong.
+    Clipped, run B ended at {nb09.uncertain(ended["run B"], _n)}. With k and clip it ends at {nb09.uncertain(cured, _n)}, with the same wrong records.
     """),
             lesson.figure(
-                lines.runs_chart(_drawn, before, height=360),
+                lines.runs_chart(_drawn | nb09.points(cure_curve), before, height=360),
                 f"Wrong records, lag 0. A point has {config.curve_tasks} tasks, the last one {_n}.",
             ),
         ]
@@ -499,8 +489,8 @@ def _(before, config, cured, ended, failing_curve):
 
 
 @app.cell(hide_code=True)
-def _(config):
-    own = config.run or (None if lesson.unattended() else nb11.folder_of(__file__))
+def _():
+    own = None if lesson.unattended() else nb11.folder_of(__file__)
     _label = f"Replay {Path(own).name}" if own else "Make a run, and replay it"
     start_replay = lesson.start_button(_label, seconds=30)
     _text = lesson.md("""
@@ -521,29 +511,25 @@ async def _(own, short_run, start_replay):
     lesson.wait_for(start_replay)
     with lesson.counting(None, "the run, and its replay"):
         recording = read_recording(Path(own or await nb11.make_run(short_run)))
-        card = nb11.card_of(recording)
-        unchanged = replay(recording, lambda step, policy: card.play(policy, step))
-        card.seal()
-    return card, recording, unchanged
+        unchanged = replay(recording)
+    return recording, unchanged
 
 
 @app.cell(hide_code=True)
-def _(card, recording, unchanged):
+def _(recording, unchanged):
     lesson.needs(lambda: unchanged)
-    _text = lesson.md(f"""
+    lesson.md(f"""
     {unchanged.same["episodes"]} of {unchanged.compared["episodes"]} episodes came out the same, token for token and
     log-prob for log-prob, in {unchanged.same["steps"]} of {unchanged.compared["steps"]} steps. {len(recording.events("restart"))} process died in the run, and the replay has that, too.
     {"So whatever you change now is the only difference." if unchanged.is_equal else f"The first difference: {unchanged.first_difference}; {unchanged.why}."}
-    The card's first question is that of notebook 05.
     """)
-    mo.vstack([_text, card])
     return
 
 
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    Now change one setting in the cell below. Try `{"loss": "reinforce"}`, `{"max_lag": 8}`, `{"temperature": 0.7}`, or `{}` with `without_fault = True`.
+    Now change one setting in the cell below. Try `{"loss": "reinforce"}`, `{"max_lag": 8}` or `{"temperature": 0.7}`.
     The run is executed as it was and changed, on the same random draws, with three seeds.
     """)
     return
@@ -552,15 +538,14 @@ def _():
 @app.cell
 def _():
     change = {"learning_rate": 1.2e-3}
-    without_fault = False
-    return change, without_fault
+    return (change,)
 
 
 @app.cell(hide_code=True)
-def _(change, replayed_tasks):
-    _what = ", ".join(f"`{name}` {value}" for name, value in change.items()) or "no fault"
+def _(change, config):
+    _what = ", ".join(f"`{name}` {value}" for name, value in change.items())
     ask_change = lesson.predict(
-        f"The run with {_what}: how does it end, on {replayed_tasks} held-out tasks, against the run as it was?",
+        f"The run with {_what}: how does it end, on {config.replay_tasks} held-out tasks, against the run as it was?",
         "clearly lower",
         "no clear difference",
         "clearly higher",
@@ -571,14 +556,13 @@ def _(change, replayed_tasks):
 
 
 @app.cell(hide_code=True)
-def _(change, recording, replayed_tasks, start_change, without_fault):
+def _(change, config, recording, start_change):
     lesson.wait_for(start_change)
-    recording.config = recording.config.changed(eval_tasks=replayed_tasks)
+    recording.config = recording.config.changed(eval_tasks=config.replay_tasks)
     with lesson.counting(2 * 3 * len(recording.batches), "steps") as _one_more:
         compared = what_if(
             recording,
             recording.config.changed(**change),
-            without_fault,
             seeds=3,
             on_step=_one_more,
         )
@@ -595,7 +579,7 @@ def _(ask_change, change, compared):
         why=f"""
     At the end {_told.words}. *Clear* means that the interval does not contain 0. It is over three seeds, by Student's t: three are few, so it is wide. More seeds make it narrow (`--seeds 10`).
 
-    {"Does that contradict the rule? No: this run had not failed, and in its few steps a higher rate is simply faster. Run A shows what it does in more of them." if _told.way == 2 and "learning_rate" in change else ""}
+    {"Does that contradict the rule? No: this run had not failed, and the rule leaves such a run alone. In a few steps a higher rate can be faster, and fail in more." if _told.way == 2 and "learning_rate" in change else ""}
 
     In the middle panel: how many of the changed run's episodes are still those of the run, token for token. From the dotted line on their weights differ, so they write something else, and luck no longer cancels.
     """,
@@ -612,10 +596,10 @@ def _(ask_change, change, compared):
 @app.cell(hide_code=True)
 def _():
     _points = (
-        "Old data, wrong records and too high a rate look alike in a curve.",
+        "A run falls for three usual reasons: old data, wrong records, too high a learning rate. A curve does not prove which.",
         "First measure the ratio with equal weights: it costs one batch. Then train the control at lag 0: it costs a run.",
-        "Clip for old data, mask for wrong records, lower the rate if fresh data fail, too.",
-        "IcePop has two forms. What is found about one is not found about the other.",
+        "Mask for wrong records. Clip for old data, which also bounds long steps. Lower the rate if fresh data fail, too.",
+        "IcePop has two forms. A result on one says nothing about the other.",
         "If a run can be replayed bit for bit, you can change one thing in it. One seed is not enough to judge the change.",
     )
     mo.vstack([lesson.predicted(3), lesson.recap(*_points)])
@@ -625,10 +609,25 @@ def _():
 @app.cell(hide_code=True)
 def _(controls, cured, ended, far):
     lesson.needs(lambda: (controls, cured, ended, far))
-    _end = cured["masked, k and clip"][-1][1]
     lesson.headline(
-        f"three runs fell to {', '.join(f'{end:.0%}' for end in ended.values())}. On equal weights {far['run B']:.0%} of one run's tokens were far off, and a mask took it to {_end:.0%}. At lag 0 the others ended at {' and '.join(f'{end:.0%}' for end in controls.values())}."
+        f"three runs ended at {', '.join(f'{end:.0%}' for end in ended.values())}. With equal weights {far['run B']:.0%} of run B's tokens were far off; with a mask it ended at {cured:.0%}. At lag 0 the others ended at {' and '.join(f'{end:.0%}' for end in controls.values())}."
     )
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    lesson.md("""
+    ## What now?
+
+    You have written the loop, its weight sync, its losses and a diagnosis. Three ways to go on:
+
+    - *Your own task* is a class with two methods: one draws a question, one answers a tool call. Copy the one in `docs/OWN_TASK.md` into `doubling.py`.
+      `zorplex-rl env check doubling.py` says whether a policy can learn it, and `zorplex-rl train --task doubling.py` trains one.
+    - *Your own stack.* [Sixteen stacks](stacks.html) compares TRL, verl, prime-rl and others. Measure there what you measured here: the ratio with equal weights, then a control.
+    - *A number to beat.* `speedrun/RULES.md` has the rules, and `speedrun/RECORDS.md` the fastest training so far. An entry is one short file.
+      Begin with `python speedrun/run.py speedrun/entries/rate.py --seeds 1`.
+    """)
     return
 
 
@@ -690,40 +689,52 @@ class Solutions:
             return "lower the rate"
         return "clip"
 
-    def check_icepop(icepop):
-        right = Solutions.icepop
-        one_ratio = nb09.packaged("icepop")
+    def check_icepop_ring(icepop_ring):
+        right = Solutions.icepop_ring
+
+        def weighted(weight, policies=(0, 1, 1), loss=right):
+            """Return the clipped loss without k, and with `weight` of log π, log π₀, log μ."""
+            return nb09.variant(loss, policies, weight)
+
+        def inside(log_k):
+            k = log_k.exp()
+            return k * (k >= 0.5) * (k <= 5.0)
+
         nb09.check_loss(
-            icepop,
+            icepop_ring,
             right,
             {
-                "a token with k outside its bounds is cut to the bound, and should count nothing": nb09.variant(
-                    right,
-                    (0, 1, 1),
+                "a token with k outside its bounds is cut to the bound, and should count nothing": weighted(
+                    lambda logp, start, behaviour: (start - behaviour).exp().clamp(0.5, 5.0)
+                ),
+                "inside its bounds k is a weight, and it is missing": weighted(
+                    lambda logp, start, behaviour: inside(start - behaviour) > 0
+                ),
+                "k compares π with μ, and should compare π₀, the weights at the start, with μ": weighted(
+                    lambda logp, start, behaviour: inside((logp - behaviour).detach())
+                ),
+                "a gradient flows through k, which should compare π₀ with μ, not π": weighted(
+                    lambda logp, start, behaviour: inside(logp - behaviour)
+                ),
+                "the clip is around μ, and should be around π₀: what this step has moved is π/π₀": weighted(
+                    lambda logp, start, behaviour: inside(start - behaviour), (0, 2, 2)
+                ),
+                "that is the form with one ratio: it masks π/μ, and has no clip": nb09.packaged(
+                    "icepop"
+                ),
+                "the clip is missing": weighted(
                     lambda logp, start, behaviour: (
-                        (start - behaviour).exp().clamp(0.5, 5.0)
+                        (logp - start).detach().exp() * inside(start - behaviour)
                     ),
+                    loss=nb09.packaged("reinforce"),
                 ),
-                "inside its bounds k is a weight, and it is missing": nb09.variant(
-                    right, weight=lambda logp, start, behaviour: (behaviour - start).exp()
-                ),
-                "that is the form with one ratio: it masks π/μ, and has no clip": one_ratio,
-                "the clip is missing": nb09.variant(
-                    nb09.packaged("reinforce"),
-                    weight=lambda logp, start, behaviour: (
-                        (logp - behaviour).detach().exp()
-                        * (((start - behaviour).exp() - 2.75).abs() <= 2.25)
-                    ),
-                ),
-                "k is not bounded": nb09.variant(
-                    right,
-                    (0, 1, 1),
-                    lambda logp, start, behaviour: (start - behaviour).exp(),
+                "k is not bounded": weighted(
+                    lambda logp, start, behaviour: (start - behaviour).exp()
                 ),
             },
         )
 
-    def icepop(logp, start_logp, behaviour_logp, advantage, mask, tokens):
+    def icepop_ring(logp, start_logp, behaviour_logp, advantage, mask, tokens):
         k = (start_logp - behaviour_logp).exp()
         k = k * (k >= 0.5) * (k <= 5.0)
         ratio = (logp - start_logp).exp()

@@ -23,6 +23,7 @@ def test_advice_is_worth_what_the_run_of_the_same_seed_came_to_that_took_it():
             ("reinforce", 0, 4e-4): [0.8, 0.9],
             ("reinforce", 8, 4e-4): [0.8, 0.1],
             ("reinforce", 0, 8e-4): [0.8, 0.2],
+            ("grpo", 0, 8e-4): [0.9, 0.7],
             ("grpo", 0, 4e-4): [0.9, 0.9],
             ("grpo", 8, 4e-4): [0.7, 0.8],
         }
@@ -41,13 +42,25 @@ def test_advice_is_worth_what_the_run_of_the_same_seed_came_to_that_took_it():
     found = {row["advice"]: row for row in nb11.worth(study, advise)}
     assert found["clip"] == {
         "advice": "clip",
-        "recorded runs": 1,
-        "accuracy at the end": "10%",
+        "runs": 1,
+        "as they ended": "10%",
         "with the advice": "80%",
-        "better with it": 1,
+        "clipped instead": "80%",
+        "both cures": "80%",
     }
-    assert found["lower the rate"]["with the advice"] == "90%"
-    assert (found["leave it"]["recorded runs"], found["leave it"]["better with it"]) == (3, 0)
+    lower = found["lower the rate"]
+    assert (lower["with the advice"], lower["clipped instead"], lower["both cures"]) == (
+        "90%",
+        "70%",
+        "90%",
+    )
+    assert found["leave it"]["runs"] == 4
+
+
+def test_a_page_whose_runs_do_not_fall_says_so():
+    ended = {"run A": 0.1, "run B": 0.1, "run C": 0.2}
+    assert nb11.fell(0.3, ended).startswith("All three ended below the 30%")
+    assert nb11.fell(0.3, ended | {"run C": 0.5}).startswith("On this machine run C did not fall")
 
 
 def test_a_run_that_is_kept_takes_the_place_of_the_one_before_it(tmp_path):

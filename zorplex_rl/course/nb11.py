@@ -1,7 +1,8 @@
 """Drive notebook 11, the laboratory: runs that fail, a run to replay, what the recorded study says.
 
 train                 a run that fails, or its control ──► a line of a live curve
-make_run, card_of     a run to replay; what its policy writes after each step
+fell                  whether the runs have fallen, as sentences
+make_run              a run to replay
 said                  the run executed as it was and changed ──► the paired difference
 worth                 recorded runs ──► what advice was worth in them
 """
@@ -23,15 +24,12 @@ from typing import Any
 from zorplex_rl.course import nb08, nb09
 from zorplex_rl.course.figures.two_runs import two_runs, why_parted
 from zorplex_rl.course.kept_file import kept
-from zorplex_rl.course.nb05b import Card, example
-from zorplex_rl.course.recorded_study import Row, Study
+from zorplex_rl.course.recorded_study import Study
 from zorplex_rl.course.staleness import Conditions
 from zorplex_rl.course.widgets import LiveCurve
 from zorplex_rl.learning.batches import MicroBatch
-from zorplex_rl.learning.train_simple import play
 from zorplex_rl.policy.load import Policy
-from zorplex_rl.policy.requests import Sampling
-from zorplex_rl.simulation.what_if import PairedRuns, RecordedRun
+from zorplex_rl.simulation.what_if import PairedRuns
 from zorplex_rl.training.controller import Controller
 
 
@@ -41,12 +39,32 @@ def train(
     curve: LiveCurve,
     conditions: Conditions,
     config: SimpleNamespace,
-    watch: Callable[[int, Policy, list[MicroBatch]], None],
-) -> float:
-    """Train ``run`` (its loss, lag, rate and faults) and draw the line ``name``. Returns the accuracy at the end."""
+    one_more: Callable[..., None],
+) -> tuple[float, list[MicroBatch]]:
+    """Train ``run`` (its loss, lag, rate and faults), draw the line ``name`` and count the steps. Returns the
+    accuracy at the end and the first batch."""
+    first: list[MicroBatch] = []
+
+    def watch(step: int, policy: Policy, batches: list[MicroBatch]) -> None:
+        one_more(number=int(step > 0))
+        if step == 0:
+            first.extend(batches)
+
     at_rate = replace(conditions, learning_rate=run.rate)
-    loss = nb09.packaged(run.loss)
-    return nb09.curve_of(name, loss, run.lag, curve, at_rate, config, watch, run.faults)
+    end = nb09.curve_of(name, run.loss, run.lag, curve, at_rate, config, watch, run.faults)
+    return end, first
+
+
+def fell(before: float, ended: dict[str, float]) -> str:
+    """Return whether the runs, which began at ``before``, have fallen, as sentences."""
+    risen = " and ".join(name for name, end in ended.items() if end >= before)
+    losses = "Runs A and C have notebook 09's plain loss, run B the clipped one."
+    if not risen:
+        return f"All three ended below the {before:.0%} with which they began. {losses}"
+    return (
+        f"On this machine {risen} did not fall below the {before:.0%} at the beginning. "
+        f"So for {risen} the page explains a failure that did not happen here. {losses}"
+    )
 
 
 def folder_of(notebook: str) -> Path | None:
@@ -70,23 +88,6 @@ async def make_run(config: SimpleNamespace) -> Path:
     return folder.path
 
 
-def card_of(recording: RecordedRun) -> Card:
-    """Return a card of the course's question and two held-out ones, as the run's policy answers them at first."""
-    environment, sampling = recording.source.make(), Sampling.of(recording.config)
-    tasks = [environment.task(index, "held_out") for index in (1, 2)]
-    shown = [
-        example(recording.policy, sampling),
-        *play(recording.policy, environment, tasks, 1, sampling),
-    ]
-    return Card(
-        "Three questions to the run's policy",
-        recording.policy,
-        len(recording.batches),
-        sampling,
-        shown,
-    )
-
-
 def said(found: PairedRuns) -> SimpleNamespace:
     """Return the paired difference at the end: in words, as 0 (lower), 1 (no clear
     difference) or 2 (higher), why the first pair parts, and all drawn."""
@@ -95,31 +96,38 @@ def said(found: PairedRuns) -> SimpleNamespace:
     low, high = interval or (-math.inf, math.inf)
     words = f"it has {before:.0%} as it was and {after:.0%} changed, a difference of {100 * mean:+.0f} points"
     words += f", 95 % interval {100 * low:+.0f} to {100 * high:+.0f}" if interval else ""
-    why = why_parted(found.pairs[0])
     way = 0 if high < 0 else 2 if low > 0 else 1
-    return SimpleNamespace(words=words, way=way, why=why, drawn=two_runs(found, why))
+    return SimpleNamespace(words=words, way=way, drawn=two_runs(found, why_parted(found.pairs[0])))
 
 
 def worth(study: Study, advise: Callable[..., str]) -> list[dict[str, Any]]:
-    """Return a row for each advice on the recorded runs, whose engines agree: how many got it, and what runs
-    of the same seed came to that took it."""
+    """Return a row for each advice on the recorded runs, whose engines agree: how many got it, how they ended,
+    and how runs of the same seed ended that took it, that were clipped instead, or that got both cures."""
     runs = {row.key: row for row in study.rows}
     rates = sorted({row.learning_rate for row in study.rows})
-    found: dict[str, list[tuple[Row, Row]]] = {}
+    told: dict[str, list[tuple[str, int, float, int]]] = {}
     for (loss, lag, rate, seed), row in runs.items():
         advice = advise(row.accuracies, runs[loss, 0, rate, seed].accuracies, 0.0)
-        lower = rates[max(rates.index(rate) - 1, 0)]
-        taken = {"lower the rate": (loss, lag, lower, seed), "clip": ("grpo", lag, rate, seed)}
-        found.setdefault(advice, []).append((row, runs[taken.get(advice, row.key)]))
+        told.setdefault(advice, []).append((loss, lag, rate, seed))
+
+    def ends(advice: str, clip: bool, lower: bool) -> str:
+        """Return the mean accuracy of the runs of ``advice`` with these changes."""
+        accuracies = []
+        for loss, lag, rate, seed in told[advice]:
+            at = max(rates.index(rate) - lower, 0)
+            accuracies.append(runs["grpo" if clip else loss, lag, rates[at], seed].accuracy)
+        return f"{fmean(accuracies):.0%}"
+
     return [
         {
             "advice": advice,
-            "recorded runs": len(pairs),
-            "accuracy at the end": f"{fmean(row.accuracy for row, _ in pairs):.0%}",
-            "with the advice": f"{fmean(other.accuracy for _, other in pairs):.0%}",
-            "better with it": sum(other.accuracy > row.accuracy for row, other in pairs),
+            "runs": len(told[advice]),
+            "as they ended": ends(advice, False, False),
+            "with the advice": ends(advice, advice == "clip", advice == "lower the rate"),
+            "clipped instead": ends(advice, True, False),
+            "both cures": ends(advice, True, True),
         }
-        for advice, pairs in sorted(found.items(), key=lambda item: len(item[1]))
+        for advice in sorted(told, key=lambda advice: len(told[advice]))
     ]
 
 

@@ -110,60 +110,82 @@ def bounded(ratio, advantage):
     return torch.minimum(ratio * weight, ratio.clamp(0.8, 1.2) * weight)
 
 
-def icepop_forgets_the_minus(logp, start_logp, behaviour_logp, advantage, mask, tokens):
+def icepop_ring_forgets_the_minus(logp, start_logp, behaviour_logp, advantage, mask, tokens):
     k = (start_logp - behaviour_logp).exp()
     k = k * (k >= 0.5) * (k <= 5.0)
     return (k * bounded((logp - start_logp).exp(), advantage) * mask).sum() / tokens
 
 
-def icepop_cuts_and_does_not_mask(logp, start_logp, behaviour_logp, advantage, mask, tokens):
+def icepop_ring_cuts_and_does_not_mask(logp, start_logp, behaviour_logp, advantage, mask, tokens):
     k = (start_logp - behaviour_logp).exp().clamp(0.5, 5.0)
     return -(k * bounded((logp - start_logp).exp(), advantage) * mask).sum() / tokens
 
 
-def icepop_without_the_weight(logp, start_logp, behaviour_logp, advantage, mask, tokens):
+def icepop_ring_without_the_weight(logp, start_logp, behaviour_logp, advantage, mask, tokens):
     k = (start_logp - behaviour_logp).exp()
     trusted = mask * (k >= 0.5) * (k <= 5.0)
     return -(bounded((logp - start_logp).exp(), advantage) * trusted).sum() / tokens
 
 
-def icepop_with_one_ratio(logp, start_logp, behaviour_logp, advantage, mask, tokens):
+def icepop_ring_with_one_ratio(logp, start_logp, behaviour_logp, advantage, mask, tokens):
     ratio = (logp - behaviour_logp).exp()
     trusted = mask * (ratio >= 0.5) * (ratio <= 5.0)
     return -(ratio * advantage[:, None] * trusted).sum() / tokens
 
 
-def icepop_without_the_clip(logp, start_logp, behaviour_logp, advantage, mask, tokens):
+def icepop_ring_without_the_clip(logp, start_logp, behaviour_logp, advantage, mask, tokens):
     k = (start_logp - behaviour_logp).exp()
     k = k * (k >= 0.5) * (k <= 5.0)
     return -(k * (logp - start_logp).exp() * advantage[:, None] * mask).sum() / tokens
 
 
-def icepop_does_not_bound_k(logp, start_logp, behaviour_logp, advantage, mask, tokens):
+def icepop_ring_does_not_bound_k(logp, start_logp, behaviour_logp, advantage, mask, tokens):
     k = (start_logp - behaviour_logp).exp()
     return -(k * bounded((logp - start_logp).exp(), advantage) * mask).sum() / tokens
 
 
-def icepop_has_no_upper_bound(logp, start_logp, behaviour_logp, advantage, mask, tokens):
+def icepop_ring_has_no_upper_bound(logp, start_logp, behaviour_logp, advantage, mask, tokens):
     k = (start_logp - behaviour_logp).exp()
     k = k * (k >= 0.5)
     return -(k * bounded((logp - start_logp).exp(), advantage) * mask).sum() / tokens
 
 
-def icepop_divides_by_what_is_left(logp, start_logp, behaviour_logp, advantage, mask, tokens):
+def icepop_ring_takes_k_of_the_present_policy(
+    logp, start_logp, behaviour_logp, advantage, mask, tokens
+):
+    k = (logp - behaviour_logp).exp()
+    k = k * (k >= 0.5) * (k <= 5.0)
+    return -(k * bounded((logp - start_logp).exp(), advantage) * mask).sum() / tokens
+
+
+def icepop_ring_takes_a_constant_k_of_the_present_policy(
+    logp, start_logp, behaviour_logp, advantage, mask, tokens
+):
+    k = (logp - behaviour_logp).detach().exp()
+    k = k * (k >= 0.5) * (k <= 5.0)
+    return -(k * bounded((logp - start_logp).exp(), advantage) * mask).sum() / tokens
+
+
+def icepop_ring_clips_around_mu(logp, start_logp, behaviour_logp, advantage, mask, tokens):
+    k = (start_logp - behaviour_logp).exp()
+    k = k * (k >= 0.5) * (k <= 5.0)
+    return -(k * bounded((logp - behaviour_logp).exp(), advantage) * mask).sum() / tokens
+
+
+def icepop_ring_divides_by_what_is_left(logp, start_logp, behaviour_logp, advantage, mask, tokens):
     k = (start_logp - behaviour_logp).exp()
     trusted = mask * (k >= 0.5) * (k <= 5.0)
     found = k * bounded((logp - start_logp).exp(), advantage) * trusted
     return -found.sum() / trusted.sum().clamp(min=1)
 
 
-def icepop_by_where(logp, start_logp, behaviour_logp, advantage, mask, tokens):
+def icepop_ring_by_where(logp, start_logp, behaviour_logp, advantage, mask, tokens):
     k = torch.exp(start_logp - behaviour_logp)
     k = torch.where((k < 0.5) | (k > 5.0), torch.zeros_like(k), k)
     return (-k * bounded(torch.exp(logp - start_logp), advantage) * mask / tokens).sum()
 
 
-def icepop_by_indexing(logp, start_logp, behaviour_logp, advantage, mask, tokens):
+def icepop_ring_by_indexing(logp, start_logp, behaviour_logp, advantage, mask, tokens):
     k = (start_logp - behaviour_logp).exp()
     near = (mask == 1) & ((k - 2.75).abs() <= 2.25)
     return -(k * bounded((logp - start_logp).exp(), advantage))[near].sum() / tokens
@@ -180,6 +202,6 @@ def _wrong(name, right):
 RIGHT = {
     "far_off": [far_off_with_tensors, far_off_in_logarithms],
     "advise": [advise_with_arrays, advise_by_a_dictionary],
-    "icepop": [icepop_by_where, icepop_by_indexing],
+    "icepop_ring": [icepop_ring_by_where, icepop_ring_by_indexing],
 }
 WRONG = {name: _wrong(name, right) for name, right in RIGHT.items()}
