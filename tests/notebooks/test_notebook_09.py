@@ -106,12 +106,12 @@ def test_what_the_page_says_of_its_table_holds_in_the_study():
     assert min(ends["clipped"][32]) > max(ends["corrected"][32])
 
 
-def test_the_smallest_lag_at_which_nobody_waits_costs_the_clipped_loss_nothing():
+def test_a_small_lag_costs_the_clipped_loss_nothing_and_a_large_one_something():
     config, study = recorded()
     ends = nb09.at_each_lag(study, config.learning_rate, ("reinforce", "grpo"))
-    seconds = {lag: nb09.seconds_at(lag, config.schedule_steps) for lag in ends["plain"]}
-    assert seconds[0] > 1.5 * seconds[1] and seconds[1] < 1.05 * seconds[32]
-    assert fmean(ends["clipped"][1]) > fmean(ends["clipped"][0]) - 0.02
+    assert fmean(ends["clipped"][2]) > fmean(ends["clipped"][0]) - 0.02
+    assert fmean(ends["plain"][2]) < fmean(ends["plain"][0]) - 0.1
+    assert fmean(ends["clipped"][32]) < fmean(ends["clipped"][0]) - 0.1
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,6 @@ push, pushes                   what a loss does with one token ──► a figur
 check_loss, variant            the check of an exercise; a loss with a usual mistake
 uncertain, compared            a share with its ±; whether two of them differ clearly
 recorded, by_lag, at_each_lag  a recorded study ──► lines, a table, what each lag costs
-seconds_at                     what each lag saves
 """
 
 from __future__ import annotations
@@ -37,12 +36,10 @@ from zorplex_rl.course.staleness import (
     weights_of,
 )
 from zorplex_rl.course.widgets import LiveCurve
-from zorplex_rl.course.widgets.timeline_simulator import ONE_STRAGGLER
 from zorplex_rl.learning.batches import MicroBatch, collate
 from zorplex_rl.learning.learner import schedule, token_logprobs
 from zorplex_rl.learning.losses import LOSSES, LossInputs, policy_loss
 from zorplex_rl.policy.load import Policy, load_policy
-from zorplex_rl.simulation.simulate import compare as simulate
 from zorplex_rl.task.environment import Zorplex
 
 Loss = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, float], Tensor]
@@ -387,8 +384,3 @@ def at_each_lag(
         }
         for loss in losses
     }
-
-
-def seconds_at(lag: int, steps: int) -> float:
-    """Return the seconds of ``steps`` steps of notebook 05's simulated run with one straggler at ``max_lag`` ``lag``."""
-    return simulate(replace(ONE_STRAGGLER, max_lag=lag, steps=steps)).asynchronous.seconds
