@@ -415,32 +415,22 @@ def run_bytes(shape, work, rank):
 @app.cell(hide_code=True)
 def _(config):
     _room = 0.9 * available_memory()
-    _columns = {"all weights": 0, "`--lora-rank 16`": 16}
-    _largest = dict.fromkeys(_columns, "none of them")
-    _rows = []
-    for _name, _shape in list(MODELS.items())[:4]:
-        _row = {
-            "Qwen2.5": _name,
-            "parameters of the adapters": f"{_shape.trained(16) / 1e6:.0f} million",
-        }
-        for _column, _rank in _columns.items():
-            _bytes = run_bytes(_shape, config.work, _rank)
-            _row[_column] = f"{_bytes / 1e9:.0f} GB{', too much' * (_bytes > _room)}"
-            if _bytes <= _room:
-                _largest[_column] = _name
-        _rows.append(_row)
-    mo.vstack(
+
+    def _taken(shape, rank):
+        taken = run_bytes(shape, config.work, rank)
+        return f"{taken / 1e9:.0f} GB{', too much' * (taken > _room)}"
+
+    lesson.table(
+        f"What trains on this machine, with {_room / 1e9:.0f} GB to use: trainer and one generator in float32, by memory.py",
         [
-            lesson.table(
-                "What trains on this machine: trainer and one generator in float32, by memory.py",
-                _rows,
-            ),
-            lesson.md(
-                f"This machine has {_room / 1e9:.0f} GB, with a tenth left free. The largest of these models that trains here: "
-                + ", ".join(f"with {column} {name}" for column, name in _largest.items())
-                + "."
-            ),
-        ]
+            {
+                "Qwen2.5": name,
+                "all weights": _taken(MODELS[name], 0),
+                "`--lora-rank 16`": _taken(MODELS[name], 16),
+                "adapters": f"{MODELS[name].trained(16) / 1e6:.0f} million",
+            }
+            for name in ("0.5B", "1.5B", "3B", "7B")
+        ],
     )
     return
 
@@ -452,23 +442,17 @@ def _():
 
     A generator keeps no gradients and no moments. But it writes token after token, and each new one looks at the keys and values of
     all earlier ones, in every layer. To compute them again for each token would be slow, so they are kept: the **key-value
-    cache**. Each **slot** has room for one row, a text that is being written. In **grouped-query attention** several query heads share one head of keys, which makes the cache smaller.
+    cache**. Each **slot** has room for one row, a text that is being written:
 
-    The more slots, the more memory. What do they buy?
+    | part | bytes |
+    |---|---|
+    | weights | `e` for each parameter |
+    | key-value cache | `e` × layers × 2 · `keys` × tokens of a row × slots |
+    | logits | `e` × vocabulary × slots |
+
+    In **grouped-query attention** several query heads share one head of keys, so `keys` is small, and the cache too. The more slots, the more memory. What do they buy?
     """)
     return
-
-
-@app.function
-def generator_budget(shape, slots, length, e):
-    """Bytes by part, for `slots` rows of `length` tokens."""
-    keys_and_values = shape.layers * 2 * shape.keys
-    seen = 1  # and a number that says whether a token may be looked at
-    return {
-        "weights": e * shape.parameters,
-        "key-value cache": e * (keys_and_values + seen) * slots * length,
-        "logits": e * shape.vocabulary * slots,
-    }
 
 
 @app.cell(hide_code=True)
@@ -488,16 +472,13 @@ def _(ask_slots, config, many_slots, sampled):
     _few, _many = sampled
     _slow, _fast = (case.seconds for case in sampled)
     _names = [f"{config.few_slots} slots", f"{many_slots} slots"]
-    _computed = [
-        generator_budget(config.shape, slots, nb10.cache_length(_many.work), 4)
-        for slots in (config.few_slots, many_slots)
-    ]
+    _computed = [generator_memory(config.shape, case.work).parts for case in sampled]
     lesson.reveal(
         ask_slots,
         right=0 if _fast > 0.9 * _slow else 1 if _fast >= 0.5 * _slow else 2,
         why=f"""
         {_fast:.1f} s in {_many.decode_steps} decode steps, against {_slow:.1f} s in {_few.decode_steps}. A step writes one token in every slot. The
-        process took {_many.peak / 1e6:,.0f} MB with {many_slots} slots, {"within" if _many.peak <= config.budget else "*over*"} the budget. `generator_budget` leaves out two things: the prefill, in which whole prompts pass through the model at once, and what the process itself needs.
+        process took {_many.peak / 1e6:,.0f} MB with {many_slots} slots, {"within" if _many.peak <= config.budget else "*over*"} the budget. The rest in the figure is mostly the prefill, in which whole prompts pass through the model at once, and the reserve.
         """,
         shows=[
             lesson.figure(
@@ -507,7 +488,7 @@ def _(ask_slots, config, many_slots, sampled):
                     {_names[0]: _few.peak, _names[1]: _many.peak},
                     room=config.budget,
                 ),
-                "Bars: computed by generator_budget. Marks: measured. Dashed: the budget.",
+                "Bars: computed by memory.py. Marks: measured. Dashed: the budget.",
             ),
         ],
     )

@@ -333,7 +333,7 @@ def _(lives):
     )
     lesson.md(f"""
     The page's three hosts were healthy for {sum(_silences):.1f} s before their faults, and their longest silence was {lesson.in_words(max(_silences))}. With clocks that are wrong by at most
-    1%, a lease of {lesson.in_words(_lease)} would have done, and a successor would start after {lesson.in_words(_wait)}, of which {MARGIN_SECONDS:g} s is the margin, says {_whose}.
+    1%, a lease of {lesson.in_words(_lease)} would have done, says {_whose}. A successor would start after {lesson.in_words(_wait)}, of which {MARGIN_SECONDS:g} s is the margin.
 
     A real host loads a checkpoint, swaps, or waits for a disk, so one looks at days and not at seconds. `zorplex-rl` takes {LEASE_SECONDS:g} s, and a
     margin of {MARGIN_SECONDS:g} s. Two clocks can be hours apart, but each runs too fast or too slow by a few millionths only. So each machine reads its own clock, and only the drift counts: twice, once in each direction.
@@ -347,7 +347,7 @@ def _():
     ## A run over two hosts
 
     `zorplex-rl train --hosts` does this with real roles: the drawing on top is this run. The host that dies is the second one, with `generator_0` and a spare. The trainer lives
-    on the first. Of many hosts most have generators, so this is the loss that you will see most often.
+    on the first. Of many hosts most have generators, so this is the loss that you will see most often. Two real trainers are not shown, because with the lease there never are two.
 
     Where this page may, it makes *namespaces*: Linux then gives a process its own network, process ids and `/tmp`, as on a machine of its own. That
     needs root. Otherwise two plain processes stand in for hosts.

@@ -17,7 +17,6 @@ from zorplex_rl.sizing.memory import (
     BatchShape,
     Workload,
     activation_bytes,
-    generator_memory,
     trainer_memory,
 )
 from zorplex_rl.sizing.model_shape import ModelShape
@@ -74,15 +73,6 @@ def test_activations_are_the_packages_but_for_masks_and_copies_of_the_tree(shape
     batch = BatchShape(tokens=700, seen=0, copied=0, responses=1, response=1)
     e = {"float32": 4, "bfloat16": 2}[dtype]
     assert notebook.activation_bytes(shape, 700, e) == activation_bytes(shape, batch, dtype)
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("work", WORKS)
-def test_a_generators_budget_is_the_packages(shape, work):
-    rows = min(work.slots, work.tasks * work.group_size)
-    of_package = generator_memory(shape, replace(work, slots=rows)).phases["sample"]
-    by_hand = notebook.generator_budget(shape, rows, nb10.cache_length(work), bytes_of(work))
-    assert by_hand == {part: of_package[part] for part in by_hand}
 
 
 def test_what_is_recomputed_is_not_kept():

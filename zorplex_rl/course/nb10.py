@@ -23,7 +23,7 @@ from zorplex_rl.course.nb10_gpus import MODELS, Side, Split, splits
 from zorplex_rl.course.widgets.what_if import Answer, Bar, Panel
 from zorplex_rl.policy.load import EMBEDDED_PATH
 from zorplex_rl.sizing.measured import Measured, measure
-from zorplex_rl.sizing.memory import CACHE_STEP, ZERO, Workload, available_memory
+from zorplex_rl.sizing.memory import ZERO, Workload, available_memory
 from zorplex_rl.sizing.model_shape import ModelShape, shape_of
 
 SMOLLM2_NEEDS = 8e9
@@ -152,11 +152,6 @@ def allocation(
 def seconds_text(seconds: float) -> str:
     """Write seconds with a digit where they are few."""
     return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
-
-
-def cache_length(work: Workload) -> int:
-    """Return the tokens for which a row of the cache has room: the engine rounds up."""
-    return -(-(work.prompt + work.response) // CACHE_STEP) * CACHE_STEP
 
 
 def check_static_parts(attempt: Callable[..., Any], solution: Callable[..., Any]) -> None:

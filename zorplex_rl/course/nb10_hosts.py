@@ -318,17 +318,11 @@ def lost_host(stage: TwoHosts) -> LostHost:
     trained = [span for span in spans if span.kind == "train"]
     began = min(span.start for span in trained)
     restarts = sorted((span for span in spans if span.kind == "restart"), key=lambda span: span.end)
-    successors = {span.actor for span in restarts}
     return LostHost(
         steps=sorted(span.end - began for span in trained),
         killed=(stage.killed or 0.0) - began,
         noticed=[span.start - began for span in restarts],
         replaced=[span.end - began for span in restarts],
-        worked=[
-            span.start - began
-            for span in spans
-            if span.kind == "generate" and span.actor in successors
-        ],
     )
 
 

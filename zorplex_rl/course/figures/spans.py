@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from zorplex_rl.course.figures.bars import draw_legend
 from zorplex_rl.course.figures.loop_drawing import ROLES
@@ -255,40 +255,28 @@ class Lives:
 
 def lives_chart(trials: Mapping[str, Lives]) -> str:
     """Draw each trainer from its first to its last moment; while both lived, it is grey."""
-    colour, rows = (
-        ROLES["trainer"],
-        [f"{name}: {who}" for name in trials for who in ("trainer", "successor")],
-    )
+    rows = [f"{name}: {who}" for name in trials for who in ("trainer", "successor")]
+    tops = range(0, len(rows), 2)
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
-        for top, lives in zip(range(0, len(rows), 2), trials.values(), strict=True):
-            said = "_" if top else ""  # the legend names each kind once
+        for top, lives in zip(tops, trials.values(), strict=True):
             for row, wrote in enumerate((lives.first, lives.second), top):
                 label = "_" if row else "a trainer writes"
                 axes.barh(
-                    row, wrote[-1] - wrote[0], left=wrote[0], height=0.6, color=colour, label=label
+                    row, wrote[-1] - wrote[0], 0.6, wrote[0], color=ROLES["trainer"], label=label
                 )
-            axes.plot(
-                lives.heard, top, "o", color=style.TEXT, markersize=6, label=said + "last heard"
-            )
-            label, ends = said + "lease over, as the controller counts", (top - 0.45, top + 1.45)
-            axes.plot(
-                [lives.over] * 2, ends, color=style.TEXT, linewidth=1.5, linestyle="--", label=label
-            )
             if lives.together > 0:
                 start, middle = lives.second[0], top + 0.5
-                axes.barh(
-                    middle, lives.together, left=start, height=1.7, color=style.GREY, alpha=0.4
-                )
-                axes.text(
-                    start + lives.together / 2,
-                    middle,
-                    "two",
-                    ha="center",
-                    va="center",
-                    fontweight="bold",
-                )
+                axes.barh(middle, lives.together, 1.7, start, color=style.GREY, alpha=0.4)
+                at = start + lives.together / 2
+                axes.text(at, middle, "two", ha="center", va="center", fontweight="bold")
+        heard = [lives.heard for lives in trials.values()]
+        axes.plot(heard, tops, "o", color=style.TEXT, markersize=6, label="last heard")
+        over = [lives.over for lives in trials.values()]
+        low, high = ([top + end for top in tops] for end in (-0.45, 1.45))
+        label = "lease over, as the controller counts"
+        axes.vlines(over, low, high, style.TEXT, "--", label=label, linewidth=1.5)
         axes.axvline(0, color=style.GREY, linewidth=1)
         axes.set(xlabel="seconds after the fault")
         style.name_rows(axes, rows)
@@ -313,8 +301,6 @@ class LostHost:
     noticed: Sequence[float]
     """When the loss of each replica was noticed."""
     replaced: Sequence[float]
-    worked: Sequence[float] = ()
-    """When a replica that took over began each of its groups."""
 
     @property
     def longest_step(self) -> float:
@@ -323,8 +309,8 @@ class LostHost:
 
 def lost_host_chart(run: LostHost) -> str:
     """Draw a run's steps as a staircase, its kill, notice and replacement."""
-    times, role = [0.0, *run.steps], ROLES
-    marks = (
+    times = [0.0, *run.steps]
+    marks: tuple[Any, ...] = (
         ([run.killed], style.TEXT, "-", "killed"),
         (run.noticed, style.ORANGE, "--", "noticed"),
         (run.replaced, style.GREEN, "-.", "replaced"),
@@ -332,21 +318,10 @@ def lost_host_chart(run: LostHost) -> str:
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
-        axes.step(times, range(len(times)), where="post", color=role["trainer"], linewidth=2)
+        axes.step(times, range(len(times)), where="post", color=ROLES["trainer"], linewidth=2)
         for moments, colour, dashes, name in marks:
-            for number, moment in enumerate(moments):
-                axes.axvline(
-                    moment,
-                    color=colour,
-                    linewidth=2,
-                    linestyle=dashes,
-                    label="_" if number else name,
-                )
-        low, name = (
-            [0.02 * len(run.steps)] * len(run.worked),
-            "the replacement starts a group" if run.worked else "_",
-        )
-        axes.plot(run.worked, low, "|", color=role["generator"], markersize=12, label=name)
+            at = axes.get_xaxis_transform()
+            axes.vlines(moments, 0, 1, colour, dashes, label=name, transform=at, linewidth=2)
         axes.set(xlabel="seconds", ylabel="steps done", ylim=(0, None))
         # Outside: inside it would cover the staircase.
         figure.legend(loc="outside upper left", ncols=4, frameon=False)
@@ -355,6 +330,6 @@ def lost_host_chart(run: LostHost) -> str:
     said = (
         f"{len(run.steps)} steps in {run.steps[-1]:.1f} s; the host was killed at {run.killed:.1f} s, noticed at "
         f"{', '.join(f'{t:.1f}' for t in run.noticed)} s, replaced at {', '.join(f'{t:.1f}' for t in run.replaced)} s; "
-        f"the replacement began {len(run.worked)} groups; the longest step took {run.longest_step:.1f} s"
+        f"the longest step took {run.longest_step:.1f} s"
     )
     return render(draw, 280, "A run that loses a host", said)
