@@ -27,15 +27,12 @@ with app.setup(hide_code=True):
     from zorplex_rl.course.lesson import exercise, keep_open, lesson
     from zorplex_rl.course.nb04 import counted, on_all
 
-    # Every torch process on this page has one thread: two cores are shared by all of them.
-    torch.set_num_threads(1)
-
 
 @app.cell(hide_code=True)
 def _():
     lesson.header(
         __file__,
-        minutes=40,
+        minutes=41,
         hardware="two CPU cores, no network; bytes are counted on Linux",
         goals=[
             "say what each process holds of a tensor, given its placement",
@@ -54,7 +51,7 @@ def _():
     You want to train a model of 8 billion parameters. Adam keeps four numbers for each: the weight, its
     gradient, a running mean of the gradient, and one of the gradient's square. In float32 that is 4 · 4 · 8 = 128 GB,
     and what the layers compute comes on top. Your GPU has 80 GB. So the tensors have to be cut, and every process
-    holds a part.
+    holds a share.
 
     Now each process lacks what the others hold, and has to fetch it, in every step. That is what makes a large training
     slow or fast. In RL it meets you twice: the trainer cuts its weights in one way, the generators cut the same weights in
@@ -71,10 +68,10 @@ def _():
     mo.md("""
     ## Who holds what
 
-    The processes of a group are numbered; a process's number is its **rank**. They form a list, or a grid. For each
-    direction of it, one word says what happens to the tensor:
+    The processes of a group are numbered; a process's number is its **rank**. One word says what the
+    ranks hold of a tensor:
 
-    - `Shard(0)`: cut by rows, so that each rank has some of them. `Shard(1)`: cut by columns.
+    - `Shard(0)`: cut by rows into *shares*, one for each rank. Rank *i* has share *i*. `Shard(1)`: cut by columns.
     - `Replicate()`: each rank has a copy of the whole.
     - `Partial()`: each rank has a tensor of full size, and the true value is their *sum*. It looks odd, and is
       what comes out when every rank has worked on its own examples.
@@ -93,43 +90,6 @@ def _():
 
 @app.cell(hide_code=True)
 def _():
-    mo.md("""
-    Below, two real processes do all this. Each is a `Rank`: an actor that runs whatever function it is
-    sent. `on_all(ranks, function, …)` sends one function to all ranks at once. So each function below that mentions
-    `dist` runs in *both* processes at the same time, on different data. `dist` is `torch.distributed`, over gloo,
-    PyTorch's transport for CPUs.
-    """)
-    return
-
-
-@app.cell
-def settings():
-    config = SimpleNamespace(
-        ranks=2,
-        megabytes=8,  # of the tensor on which collectives are counted
-    )
-    return (config,)
-
-
-@app.cell(hide_code=True)
-def _():
-    open_ranks = lesson.start_button(
-        "Start two processes, and run what needs them", seconds=8
-    )
-    open_ranks
-    return (open_ranks,)
-
-
-@app.cell(hide_code=True)
-async def _(config, open_ranks):
-    lesson.wait_for(open_ranks)
-    with lesson.counting(None, "two processes import torch"):
-        ranks = await keep_open.enter("04", nb04.process_group("ranks", config.ranks))
-    return (ranks,)
-
-
-@app.cell(hide_code=True)
-def _():
     ask_uneven = lesson.predict(
         "5 rows are split over 4 ranks. How many rows does each rank get?",
         "2, 1, 1, 1",
@@ -140,9 +100,24 @@ def _():
     return (ask_uneven,)
 
 
+@app.cell(hide_code=True)
+def _(ask_uneven):
+    _rows = [len(cut(torch.zeros(5), 0, rank, 4)) for rank in range(4)]
+    lesson.reveal(
+        ask_uneven,
+        right=_rows[1] - 1,
+        why=f"""
+        By the rule in `cut`, below, which is torch's, too, the ranks get {", ".join(map(str, _rows))} rows: sizes are rounded *up*, so
+        the last ranks get less, or nothing. Code must cope with an empty share. torch's own tensor with a placement
+        is called **DTensor**: each process holds its share and knows the whole shape.
+        """,
+    )
+    return
+
+
 @app.function
 def cut(tensor, dim, rank, ranks):
-    """The part of `tensor` that `rank` holds if it is sharded along `dim`."""
+    """The share of `tensor` that `rank` holds if it is sharded along `dim`."""
     length = tensor.shape[dim]
     size = math.ceil(length / ranks)
     first = min(rank * size, length)
@@ -151,31 +126,17 @@ def cut(tensor, dim, rank, ranks):
 
 
 @app.cell(hide_code=True)
-def _(ask_uneven):
-    _rows = [len(cut(torch.zeros(5), 0, rank, 4)) for rank in range(4)]
-    lesson.reveal(
-        ask_uneven,
-        right=[[2, 1, 1, 1], _rows].index(_rows),
-        why=f"""
-        By the rule in `cut`, which is torch's, too, the ranks get {", ".join(map(str, _rows))} rows: sizes are rounded *up*, so
-        the last ranks get less, or nothing. Code must cope with an empty shard. torch's own tensor with a placement
-        is called **DTensor**: each process holds its part and knows the whole shape.
-        """,
-    )
-    return
-
-
-@app.cell(hide_code=True)
 def _():
     mo.md("""
     ## Four moves
 
-    - `all_gather`: each rank has a share; afterwards each has all of them. So weights are borrowed for
-      a layer.
-    - `reduce_scatter`: each rank has a summand of *everything*; afterwards it has the finished sum of *its* share. So
-      gradients of a cut model are added.
-    - `all_reduce`: the same summands, and afterwards each rank has all finished sums. DDP of notebook 02 adds its gradients so.
-    - `all_to_all`: each rank cuts its share in parts, and sends part *i* to rank *i*. So rows become columns.
+    - `all_gather`: each rank has a share; afterwards each has all of them. FSDP (notebook 04b) fetches a layer's
+      weights in this way.
+    - `reduce_scatter`: each rank has a summand of *everything*; afterwards it has the finished sum of *its* share. FSDP
+      adds its gradients like this.
+    - `all_reduce`: the same summands, and afterwards each rank has all finished sums. DDP (notebook 02) adds its gradients like this.
+    - `all_to_all`: each rank cuts its share once more, and sends piece *i* to rank *i*. A tensor cut by rows is cut by columns
+      afterwards.
     """)
     return
 
@@ -184,7 +145,7 @@ def _():
 def _():
     lesson.figure(
         drawing_of("collectives.html"),
-        "Three ranks, before and after. A column has a colour; a₁ is what rank 1 adds to the sum A.",
+        "Three ranks, before and after. A colour is a share, and a₁ is what rank 1 adds to the sum A. In all_to_all a colour is the rank that a piece comes from: rank 0 gets the first column.",
     )
     return
 
@@ -194,12 +155,12 @@ def _():
     mo.md("""
     ## The ring
 
-    How does a share reach everybody? Each rank could send it to each of the others, but then one wire
-    carries everything. In a ring each rank talks to its neighbours only, and all wires work at the same time. In each step a
-    rank passes on the share that has just arrived. After `ranks − 1` steps all have everything.
+    How does a share reach everybody? Each rank could send its own to each of the others. Then every rank talks
+    with every other, over the same switches at the same moment. In a ring each rank sends to one neighbour only: first its own share, then
+    always the share that has just arrived. So a wire between neighbours carries one share at a time. After `ranks − 1` steps all have all.
 
-    It cannot be done with less. A rank must receive the `ranks − 1` shares that it lacks, and what all receive
-    together, all have sent.
+    Both ways send as many bytes, and fewer are impossible. Each rank has to receive `ranks − 1` shares. Everything that is received was
+    sent by somebody, so on average each rank sends as many.
 
     A reduce_scatter is the same ring, in which the numbers grow on the way. Each share travels round, and
     every rank adds its own summand. At the end each rank has one finished share. An `all_reduce` is a reduce_scatter, and then an all_gather of
@@ -212,7 +173,7 @@ def _():
 def _():
     lesson.figure(
         drawing_of("ring.html"),
-        "Above: an all_gather of four ranks; each square of four cells is a rank, and shows which shares it has. Below: the reduce_scatter, for the share that ends at rank 0.",
+        "Above: an all_gather of four ranks; each strip of four cells is a rank, and shows which shares it has. Below: the reduce_scatter, for the share that ends at rank 0.",
     )
     return
 
@@ -271,10 +232,10 @@ def _(ask_more):
     _times = by_the_book("all_gather", 800, 16) / by_the_book("all_gather", 800, 8)
     lesson.reveal(
         ask_more,
-        right=0 if _times < 0.75 else 1 if _times < 1.5 else 2,
+        right=round(_times),
         why=f"""
-        By {whose_book}, {_times:.2f} times as many. There are twice as many steps, with shares half as large. So
-        bytes do not stop a ring from growing; its many small steps do, since each waits for the one before.
+        By {whose_book}, {_times:.2f} times as many. There are twice as many steps, with shares half as large. Bytes
+        do not limit how large a ring can be. Its many small steps do, because each waits for the one before.
         """,
     )
     return by_the_book, whose_book
@@ -358,11 +319,39 @@ def _():
     mo.md("""
     ## What is really sent
 
-    Nobody has to build a collective as a ring. A backend may also make a reduce_scatter out of its all_reduce: add up everything
-    everywhere, and let each rank keep its share. The result is the same. So count: Linux keeps a number of bytes for
-    each connection.
+    Nobody has to build a collective as a ring, so count what is sent: Linux counts the bytes of each connection.
+
+    Here two real processes do it. Each is an actor that runs whatever function it is sent, and both get the same one at once.
+    So `exchange` below runs in *both* processes at the same time, on different data. `dist` is `torch.distributed`; its
+    backend, which moves the bytes, is gloo, the usual one on CPUs.
     """)
     return
+
+
+@app.cell(hide_code=True)
+def settings():
+    config = SimpleNamespace(
+        ranks=2,
+        megabytes=8,  # of the tensor on which collectives are counted
+    )
+    return (config,)
+
+
+@app.cell(hide_code=True)
+def _():
+    open_ranks = lesson.start_button(
+        "Start two processes, and run what needs them", seconds=8
+    )
+    open_ranks
+    return (open_ranks,)
+
+
+@app.cell(hide_code=True)
+async def _(config, open_ranks):
+    lesson.wait_for(open_ranks)
+    with lesson.counting(None, "two processes import torch"):
+        ranks = await keep_open.enter("04", nb04.process_group("ranks", config.ranks))
+    return (ranks,)
 
 
 @app.function
@@ -381,7 +370,7 @@ def exchange(tensor):
 def count_ring(step, whole):
     """Run a ring; the bytes that this rank has sent."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    shares = [cut(whole, 0, place, ranks) for place in range(ranks)]
+    shares = list(whole.chunk(ranks))
     held = shares[rank] if step.__name__ == "ring_all_gather" else shares
     return counted(step, held, rank, ranks, exchange)
 
@@ -407,9 +396,7 @@ async def _(by_the_book, config, ranks):
     _share = cut(_whole, 0, 0, config.ranks).clone()
     collectives = {}
     for _name, *_call in (
-        ("all_to_all", counted, dist.all_to_all_single, _share.clone(), _share),
         ("all_reduce", counted, dist.all_reduce, _whole),
-        ("all_gather", counted, dist.all_gather_single, _whole, _share),
         ("all_gather, ring", count_ring, _gather, _whole),
         ("reduce_scatter", counted, dist.reduce_scatter_single, _share, _whole),
         ("reduce_scatter, ring", count_ring, _scatter, _whole),
@@ -426,24 +413,16 @@ def _(ask_scatter, collectives, config, whose_book, whose_gather, whose_scatter)
         collectives[name][1]
         for name in ("all_reduce", "reduce_scatter, ring", "reduce_scatter")
     )
-    _ratio = _library / _reduce if _reduce else math.nan
-    _why = (
-        ""
-        if not 0.95 < _ratio < 1.05
-        else "It adds everything up everywhere, and each rank keeps its share."
-    )
+    # 1, 2 or 4 halves of what its all_reduce sends; nothing is counted where there is no Linux.
+    _halves = round(2 * _library / _reduce) if _reduce else 0
+    _why = "It adds everything up everywhere, and each rank keeps its share."
     lesson.reveal(
         ask_scatter,
-        right=[]
-        if math.isnan(_ratio)
-        else 0
-        if _ratio < 0.75
-        else 1
-        if _ratio < 1.5
-        else 2,
+        right={1: 0, 2: 1, 4: 2}.get(_halves, []),
         why=f"""
-        gloo's sent {_library / 1e6:.2f} MB, and its all_reduce {_reduce / 1e6:.2f} MB. {_why} The ring sent {_ring / 1e6:.2f} MB.
-        A formula says how little an operation *can* cost. What it does cost depends on how it was written, so count.
+        gloo's sent {_library / 1e6:.2f} MB, and its all_reduce {_reduce / 1e6:.2f} MB. {_why if _halves == 2 else ""} The ring sent {_ring / 1e6:.2f} MB.
+        With two ranks a ring is one exchange, because the next rank is also the one before. By the formulas a reduce_scatter sends half as much as an all_reduce for more ranks, too.
+
         NCCL, the usual backend on NVIDIA GPUs, has a reduce_scatter of its own. Small differences from the formula are headers.
         """,
         shows=[
@@ -472,10 +451,9 @@ def _():
 @app.cell(hide_code=True)
 def _():
     lesson.recap(
-        "A placement says what each rank holds: a shard, all of it, or a summand. Shards may be uneven, or empty.",
+        "A placement says what each rank holds: a share, all of it, or a summand. Shares may be uneven, or empty.",
         "Collectives turn placements into each other; from Replicate to Shard nothing is sent.",
-        "In a ring each rank passes on what has just arrived. In bytes an all_gather cannot be cheaper.",
-        "An all_reduce is a reduce_scatter and an all_gather. A backend may send more than the formula, so count.",
+        "In a ring each rank passes on what has just arrived. An all_reduce is a reduce_scatter and an all_gather; a backend may send more than the formula, so count.",
         "Trainers and generators of an RL run are different groups, and no collective connects them. Notebook 07b plans that transfer.",
     )
     return
@@ -486,6 +464,12 @@ def _(collectives):
     lesson.headline(
         f"a reduce_scatter on two ranks sent {collectives['reduce_scatter, ring'][1] / 1e6:.1f} MB in the ring, and {collectives['reduce_scatter'][1] / 1e6:.1f} MB in gloo."
     )
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    lesson.ran_on()
     return
 
 
@@ -502,8 +486,10 @@ class Solutions:
     def check_bytes_sent(bytes_sent):
         names = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all")
 
-        def share(size, ranks):
-            return (ranks - 1) * size / ranks
+        def as_a_gather(wrong):
+            return lambda name, *given: Solutions.bytes_sent(
+                "all_gather" if name == wrong else name, *given
+            )
 
         exercise.agree(
             bytes_sent,
@@ -519,11 +505,9 @@ class Solutions:
                 "you count what a rank would send to itself, too": lambda name, size, ranks: (
                     {"all_reduce": 2, "all_to_all": 1 / ranks}.get(name, 1) * size
                 ),
-                "an all_reduce goes round the ring twice": lambda name, size, ranks: (
-                    share(size, ranks) / (ranks if name == "all_to_all" else 1)
-                ),
-                "in an all_to_all a rank cuts its own *share* in parts, not the tensor": lambda name, size, ranks: (
-                    share(size, ranks) * (2 if name == "all_reduce" else 1)
+                "an all_reduce goes round the ring twice": as_a_gather("all_reduce"),
+                "in an all_to_all a rank cuts its own *share* in parts, not the tensor": as_a_gather(
+                    "all_to_all"
                 ),
             },
         )
@@ -541,6 +525,7 @@ class Solutions:
             nb04.in_a_ring(ring_all_gather),
             nb04.in_a_ring(Solutions.ring_all_gather),
             lambda draw: (nb04.draw_ring(draw)[0],),
+            examples=[(nb04.THREE_RANKS[0],)],
             mistakes=nb04.GATHER_MISTAKES,
         )
 
@@ -553,11 +538,13 @@ class Solutions:
         return shares
 
     def check_ring_reduce_scatter(ring_reduce_scatter):
+        ring = nb04.in_a_ring(ring_reduce_scatter)
         exercise.agree(
-            nb04.in_a_ring(ring_reduce_scatter),
+            ring,
             nb04.in_a_ring(Solutions.ring_reduce_scatter),
             lambda draw: (nb04.draw_ring(draw),),
-            mistakes=nb04.SCATTER_MISTAKES,
+            examples=[(nb04.THREE_RANKS,)],
+            mistakes={nb04.wrong_sums(ring(nb04.THREE_RANKS)): ring},
         )
 
     def ring_reduce_scatter(summands, rank, ranks, exchange):

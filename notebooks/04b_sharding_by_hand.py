@@ -36,15 +36,12 @@ with app.setup(hide_code=True):
     from zorplex_rl.course.lesson import exercise, keep_open, lesson
     from zorplex_rl.course.nb04 import counted, on_all
 
-    # Every torch process on this page has one thread: two cores are shared by all of them.
-    torch.set_num_threads(1)
-
 
 @app.cell(hide_code=True)
 def _():
     lesson.header(
         __file__,
-        minutes=42,
+        minutes=43,
         hardware="two CPU cores, no network; bytes are counted on Linux",
         goals=[
             "cut two layers so that one all_reduce is enough, and say why they are cut in this way",
@@ -58,22 +55,22 @@ def _():
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    ## Cut the work, or cut the store
+    ## Cut the work, or cut the memory
 
-    The model does not fit on one GPU, so it is cut. There are two ways, and each is good at something.
+    The model does not fit on one GPU, so it is cut. There are two ways.
 
     - **Tensor parallel**: every rank computes a part of *each layer*, for the same data. A token is ready sooner, because several
-      GPUs work on it. But they have to talk in each layer, so they should stand in one machine.
-    - **FSDP**, fully sharded data parallel: every rank computes *whole layers*, on data of its own. It only stores a part of the
+      GPUs work on it. But they have to talk in each layer, so they should be in one machine.
+    - **FSDP**, fully sharded data parallel: every rank computes *whole layers*, on data of its own. It only keeps a share of the
       weights, and borrows the rest for a moment. That needs fewer, larger messages.
 
-    In RL you meet both: generators are often cut in the first way, trainers in the second. Below you write both by hand, and compare them with
+    In RL generators are often cut in the first way, trainers in the second. You write both by hand, and compare them with
     torch's. The moves are those of notebook 04: all_gather, reduce_scatter, all_reduce.
     """)
     return
 
 
-@app.cell
+@app.cell(hide_code=True)
 def settings():
     config = SimpleNamespace(
         ranks=2,
@@ -123,7 +120,13 @@ def _():
     half of the hidden numbers, all by itself. ReLU looks at each number alone. Cut B in rows: a rank needs only the
     hidden numbers that it has. What comes out is a summand of *y*.
 
-    So between `x` and the sum no rank needs anything from the other.
+    So between `x` and the sum no rank needs anything from the other. torch keeps each matrix transposed, and computes `x @ up.T`.
+    With `mine` for the hidden numbers of a rank:
+
+    | in books | in torch | of one rank |
+    |---|---|---|
+    | A, cut in columns: **column-parallel** | `up`, cut in rows | `up[mine]` |
+    | B, cut in rows: row-parallel | `down`, cut in columns | `down[:, mine]` |
     """)
     return
 
@@ -132,7 +135,7 @@ def _():
 def _():
     lesson.figure(
         drawing_of("two_matrices.svg"),
-        "The forward pass on two ranks: columns, then rows.",
+        "The forward pass on two ranks: columns, then rows. Before the product with B, each rank applies ReLU to its own h.",
     )
     return
 
@@ -140,9 +143,6 @@ def _():
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    torch stores a layer's weights transposed, and computes `x @ up.T`. So a *column* of A is a *row* of `up`, and a row of B is a column of
-    `down`. The books speak of A and B, which is why `up` is called **column-parallel**.
-
     Why not the other way round? Suppose that A is cut in rows. Then each rank has only a summand of every hidden number: the
     tensor before the ReLU is `Partial`. Now do the ReLUs of the summands add up to the ReLU of the sum?
     """)
@@ -175,8 +175,8 @@ async def _(ask_partial, config, ranks):
     torch.manual_seed(config.seed)
     _summands = [torch.randn(config.batch, config.width) for _ in range(config.ranks)]
     _right = torch.relu(sum(_summands))
-    relu_found, relu_sent = (await on_all(ranks, relu_of_partial, _summands))[0]
-    _is_right = torch.equal(relu_found, _right)
+    _found, relu_sent = (await on_all(ranks, relu_of_partial, _summands))[0]
+    _is_right = torch.equal(_found, _right)
     _each = sum(torch.relu(summand) for summand in _summands)
     lesson.reveal(
         ask_partial,
@@ -189,7 +189,7 @@ async def _(ask_partial, config, ranks):
         trap: a collective hides in a line that looks like arithmetic. Columns first, then rows: so no sum stands before the ReLU.
         """,
     )
-    return relu_found, relu_sent
+    return (relu_sent,)
 
 
 @app.cell(hide_code=True)
@@ -198,8 +198,10 @@ def _():
     ### Exercise 1: the forward pass
 
     Complete `two_layers`, which runs on *every* rank: `relu(x @ up.T + up_bias)`, and then `@
-    down.T + down_bias`. Use only this rank's part of the hidden numbers: there are `math.ceil(wide / ranks)` for each rank, and what is left for the
-    last. `add_up(tensor)` is the one collective: it returns the sum over the ranks. Call it exactly once. Mind the two biases.
+    down.T + down_bias`. Compute only this rank's hidden numbers: `math.ceil(wide / ranks)` of them, and as in `cut` of notebook 04 the last ranks get
+    less, or nothing. `add_up(tensor)` is the one collective: it returns the sum over the ranks. Call it exactly once. Mind the two biases.
+
+    The check plays all ranks, and names the arguments that they share.
     """)
     return
 
@@ -237,7 +239,27 @@ def _():
     mo.md("""
     ## The way back
 
-    Training needs gradients, and autograd knows nothing of other processes. Two places in the forward pass touch more than one rank: the
+    Training needs gradients, and autograd knows nothing of other processes.
+    """)
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    ask_talks = lesson.predict(
+        "Forward *and* backward through both layers, with the gradients of all weights and of `x`: how many all_reduces does that take?",
+        "1: only the sum at the end",
+        "2: one forward, one backward",
+        "4: one for each layer in each direction",
+    )
+    ask_talks
+    return (ask_talks,)
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    Two places in the forward pass touch more than one rank: the
     sum at its end, and `x` at its beginning. Each needs a rule; write *dL/dy* for the gradient of the loss with respect to *y*.
 
     *The sum at the end.* *y = y₀ + y₁*. If *y₀* grows by a little, *y* grows by as much. So *dL/dy₀ = dL/dy*, and the same holds for *y₁*:
@@ -246,7 +268,7 @@ def _():
     *The x at the beginning.* *x* is used twice: *h₀ = x · A₀* and *h₁ = x · A₁*. If *x* changes, the loss changes on both ways, and the changes add up:
     *dL/dx* is the part through *h₀* plus the part through *h₁*. Each rank knows one part. So they are added, by an all_reduce.
 
-    Each rule is the mirror of the other. In torch a rule of your own is a class with a `forward` and a `backward`.
+    In torch a rule of your own is a class with a `forward` and a `backward`.
     """)
     return
 
@@ -272,25 +294,13 @@ class CopyIn(torch.autograd.Function):
 
     @staticmethod
     def forward(context, x):
-        return x.view_as(x)
+        return x
 
     @staticmethod
     def backward(context, gradient):
         whole = gradient.clone()
         dist.all_reduce(whole)
         return whole
-
-
-@app.cell(hide_code=True)
-def _():
-    ask_talks = lesson.predict(
-        "Forward *and* backward through both layers, with the gradients of all weights and of `x`: how many all_reduces does that take?",
-        "1: only the sum at the end",
-        "2: one forward, one backward",
-        "4: one for each layer in each direction",
-    )
-    ask_talks
-    return (ask_talks,)
 
 
 @app.function
@@ -306,7 +316,11 @@ def by_hand(two_layers, x, *weights):
 
 @app.function
 def by_library(model, x):
-    """The same by torch: write the model as usual, and name the style of each layer."""
+    """The same by torch: write the model as usual, and name the style of each layer.
+
+    `model` is `nn.Sequential(up, ReLU, down)`, so layer "0" is `up` and layer "2" is `down`. A mesh is
+    torch's name for a group of ranks; `full_tensor` gathers the shares of a DTensor.
+    """
     mesh = dist.init_device_mesh("cpu", (dist.get_world_size(),))
     parallelize_module(model, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
     x.requires_grad_()
@@ -315,18 +329,13 @@ def by_library(model, x):
     return [y.detach(), x.grad, *(p.grad.full_tensor() for p in model.parameters())]
 
 
-@app.function(hide_code=True)
-def count_by_hand(two_layers, tensors):
-    return counted(by_hand, two_layers, *tensors)
-
-
 @app.cell(hide_code=True)
 async def _(ask_talks, config, model, ranks):
     lesson.needs(lambda: ranks)
-    _layers, whose_layers = exercise.running(lambda: two_layers, Solutions)
+    _layers, _whose = exercise.running(lambda: two_layers, Solutions)
     _x = torch.randn(config.batch, config.width)
     _tensors = [_x, *(weight.detach() for weight in model.parameters())]
-    _answers = await on_all(ranks, count_by_hand, _layers, _tensors)
+    _answers = await on_all(ranks, counted, by_hand, _layers, *_tensors)
     _library = (await on_all(ranks, by_library, model, _x))[0]
     # Each rank has gradients for its own part of up, up_bias and down, and zeros elsewhere.
     _hand = _answers[0][0]
@@ -342,12 +351,12 @@ async def _(ask_talks, config, model, ranks):
         ask_talks,
         right={1: 0, 2: 1, 4: 2}.get(round(parallel_sent / one_sum), []),
         why=f"""
-        With {whose_layers} each rank sent {parallel_sent:,} bytes. An all_reduce of the output costs {one_sum:,.0f} by the formula of notebook 04, so there were
+        With {_whose} each rank sent {parallel_sent:,} bytes. An all_reduce of the output costs {one_sum:,.0f} by the formula of notebook 04, so there were
         {round(parallel_sent / one_sum)}. The gradients of the weights need no message: each rank has what it needs for its own part. Output and gradients differ from torch's by
         {lesson.tiny(parallel_apart)} of the largest number at most.
         """,
     )
-    return one_sum, parallel_apart, parallel_sent, whose_layers
+    return one_sum, parallel_apart, parallel_sent
 
 
 @app.cell(hide_code=True)
@@ -355,17 +364,20 @@ def _():
     mo.md("""
     ## FSDP: keep a share, borrow the rest
 
-    In data parallel training (DDP, notebook 02) every rank has the whole model, its gradient and the state of the optimizer. Most of that lies idle most of the time. **FSDP** gives each
-    rank a share of it, without keeping the whole model on any rank. A step has three parts:
+    In data parallel training (DDP, notebook 02) every rank keeps the whole model and the whole state of the optimizer. With FSDP it
+    keeps a share of both. A step has three parts:
 
     1. all_gather the weights, and compute the gradient on this rank's own data; then forget what was borrowed;
     2. reduce_scatter the gradients: each rank gets the sum for its share, and nothing else;
     3. update the share. Nobody else has it, so nobody else must be told.
 
+    Ours gathers all layers at once, which is simplest; for that moment the model and its gradient are whole. Real FSDP gathers
+    one layer at a time, so that never more than about one layer is whole.
+
     ### Exercise 2: a share for each
 
-    All weights are laid out in one flat tensor first. A collective wants shares of equal size, so
-    the flat tensor is padded. Complete `share_of`: pad the 1-D tensor `flat` with zeros until
+    All weights are laid out in one flat tensor first. `all_gather_single` wants shares of equal size. A DTensor pads its shares by
+    itself; here you do it. Complete `share_of`: pad the 1-D tensor `flat` with zeros until
     `ranks` divides its length, with as few zeros as possible. Return the share of `rank`, in a
     tensor of its own: a slice would keep the whole tensor in memory, and nothing would be saved.
     """)
@@ -400,6 +412,8 @@ def _():
     ### Exercise 3: the step
 
     Complete `fsdp_step`. It runs on every rank, and is plain gradient descent. The loss of all is the *mean* of the ranks' losses.
+
+    The check names the shares of all ranks, a slope for each, and `rate`. There a rank's gradient is its slope times `weights - weights[0]`.
     """)
     return
 
@@ -514,25 +528,26 @@ async def _(config, model, ranks):
     _shares = torch.cat([share for share, _ in _hand])
     fsdp_apart = float((_shares[:weights] - _library).abs().max() / _library.abs().max())
     # A pass round the ring; FSDP gathers and scatters, an all_reduce is both, and torch gathers twice.
-    _pass = (config.ranks - 1) / config.ranks * _library.nbytes
-    fsdp = {"by hand": (2 * _pass, _hand[0][1]), "fully_shard": (3 * _pass, _sent)}
-    return fsdp, fsdp_apart, kept, weights, whose_share, whose_step
+    one_pass = (config.ranks - 1) / config.ranks * _library.nbytes
+    fsdp = {"by hand": (2 * one_pass, _hand[0][1]), "fully_shard": (3 * one_pass, _sent)}
+    return fsdp, fsdp_apart, kept, one_pass, weights, whose_share, whose_step
 
 
 @app.cell(hide_code=True)
-def _(ask_fsdp, config, fsdp, fsdp_apart, kept, weights, whose_share, whose_step):
+def _(ask_fsdp, config, fsdp, fsdp_apart, kept, one_pass, weights, whose_share, whose_step):
     _hand, _sent = fsdp["by hand"]
     _library, _ = fsdp["fully_shard"]
-    _ddp = 2 * (config.ranks - 1) / config.ranks * 4 * weights
+    _ddp = 2 * one_pass
     lesson.reveal(
         ask_fsdp,
-        right={1: 0, 2: 1, 3: 2, 4: 3}[round(2 * _hand / _ddp)],
+        right=round(2 * _hand / _ddp) - 1,
         why=f"""
-        {"The same" if _hand == _ddp else f"{_hand / _ddp:g} times as much"}. An all_reduce *is* a reduce_scatter and an all_gather, and FSDP puts its update between the two. For this a rank
-        keeps {kept / 1e6:.2f} MB of weights instead of {4 * weights / 1e6:.2f} MB, and of an optimizer's state as small a part.
+        {"The same" if _hand == _ddp else f"{_hand / _ddp:g} times as much"}. An all_reduce *is* a reduce_scatter and an all_gather, and FSDP puts its update between the two.
+        {"By hand more was sent, because gloo's reduce_scatter sends as much as an all_reduce, as notebook 04 measured." if _sent > 1.2 * _hand else ""}
+        Between two steps a rank keeps {kept / 1e6:.2f} MB of weights instead of {4 * weights / 1e6:.2f} MB, and of an optimizer's state as small a part.
 
-        `fully_shard` gathers twice here, because it forgets the weights between forward and backward: {_library / _ddp:g} times,
-        by the formula. {"What was sent beyond the formula is gloo's reduce_scatter: it sends as much as an all_reduce, as notebook 04 measured. " if _sent > 1.2 * _hand else ""}After
+        `fully_shard` gathers twice here, because it forgets the weights between forward and backward: {_library / _ddp:g} times, by the formula.
+        We call it once, for the whole model; usually it is called for each layer. After
         {config.steps} steps both have the same weights, up to {lesson.tiny(fsdp_apart)} of the largest.
         """,
         shows=[
@@ -572,8 +587,14 @@ def _():
 @app.cell(hide_code=True)
 def _(config, kept, weights):
     lesson.headline(
-        f"with FSDP by hand each of {config.ranks} ranks kept {kept / 1e6:.2f} MB of weights instead of {4 * weights / 1e6:.2f} MB."
+        f"between two steps of FSDP by hand each of {config.ranks} ranks kept {kept / 1e6:.2f} MB of weights instead of {4 * weights / 1e6:.2f} MB."
     )
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    lesson.ran_on()
     return
 
 
@@ -594,12 +615,12 @@ class Solutions:
             nb04.on_ranks(Solutions.two_layers),
             nb04.draw_layers,
             mistakes={
-                "`down_bias` stands inside the sum, so it is added once for each rank": lambda *given: (
-                    whole(*given) + (given[-1] - 1) * given[4]
+                "the last hidden numbers are lost where `ranks` does not divide them: round up": lambda *given: (
+                    whole(*given, kept=len(given[1]) // given[-1] * given[-1])
                 ),
                 "`down_bias` is missing": lambda *given: whole(*given[:4], 0),
-                "there is no ReLU between the layers": lambda x, up, up_bias, down, down_bias, ranks: (
-                    (x @ up.T + up_bias) @ down.T + down_bias
+                "there is no ReLU between the layers": lambda *given: whole(
+                    *given, activation=torch.clone
                 ),
             },
             gradients=True,
@@ -626,23 +647,16 @@ class Solutions:
                 "the last share is shorter: pad with zeros first": lambda flat, rank, ranks: (
                     part(flat, rank, math.ceil(len(flat) / ranks))
                 ),
-                "there are zeros where `ranks` divides the length": lambda flat, rank, ranks: (
-                    part(nn.functional.pad(flat, (0, ranks)), rank, len(flat) // ranks + 1)
-                ),
                 "the last numbers are lost: round the size of a share up": lambda flat, rank, ranks: (
                     part(flat, rank, len(flat) // ranks)
                 ),
             },
         )
-        flat = torch.arange(4.0)
-        share_of(flat, 1, 2).add_(1)
-        assert flat.tolist() == [0, 1, 2, 3], (
-            "`share_of(tensor([0., 1., 2., 3.]), 1, 2)` is a view: writing to it changes `flat`"
-        )
-        share = share_of(torch.arange(3.0), 0, 2)
-        assert share.untyped_storage().nbytes() == share.nbytes, (
-            "`share_of(tensor([0., 1., 2.]), 0, 2)` is a view of the padded tensor, and keeps all of that in memory"
-        )
+        for length in (3, 4):
+            share = share_of(torch.arange(float(length)), 0, 2)
+            assert share.untyped_storage().nbytes() == share.nbytes, (
+                f"`share_of` returns a slice of a larger tensor, and keeps all of that in memory, for {length} numbers on 2 ranks"
+            )
 
     def share_of(flat, rank, ranks):
         size = math.ceil(len(flat) / ranks)
@@ -665,10 +679,6 @@ class Solutions:
                 "the step is taken without `rate`": lambda shares, slopes, rate: right(
                     shares, slopes, 1
                 ),
-                "each rank uses its own gradient only": lambda shares, slopes, rate: [
-                    share - rate * slope * share
-                    for share, slope in zip(shares, slopes, strict=True)
-                ],
             },
         )
 

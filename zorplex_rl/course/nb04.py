@@ -27,6 +27,7 @@ from torch import Tensor
 
 from zorplex_rl.course.figures.bars import grouped_bars
 from zorplex_rl.course.lesson.checks import Attempt
+from zorplex_rl.course.lesson.compare import shown
 from zorplex_rl.services.runtime import Actor, current_rank, endpoint, start_monarch, this_host
 
 
@@ -56,6 +57,7 @@ def join(meeting: os.PathLike[str], ranks: int) -> int:
 async def process_group(name: str, count: int) -> AsyncIterator[Any]:
     """Start ``count`` processes with a ``Rank`` each and a gloo group, for the block."""
     start_monarch()
+    torch.set_num_threads(1)  # here and in each process: all share two cores
     procs = this_host().spawn_procs(per_host={"procs": count}, name=name)
     try:
         ranks = procs.spawn(name, Rank)
@@ -94,9 +96,12 @@ def counted(function: Callable[..., Any], *args: Any) -> tuple[Any, int]:
 
 def sent_chart(collectives: Mapping[str, tuple[float, float]]) -> str:
     """Draw the bytes that one rank sends in each operation: by formula, and as Linux counted."""
-    names = ("by formula", "sent")
     return grouped_bars(
-        collectives, names, "Bytes by formula and as sent", "MB that each rank sends", 1e6
+        collectives,
+        ("by formula", "sent"),
+        "Bytes by formula and as sent",
+        "MB that each rank sends",
+        1e6,
     )
 
 
@@ -126,6 +131,9 @@ def play(program: Any, ranks: int) -> list[Any]:
             with suppress(_NotYet):
                 results.append(program(rank, partial(_answer, iter(heard[rank]), asked, rank)))
         if not asked:
+            assert all(result is not None for result in results), (
+                "a rank returns `None`: is a `return` missing?"
+            )
             return results
         name, _ = asked[min(asked)]
         assert len(asked) == ranks, (
@@ -157,7 +165,7 @@ def in_a_ring(step: Attempt) -> Attempt:
 
             def exchange(tensor: Tensor) -> Any:
                 assert next(calls) < ranks, (
-                    f"on {ranks} ranks, `{step.__name__}` calls `exchange` more than {ranks - 1} times"
+                    f"`{step.__name__}` calls `exchange` more often than `ranks - 1` times, here with `ranks` = {ranks}"
                 )
                 return collective("exchange", tensor)
 
@@ -175,30 +183,56 @@ def draw_ring(draw: random.Random) -> list[list[Tensor]]:
     return [[torch.tensor(draw.randint(1, 9)) for _ in range(ranks)] for _ in range(ranks)]
 
 
+def placed(share: Callable[[int, int], int]) -> Attempt:
+    """Return a wrong gather, in which share ``share(rank, place)`` is at ``place`` on ``rank``."""
+
+    def gather(held: Any) -> Any:
+        ranks = range(len(held))
+        return [[held[share(rank, place) % len(held)] for place in ranks] for rank in ranks]
+
+    return gather
+
+
 GATHER_MISTAKES = {
-    "the list is in the order of arrival: place i is for the share of rank i": lambda held: [
-        held[rank::-1] + held[:rank:-1] for rank in range(len(held))
-    ],
-    "it sends its own share again and again: pass on what has just arrived": lambda held: [
-        [held[rank - (place != rank)] for place in range(len(held))] for rank in range(len(held))
-    ],
-}
-SCATTER_MISTAKES = {
-    "a finished share ends at another rank: you sent the wrong one first": lambda held: [
-        sum(row[rank] for row in held) for rank in range(1 - len(held), 1)
-    ],
-    "it passes on what arrives, and adds nothing": lambda held: [
-        held[rank][rank - 1] for rank in range(1 - len(held), 1)
-    ],
+    "the list is in the order of arrival: place i is for the share of rank i": placed(
+        lambda rank, place: rank - place
+    ),
+    "it sends its own share again and again: pass on what has just arrived": placed(
+        lambda rank, place: rank - (place != rank)
+    ),
+    "in step k the share comes from k ranks *back*, so its place is `(rank - k) % ranks`": placed(
+        lambda rank, place: 2 * rank - place
+    ),
 }
 """Wrong results for all ranks, by what has been misunderstood. ``in_a_ring`` names those who call too often, or too rarely."""
 
+THREE_RANKS = [[torch.tensor(rank * 10**share) for share in range(3)] for rank in (1, 2, 3)]
+"""Summands whose digits tell of which share they are: the sums are 6, 60 and 600."""
+
+
+def wrong_sums(sums: Any) -> str:
+    """Return what has been misunderstood if ``THREE_RANKS`` make these ``sums``."""
+    digits = {shown(number).strip("0.") for number in sums}
+    if max(map(len, digits)) > 1:
+        return "you add summands of different shares, because another share arrives in that step"
+    if digits == {"6"}:
+        return "a finished share ends at another rank, because you send the wrong one first"
+    return "a share is not the sum of all ranks' summands"
+
 
 def whole_layers(
-    x: Tensor, up: Tensor, up_bias: Tensor, down: Tensor, down_bias: Tensor, *ranks: int
-) -> Tensor:
-    """Return the output of both layers, computed in one place."""
-    return torch.relu(x @ up.T + up_bias) @ down.T + down_bias
+    x: Any,
+    up: Any,
+    up_bias: Any,
+    down: Any,
+    down_bias: Any,
+    *ranks: int,
+    activation: Attempt = torch.relu,
+    kept: int | None = None,
+) -> Any:
+    """Return the output of both layers, computed in one place; of the hidden numbers only the first ``kept``."""
+    hidden = activation(x @ up.T + up_bias)
+    return hidden[:, :kept] @ down[:, :kept].T + down_bias
 
 
 def on_ranks(layers: Attempt) -> Attempt:
@@ -224,8 +258,11 @@ def on_ranks(layers: Attempt) -> Attempt:
                     f"{called} adds up a tensor of shape {tuple(part.shape)}: the output has {shape}"
                 )
                 if part.requires_grad:
-                    (used,) = torch.autograd.grad(
-                        part.sum(), down, allow_unused=True, retain_graph=True
+                    used, bias = torch.autograd.grad(
+                        part.sum(), (down, down_bias), allow_unused=True, retain_graph=True
+                    )
+                    assert bias is None, (
+                        "`down_bias` stands inside the sum. Add it behind the sum, once on every rank: else its gradient is not whole there"
                     )
                     hidden = 0 if used is None else int(used.any(0).sum())
                     assert hidden <= share, (
@@ -255,7 +292,7 @@ def draw_layers(draw: random.Random) -> tuple[Any, ...]:
     rows, narrow, ranks = (draw.randint(1, 3) for _ in range(3))
     wide = draw.randint(2, 7)
     sizes = ((rows, narrow), (wide, narrow), (wide,), (narrow, wide), (narrow,))
-    return *(torch.randn(size).requires_grad_() for size in sizes), ranks
+    return *(torch.randn(size).mul(2).round().requires_grad_() for size in sizes), ranks
 
 
 def draw_share(draw: random.Random) -> tuple[Tensor, int, int]:
@@ -265,19 +302,35 @@ def draw_share(draw: random.Random) -> tuple[Tensor, int, int]:
 
 
 def as_ranks(step: Attempt) -> Attempt:
-    """Return a function that takes an FSDP ``step`` as every rank of a group. The gradient of a rank's
-    loss is its slope times the weights. Returns the new shares, by rank."""
+    """Return a function that takes an FSDP ``step`` as every rank of a group. Returns the new shares, by rank.
+
+    The gradient of a rank's loss is its slope times (weights - the first weight). So it is 0 at the
+    first place, and weights are not. Raises AssertionError where weights are scattered, or nothing.
+    """
 
     def everywhere(shares: Any, slopes: Any, rate: float) -> list[Any]:
         def program(rank: int, collective: Any) -> Any:
-            return step(
+            scattered = []
+
+            def reduce_scatter(gradient: Tensor) -> Any:
+                scattered.append(gradient)
+                assert gradient[0] == 0, (
+                    "`reduce_scatter` gets the gradient, and you give it weights: then every rank has to update all of them"
+                )
+                return collective("reduce_scatter", gradient)
+
+            result = step(
                 shares[rank].clone(),
-                lambda weights: slopes[rank] * weights,
+                lambda weights: slopes[rank] * (weights - weights[0]),
                 partial(collective, "all_gather"),
-                partial(collective, "reduce_scatter"),
+                reduce_scatter,
                 len(shares),
                 rate,
             )
+            assert scattered, (
+                "each rank uses its own gradient only: `reduce_scatter` adds up those of all ranks"
+            )
+            return result
 
         return play(program, len(shares))
 

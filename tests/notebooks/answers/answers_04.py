@@ -98,6 +98,17 @@ def begins_with_its_own(summands, rank, ranks, exchange):
     return travelling
 
 
+def begins_with_the_next(summands, rank, ranks, exchange):
+    travelling = summands[(rank + 1) % ranks]
+    for step in range(1, ranks):
+        travelling = exchange(travelling) + summands[(rank - 1 - step) % ranks]
+    return travelling
+
+
+def returns_nothing(summands, rank, ranks, exchange):
+    sums_in_place(summands, rank, ranks, exchange)
+
+
 def adds_nothing(summands, rank, ranks, exchange):
     travelling = summands[(rank - 1) % ranks]
     for _ in range(1, ranks):
@@ -145,6 +156,7 @@ WRONG = {
     ],
     "ring_reduce_scatter": [
         begins_with_its_own, adds_nothing, the_mean, always_its_own_summand, one_step_too_few, all_of_its_own,
+        begins_with_the_next, returns_nothing,
     ],
 }  # fmt: skip
 RIGHT = {

@@ -18,6 +18,15 @@ def the_bias_on_every_rank(x, up, up_bias, down, down_bias, rank, ranks, add_up)
     return add_up(torch.relu(x @ up[mine].T + up_bias[mine]) @ down[:, mine].T + down_bias)
 
 
+def a_part_of_the_bias_on_every_rank(x, up, up_bias, down, down_bias, rank, ranks, add_up):
+    return the_bias_on_every_rank(x, up, up_bias, down, down_bias / ranks, rank, ranks, add_up)
+
+
+def the_bias_on_the_last_rank(x, up, up_bias, down, down_bias, rank, ranks, add_up):
+    own = down_bias if rank == ranks - 1 else torch.zeros(len(down))
+    return the_bias_on_every_rank(x, up, up_bias, down, own, rank, ranks, add_up)
+
+
 def without_the_second_bias(x, up, up_bias, down, down_bias, rank, ranks, add_up):
     mine = _mine(up, rank, ranks)
     return add_up(torch.relu(x @ up[mine].T + up_bias[mine]) @ down[:, mine].T)
@@ -86,6 +95,11 @@ def keeps_all_of_the_padded_tensor(flat, rank, ranks):
     ]
 
 
+def a_view_where_nothing_is_missing(flat, rank, ranks):
+    share = a_view(flat, rank, ranks)
+    return share.clone() if len(flat) % ranks else share
+
+
 def always_one_zero_more(flat, rank, ranks):
     size = len(flat) // ranks + 1
     return nn.functional.pad(flat, (0, size * ranks - len(flat)))[
@@ -129,6 +143,19 @@ def its_own_gradient_alone(share, gradient_of, all_gather, reduce_scatter, ranks
     return share - rate * gradient_of(weights)[: len(share)]
 
 
+def a_part_of_its_own_gradient(share, gradient_of, all_gather, reduce_scatter, ranks, rate):
+    return its_own_gradient_alone(share, gradient_of, all_gather, reduce_scatter, 1, rate / ranks)
+
+
+def scatters_weights(share, gradient_of, all_gather, reduce_scatter, ranks, rate):
+    weights = all_gather(share)
+    return reduce_scatter(weights - rate * gradient_of(weights)) / ranks
+
+
+def returns_nothing(share, gradient_of, all_gather, reduce_scatter, ranks, rate):
+    divides_before(share, gradient_of, all_gather, reduce_scatter, ranks, rate)
+
+
 def forgets_the_rate(share, gradient_of, all_gather, reduce_scatter, ranks, rate):
     return share - reduce_scatter(gradient_of(all_gather(share))) / ranks
 
@@ -142,11 +169,15 @@ def divides_before(share, gradient_of, all_gather, reduce_scatter, ranks, rate):
 WRONG = {
     "two_layers": [
         the_bias_on_every_rank, without_the_second_bias, without_relu, sizes_rounded_down, adds_up_before_relu_too,
-        no_collective, detached,
+        no_collective, detached, a_part_of_the_bias_on_every_rank, the_bias_on_the_last_rank,
     ],
-    "share_of": [a_chunk, not_padded, a_view, keeps_all_of_the_padded_tensor, always_one_zero_more, the_first_share, cut_off],
+    "share_of": [
+        a_chunk, not_padded, a_view, keeps_all_of_the_padded_tensor, always_one_zero_more, the_first_share, cut_off,
+        a_view_where_nothing_is_missing,
+    ],
     "fsdp_step": [
         forgets_the_mean, uses_its_own_share_alone, steps_up, returns_all_weights, its_own_gradient_alone, forgets_the_rate,
+        a_part_of_its_own_gradient, scatters_weights, returns_nothing,
     ],
 }  # fmt: skip
 RIGHT = {
