@@ -127,7 +127,7 @@ def _(mu, pi, ratio, reward):
     If you divide by the sum of the ratios instead of by 1,000, {worth[1]:.0f}.
 
     Both numbers need the rewards. The {lesson.term("effective sample size")} (Kish 1965; Kong 1992) guesses the second one from the ratios alone: {worth[2]:.0f} here.
-    A guess, but you can log it in every step.
+    It is a guess, but you can log it in every step.
     """)
     return (worth,)
 
@@ -186,7 +186,6 @@ def _():
 def _():
     mu_first = {"yes": 0.9, "no": 0.1}
     pi_first = {"yes": 0.1, "no": 0.9}
-
     # The derivative of log p(second word) by the logit of "yes".
     slope = {"yes": 0.5, "no": -0.5}
 
@@ -318,7 +317,7 @@ def _(conditions, config, plain_curve, policy, start_plain):
 
 
 @app.cell(hide_code=True)
-def _(ask_plain, before, config, ended, kept_at):
+def _(ask_plain, before, config, ended, kept_at, study):
     lesson.needs(lambda: ended)
     _share, _whose = exercise.running(lambda: sample_size, Solutions)
     _tokens = {age: torch.cat(rows) for age, rows in kept_at.items()}
@@ -328,12 +327,15 @@ def _(ask_plain, before, config, ended, kept_at):
     _n = config.eval_tasks
     _fresh, _old = ended.values()
     _below = nb09.compared(_old, before, _n) < 0
+    _lags = nb09.at_each_lag(study, config.learning_rate, ("reinforce",))["plain"]
+    _seeds = _lags[config.lag]
     lesson.reveal(
         ask_plain,
         right=2 if _below else 1 if nb09.compared(_old, _fresh, _n) < 0 else 0,
         why=f"""
     Before training {nb09.uncertain(before, _n)} of {_n} tasks were right. After {config.steps} steps it is {nb09.uncertain(_fresh, _n)} with fresh data, and
     {nb09.uncertain(_old, _n)} with old ones. (± is two standard errors, from the number of tasks.)
+    Seeds differ: of {len(_seeds)} recorded ones, {sum(end < before for end in _seeds)} ended below {before:.0%} after {config.schedule_steps} steps.
 
     In the chart, newer and newer weights look at one batch. We sort its tokens by r and cut them into 120 equal parts: a dot is one part.
     Most hardly move, and a few move very far. By {_whose}, at lag {_oldest} the tokens are worth {_sizes[f"lag {_oldest}"]:.0%} of fresh ones.
@@ -378,7 +380,8 @@ def _():
     Our `--loss tis` is *truncated*, an older form: the weight is π/μ, and nothing is clipped.
     In Hilton et al. (2022) and AReaL (Fu et al. 2025) *corrected* is **decoupled PPO**.
 
-    If you use TRL: `AsyncGRPOTrainer` is *clipped*, around μ. `GRPOTrainer` clips around π₀, and its `num_iterations=2` makes the two updates of this page.
+    If you use TRL: `AsyncGRPOTrainer` is *clipped*, around μ. `GRPOTrainer` clips around π₀, and with vLLM it leaves out episodes whose π₀/μ is above 3 by default.
+    Its `num_iterations=2` makes the two updates of this page.
     """)
     _elsewhere = lesson.folded(
         "The settings in TRL, verl and prime-rl",
