@@ -52,7 +52,7 @@ def _():
 
 @app.cell(hide_code=True)
 def _():
-    _brief = "*A short build, to check that every cell runs: its runs are too short to fail, and no number below means anything.*"
+    _brief = "*A short build, to check that every cell runs: its runs are too short to fail, so their numbers mean nothing.*"
     lesson.md(_brief) if lesson.size(0, brief=1) else None
     return
 
@@ -62,7 +62,7 @@ def _():
     mo.md("""
     ## Three runs fail overnight
 
-    Three runs trained over night, and now they give fewer right answers than before. Nobody changed the code. There are three usual causes.
+    Three runs trained overnight, and now they give fewer right answers than before. Nobody changed the code. There are three usual causes.
 
     - *Old data.* The generator was many versions behind (notebook 09).
     - *Wrong records.* The engine that samples and the one that trains compute different probabilities *with the same weights*, so the recorded log μ is wrong.
@@ -377,7 +377,7 @@ def _():
 def _(before, study):
     _text = mo.md("""
     Here is the whole study as a map. Look at lag 0 first, the control. With the plain loss and the highest rate it fails, so there the lag is not the only cause.
-    Below the map are the three seeds of the chosen cell. The dashed lines are notebook 09's effective sample size. In this cell they fall by step 6, while the accuracy still rises.
+    Below the map are the three seeds of the chosen cell. The dashed lines are notebook 09's effective sample size. In the one shown first, plain at 0.0004 and lag 8, they fall by step 6 while the accuracy still rises.
     """)
     _diagram = PhaseDiagram(
         study,
@@ -443,12 +443,12 @@ def _():
 
 
 @app.cell(hide_code=True)
-def _(conditions, config):
+def _():
     icepop_loss, whose_icepop = exercise.running(lambda: icepop_ring, Solutions)
     start_cure = lesson.start_button("Train run B once more", seconds=12)
     _text = lesson.md(f"""
     Where do the two forms differ? Take a good token, A = 1, whose record is wrong, π₀/μ = 6, and which training has moved, π/π₀ = 0.2.
-    Then π/μ = 1.2, which hides the wrong record. {whose_icepop} multiplies its ∇ log π by {nb09.push(icepop_loss, 1.0, 0.2, 6.0):.2g}, and `--loss icepop` by {nb09.push(nb09.packaged("icepop"), 1.0, 0.2, 6.0):.2g}.
+    Then π/μ = 1.2, which hides the wrong record. Its ∇ log π is multiplied by {nb09.push(icepop_loss, 1.0, 0.2, 6.0) + 0.0:.2g} in {whose_icepop}, and in `--loss icepop` by {nb09.push(nb09.packaged("icepop"), 1.0, 0.2, 6.0):.2g}.
 
     Now train run B once more, with {whose_icepop} instead of the clipped loss.
     """)
