@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from test_answers import answers, refusals
 from test_notebooks import Later
 
 from zorplex_rl.course import nb10
@@ -183,3 +184,29 @@ def cell_with(text: str):
         cell for cell in notebook.app._cell_manager.cells() if cell and text in cell._cell.code
     ]
     return found
+
+
+@pytest.mark.parametrize(
+    ("page", "name", "attempt", "words"),
+    [
+        ("10", "static_parts", "each_stage_by_itself", "you divide at each stage only what it"),
+        ("10", "best_split", "the_shortest_sum", "you add the two times"),
+        ("10", "best_split", "the_shortest_sum_with_room", "you add the two times"),
+        ("10", "best_split", "the_most_equal", "you take the two most equal times"),
+        ("10", "best_split", "nothing_is_infinite", "if no split has room, return `None`"),
+        ("10b", "two_trainers", "a_fast_host", "multiply by `1 + drift`, do not divide"),
+        ("10b", "lease_is_over", "a_fast_clock", "multiply by `1 + drift`, do not divide"),
+        ("10b", "lease_is_over", "the_margin_in_the_lease", "the margin is no part of the lease"),
+        ("10b", "lease_is_over", "the_margin_on_the_wrong_side", "the margin makes the wait"),
+        ("10b", "shortest_lease", "both_divided", "multiply by `1 + drift`, do not divide"),
+        (
+            "10b",
+            "shortest_lease",
+            "the_margin_in_the_shortest_lease",
+            "the margin is no part of the lease",
+        ),
+    ],
+)
+def test_a_likely_mistake_is_told_in_words(page, name, attempt, words):
+    wrong = getattr(answers(page), attempt)
+    assert words in refusals(page, name, [wrong])[attempt]
