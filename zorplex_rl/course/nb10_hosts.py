@@ -377,7 +377,7 @@ def check_lease_is_over(attempt: Callable[..., Any], solution: Callable[..., Any
         solution,
         some,
         times=80,
-        examples=[(111.5, 100.0, 10.0, 0.0, 1.5), (112.0, 100.0, 10.0, 1.0, 1.5)],
+        examples=[(111.5, 100.0, 10.0, 0.0, 1.5), (112.0, 100.0, 10.0, 1.0, 1.5), (110.0, 100.0, 10.0, 1.0, 1.5)],
         mistakes={
             NO_DRIFT: fixed(solution, 3),
             DIVIDED: divided(solution, 3),
