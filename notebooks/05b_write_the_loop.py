@@ -54,6 +54,7 @@ def _():
             "say which tokens may be trained on, and mask the others",
             "write the loss that raises the mean reward",
             "train a small policy, and a real language model, with your two functions",
+            "train one weight in thirty, and say why that may be enough",
         ],
     )
     return
@@ -79,6 +80,7 @@ def _():
     do so. One samples a text, with a tool's results in it; one pushes the tokens of good texts up.
 
     Solid boxes are the policy's tokens, dashed ones the tool's. It is a recording, until your functions have trained.
+    (Notebook 05 limits the calls, this page only the tokens, so the first text may run on for longer than there.)
     """)
     return
 
@@ -164,15 +166,16 @@ def _(with_labels, with_rewards):
                 "A reward judges only the answer that was tried. **As long as none is right, all "
                 "rewards are 0, and so is the gradient**: RL needs a model that already gets some "
                 "answers right.\n\n"
-                "Why does this loop raise the mean reward? Because ∇p = p ∇log p, the gradient of a mean is again a mean, "
-                "over the answers that the policy draws:"
+                "Why does this loop raise the mean reward? We cannot differentiate the reward, only the probabilities. But "
+                "∇p = p ∇log p. So the gradient of the mean reward is again a mean over answers that the policy "
+                "draws, and drawing answers estimates it:"
             ),
             lesson.math(
                 r"\nabla \sum_a p(a) R(a) = \sum_a p(a) \, R(a) \, \nabla \log p(a) = "
                 r"\mathbb{E}_{a \sim p} \left[ R(a) \, \nabla \log p(a) \right]"
             ),
             lesson.md(
-                "`rl_loop` estimates this mean from one sampled answer. The minus is there because an optimizer descends. Each step samples from the "
+                "`rl_loop` estimates this mean from one sampled answer. This is REINFORCE. The minus is there because an optimizer descends. Each step samples from the "
                 f"present model; such data are called {lesson.term('on-policy')}. Answers of an older model need a correction: notebook 09."
             ),
         ]
@@ -211,24 +214,11 @@ def settings():
         steps=20,
         learning_rate=3e-4,
         held_out=200,  # tasks of the evaluation, before and after
-        real_tasks=16,  # of each kind in SmolLM2's exam
     )
-    # SmolLM2 learns to look up one word: at sums it is never right, so there would be nothing to pay for.
-    real_config = SimpleNamespace(
-        **vars(config)
-        | {
-            "kind": "simple",
-            "prompts": 2,
-            "samples": 8,
-            "steps": 3,
-            "learning_rate": 5e-5,
-            "max_tokens": 26,  # the longest right answer has 22
-        }
-    )
-    return config, real_config
+    return (config,)
 
 
-@app.cell
+@app.cell(hide_code=True)
 def _(Sampling, config, load_policy):
     torch.set_num_threads(1)  # fastest for a model this small
     policy = load_policy(config.policy)
@@ -236,7 +226,7 @@ def _(Sampling, config, load_policy):
     # Your sampler bounds an episode by its tokens alone, so `max_turns` is out of reach here.
     # `slots`: how many episodes the package's engine decodes side by side.
     sampling = Sampling(temperature=1.0, max_tokens=96, max_turns=96, slots=64)
-    (task,) = environment.tasks(("compositional",), 1)
+    (task,) = environment.tasks((config.kind,), 1)
     print(policy.tokenizer.decode(encode_prompt(policy.tokenizer, task)))
     print(*wrap(f"{task.table}", 72), sep="\n")
     return environment, policy, sampling, task
@@ -311,7 +301,7 @@ def _():
     return
 
 
-@app.cell
+@app.cell(hide_code=True)
 def _():
     sampler, whose_sampler = exercise.running(lambda: sample_episode, Solutions)
     return sampler, whose_sampler
@@ -379,7 +369,7 @@ def _():
 def training_row(policy, episode):
     """The ids of the response, and for each whether the trainer learns from it.
 
-    Print `by_engine[0]` to see what is known of an episode.
+    An episode has `text`, and lists of equal length: `token_ids`, `sampled`, `logprobs`.
 
     >>> training_row(policy, by_engine[0])
     """
@@ -453,8 +443,7 @@ def _():
         "Subtracting a constant b takes b Σ∇p, a sum over all answers, from the mean gradient. That is 0: "
         "probabilities always add up to 1. The reward alone would push up every answer that earns a "
         "little, and other steps would have to undo it. A constant near the mean leaves less to "
-        "undo, so a step's gradient usually scatters less. (The group's mean contains the episode's own reward, "
-        "so it is no constant: in the mean, that only makes the gradient shorter.)\n\nDividing by the standard deviation lets "
+        "undo, so a step's gradient usually scatters less.\n\nDividing by the standard deviation lets "
         "every group push about equally hard. So it overweights groups that are nearly all right or all wrong: of eight "
         f"episodes with one wrong, that one gets {advantages_of([1.0] * 7 + [0.0])[-1]:.1f}. "
         "[Dr. GRPO](https://arxiv.org/abs/2503.20783) (Liu et al., 2025) leaves it out.",
@@ -558,7 +547,7 @@ def _():
     return
 
 
-@app.cell
+@app.cell(hide_code=True)
 def _():
     loss_of, whose_loss = exercise.running(lambda: policy_gradient, Solutions)
     return loss_of, whose_loss
@@ -612,7 +601,7 @@ def play(policy, environment, sampling, config, step, sampler):
 
 @app.function
 def train(policy, environment, sampling, config, sampler, loss_of, on_step):
-    parameters = list(policy.model.parameters())
+    parameters = [weight for weight in policy.model.parameters() if weight.requires_grad]
     optimizer = torch.optim.AdamW(parameters, config.learning_rate, weight_decay=0.0)
     for step in range(config.steps):
         episodes = play(policy, environment, sampling, config, step, sampler)
@@ -630,7 +619,7 @@ def train(policy, environment, sampling, config, sampler, loss_of, on_step):
 @app.cell(hide_code=True)
 def _(card):
     ask_gain = lesson.predict(
-        f"Before, about {card.recording['right'][0]:.0%} of the held-out tasks are right. And after your training?",
+        f"Before, about {card.recording['right'][0]:.0%} of the held-out tasks are right. And after your training, with half as many episodes a step as in notebook 05?",
         "less than 20 points more",
         "20 to 40 points more",
         "more than 40 points more",
@@ -773,21 +762,36 @@ def _():
     ## The same loop on a real language model
 
     SmolLM2 has 135 million parameters, and was never taught this task. It gets two
-    worked examples before each question, because then it is right now and then. The functions are
-    *yours*. Only a key-value cache is around the model, so that it need not read all of the text again for each
-    token. The button above has put that beside your file, as `my_rl_smollm2.py`.
+    worked examples before each question, because then some of its answers are right. The functions are
+    *yours*. Around the model is a key-value cache, so that it need not read all of the text again for each
+    token. (`my_rl_smollm2.py`, which the button above writes beside your file, has that cache.)
     """)
     return
 
 
-@app.cell(hide_code=True)
+@app.cell
 def _(config):
+    real_config = SimpleNamespace(
+        seed=config.seed,
+        kind="simple",  # look up one word: at sums SmolLM2 is never right
+        prompts=2,
+        samples=8,
+        steps=3,
+        learning_rate=5e-5,
+        max_tokens=26,  # the longest right answer has 22
+        exam=16,  # tasks of each kind
+    )
+    return (real_config,)
+
+
+@app.cell(hide_code=True)
+def _(real_config):
     ask_real = lesson.predict(
         "It trains on look-ups of one word; the exam also asks for sums of two. What will it do better?",
         "look up one word",
         "add two words",
         "both",
-        f"neither: no difference that {config.real_tasks} answers could show",
+        f"neither: no difference that {real_config.exam} answers could show",
     )
     ask_real
     return (ask_real,)
@@ -844,11 +848,11 @@ def _(
     def _teach():
         environment = Zorplex(config.seed, shots=2)
         exams = [
-            environment.tasks((kind,), config.real_tasks, "held_out")
+            environment.tasks((kind,), real_config.exam, "held_out")
             for kind in ("simple", "compositional")
         ]
         texts = (
-            4 * config.real_tasks
+            4 * real_config.exam
             + real_config.steps * real_config.prompts * real_config.samples
         )
         real_curve.clear()
@@ -891,7 +895,144 @@ def _(ask_real, marks, whose_loss, whose_sampler):
 
 @app.cell(hide_code=True)
 def _():
-    lesson.predicted(3)
+    lesson.md(f"""
+    ## Which weights moved?
+
+    All of them, a little. Do so many have to? {lesson.term("LoRA")} leaves the weight `W` of a layer as it is. Beside
+    it stands a narrow path of two small matrices, `A` and `B`, and only these are trained. `A` makes a few
+    numbers of the input, `rank` of them. `B` makes an output of these. `B` begins as zeros, so at first nothing changes.
+
+    ### Exercise 4: a narrow path
+    """)
+    return
+
+
+@app.function
+def adapted(x, W, A, B, scale):
+    """The output [..., out] of a layer with a narrow path beside it: W x + scale · B (A x).
+
+    x is [..., in], W [out, in], A [rank, in], B [out, rank]. Never make a matrix as large as W.
+    """
+    ...
+
+
+@app.cell(hide_code=True)
+def _():
+    exercise.feedback(
+        lambda: adapted,
+        Solutions,
+        level="warm-up",
+        minutes=3,
+        hints=(
+            "Which shape has `x @ W.T`? And which has `x @ A.T`?",
+            "The narrow path is `(x @ A.T) @ B.T`, times `scale`.",
+        ),
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    layer, whose_layer = exercise.running(lambda: adapted, Solutions)
+    return layer, whose_layer
+
+
+@app.cell(hide_code=True)
+def _(real):
+    trained = nb05b.trained_parameters(real)
+    _rows = [
+        {
+            "trained": name,
+            "million": f"{count / 1e6:.2f}",
+            "one in": f"{trained['all weights'] / count:.0f}",
+        }
+        for name, count in trained.items()
+    ]
+    ask_narrow = lesson.predict(
+        "The same tasks and steps, but only paths of rank 16 are trained, at ten times the rate. How many answers of the last batch will be right?",
+        "clearly fewer than with all weights: by more than 15 points",
+        "about as many",
+        "clearly more: by more than 15 points",
+    )
+    mo.vstack([lesson.table("What is trained in SmolLM2", _rows), ask_narrow])
+    return ask_narrow, trained
+
+
+@app.cell(hide_code=True)
+def _(layer, loss_of, real, real_config, sampler):
+    narrow_config = SimpleNamespace(
+        **vars(real_config) | {"learning_rate": 5e-4, "rank": 16}
+    )
+    _code = [exercise.solution_source(of.__name__, of) for of in (sampler, loss_of, layer)]
+    narrow = lesson.Kept(
+        __file__, "smollm2_narrow", settings=vars(narrow_config), code=_code
+    )
+    start_narrow = lesson.start_button("Train SmolLM2 again, with your layer", seconds=60)
+    start_narrow if real else None
+    return narrow, narrow_config, start_narrow
+
+
+@app.cell(hide_code=True)
+def _(
+    Sampling,
+    layer,
+    loss_of,
+    narrow,
+    narrow_config,
+    real,
+    real_curve,
+    sampler,
+    start_narrow,
+):
+    if real:
+        lesson.wait_for(start_narrow, unless=narrow)
+
+    def _teach():
+        texts = narrow_config.steps * narrow_config.prompts * narrow_config.samples
+        with lesson.counting(texts, "texts") as one_more:
+            counted = nb05b.counted(sampler, one_more)
+            return nb05b.teach_narrow(
+                real,
+                narrow_config.rank,
+                layer,
+                lambda policy, on_step: train(
+                    policy,
+                    Zorplex(narrow_config.seed, shots=2),
+                    Sampling(max_tokens=narrow_config.max_tokens),
+                    narrow_config,
+                    counted,
+                    loss_of,
+                    on_step,
+                ),
+            )
+
+    shares = narrow.get(_teach) if real else []
+    for _step, _share in enumerate(shares, 1):
+        real_curve.add("only narrow paths", _step, _share)
+    lesson.md(narrow.note if real and not lesson.unattended() else "")
+    return (shares,)
+
+
+@app.cell(hide_code=True)
+def _(ask_narrow, marks, real_curve, shares, trained, whose_layer):
+    _right, _why = nb05b.narrow_learned(real_curve.series, shares)
+    lesson.reveal(
+        ask_narrow,
+        right=_right if marks else [],
+        why=f"""
+    {_why} These are sixteen answers a batch, of one seed. The layer was {whose_layer}. Rank 1 has
+    {trained["paths of rank 1"] / 1e6:.1f} million numbers; `zorplex-rl train --preset smollm2 --lora-rank 1` tries it.
+
+    Schulman and others (*LoRA without regret*, 2025) found that RL learns as much with adapters, at ten times the rate. The reason: a reward says
+    little, about one bit an episode, so few numbers can hold it.
+    """,
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    lesson.predicted(4)
     return
 
 
@@ -900,7 +1041,8 @@ def _():
     lesson.recap(
         "RL needs a reward, and a model that already gets some answers right.",
         "The log-probability of an episode is a sum over tokens; a tool's carry no gradient.",
-        "What was never right is never paid for: so the format is learned first.",
+        "RL raises only what the policy already does now and then: here the form of the answer comes first.",
+        "A narrow path beside frozen weights can learn the same with a fraction of the numbers.",
     )
     return
 
@@ -990,6 +1132,13 @@ class Solutions:
             total = total + advantage * response[mask].sum()
             drawn += sum(episode.sampled)
         return -total / drawn
+
+    def check_adapted(adapted):
+        toy_policies.check_adapted(adapted, Solutions.adapted)
+
+    def adapted(x, W, A, B, scale):
+        narrow = x @ A.T  # [..., rank]
+        return x @ W.T + scale * (narrow @ B.T)
 
 
 if __name__ == "__main__":

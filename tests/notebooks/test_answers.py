@@ -143,3 +143,14 @@ PARTED = {
     "runs_no_tool": "a call is complete, and no result is injected",
     "draws_one_token_more": "it is longer than `max_tokens`",
 }
+
+
+def test_a_wrong_narrow_path_is_told_what_it_leaves_out():
+    said = refusals("05b", "adapted", answers("05b").WRONG["adapted"])
+    assert {name: sentence.partition(". ")[0] for name, sentence in said.items()} == {
+        "the_path_alone": "the layer's own product is missing",
+        "without_the_path": "the path is missing",
+        "without_the_scale": "the path is not multiplied by `scale`",
+        "scales_the_layer_too": "`scale` belongs to the path alone",
+        "forgets_to_transpose": "two shapes do not fit: the last size of `x` is the last of `W` and of `A`, so transpose both",
+    }

@@ -46,7 +46,6 @@ def small(**changes) -> SimpleNamespace:
         "steps": 2,
         "learning_rate": 3e-4,
         "held_out": 24,
-        "real_tasks": 2,
     }
     return SimpleNamespace(**settings | changes)
 
@@ -177,7 +176,7 @@ def test_where_no_answer_was_ever_right_the_page_says_why_it_stays_so(embedded):
     task = ENV.tasks(("compositional",), 1, "held_out")[0]
     ids = encode_text(embedded.tokenizer, f"[ANSWER] {task.answer + 1}\n")
     exam = [as_episode(embedded, task, ids, [True] * len(ids))]
-    assert "as long as none is right, the gradient is 0" in learned([[exam, exam], [exam, exam]])[1]
+    assert "what it could be paid for was the form of an answer" in learned([[exam, exam], [exam, exam]])[1]
 
 
 def test_its_two_loops_both_learn_and_only_one_is_told_the_answer():
@@ -231,7 +230,7 @@ def test_the_learners_two_functions_are_what_trains():
 @pytest.mark.long
 def test_it_runs_from_its_first_cell_to_its_last_and_learns():
     config = small(steps=20, held_out=100)
-    real = small(kind="simple", prompts=1, steps=1, max_tokens=26)
+    real = small(kind="simple", prompts=1, steps=1, max_tokens=26, exam=2)
     _, values = notebook.app.run(defs={"config": config, "real_config": real})
     assert all(values["same_tokens"])
     assert "the course's" in values["whose_sampler"] and "the course's" in values["whose_loss"]

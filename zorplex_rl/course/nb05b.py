@@ -8,6 +8,7 @@ push  mass_chart        these after one push; over the steps of a run
 Card  example  varied   episodes before training and after each step, with a slider; one is on all pages
 RecordedCard            the same, which shows a recording until a reader's own run has begun
 teach  counted  learned  SmolLM2, taught by the learner's two functions; what came of it
+teach_narrow             the same with the learner's layer: only narrow paths are trained
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import groupby, zip_longest
+from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -38,10 +41,12 @@ from zorplex_rl.devices import cores
 from zorplex_rl.learning.learner import response_logprobs
 from zorplex_rl.policy.evaluate import clustered_interval
 from zorplex_rl.policy.load import Policy, load_policy
+from zorplex_rl.policy.lora import AdaptedLinear, adapted_layers
 from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
 from zorplex_rl.policy.tokenizer import encode_prompt, encode_text
 from zorplex_rl.run import figure as style
 from zorplex_rl.run.figure import render
+from zorplex_rl.sizing.model_shape import ModelShape, shape_of
 from zorplex_rl.task.environment import ZORPLEX, Zorplex
 from zorplex_rl.task.episode import OUTCOMES, Episode, Finish, Task, Turn
 from zorplex_rl.task.parser import find_answer, find_call
@@ -53,6 +58,7 @@ if TYPE_CHECKING:
 
 Sampler = Callable[..., tuple[list[int], list[bool]]]
 Row = Callable[[Policy, Episode], tuple[list[int], list[bool]]]
+SMOLLM2 = ModelShape(30, 576, heads=9, kv_heads=3, intermediate=1536, vocabulary=49_152)
 ANSWERS, TALKS = "[ANSWER", "So"
 """The tokens between which the embedded policy chooses where an answer should begin."""
 
@@ -199,7 +205,7 @@ def push(chances: Mapping[str, float], token: str, advantage: float, rate: float
     ]
     moved = after[token] - before[token]
     way = "gained were taken from" if moved > 0 else "lost went to"
-    said = f"The {100 * abs(moved):.0f} points that {quote(token)} {way} the other tokens."
+    said = f"The {100 * abs(moved):.0f} points that “{token}” {way} the other tokens."
     return Answer(
         panels,
         said
@@ -351,6 +357,14 @@ def varied(episodes: Sequence[Episode], count: int) -> list[Episode]:
     return turns[:count]
 
 
+def reader(model: Any) -> Any:
+    """Return ``model`` behind the key-value cache of ``my_rl_smollm2.py``."""
+    sys.path.insert(0, str(EXAMPLES))
+    cached = importlib.import_module("my_rl_smollm2").Reader
+    sys.path.remove(str(EXAMPLES))
+    return cached(model)
+
+
 def teach(
     folder: str,
     exams: Sequence[Sequence[Task]],
@@ -366,9 +380,6 @@ def teach(
     each token.
     """
     torch.set_num_threads(cores())
-    sys.path.insert(0, str(EXAMPLES))
-    reader = importlib.import_module("my_rl_smollm2").Reader
-    sys.path.remove(str(EXAMPLES))
     policy = load_policy(folder, of_transformers=True)
 
     def ask() -> list[list[Episode]]:
@@ -389,6 +400,48 @@ def teach(
     after = ask()
     torch.set_num_threads(1)
     return [before, after]
+
+
+def trained_parameters(folder: str | None) -> dict[str, int]:
+    """Return how many parameters are trained in the model in ``folder``, or in SmolLM2, by what is trained."""
+    shape = shape_of(Path(folder)) if folder else SMOLLM2
+    found = {"all weights": shape.parameters}
+    return found | {f"paths of rank {rank}": shape.trained(rank) for rank in (16, 1)}
+
+
+def teach_narrow(
+    folder: str, rank: int, adapted: Callable[..., Any], train: Callable[..., None]
+) -> list[float]:
+    """Train paths of ``rank`` beside the layers of the model in ``folder``, which ``adapted`` computes. Returns the share
+    of right answers in each batch."""
+    torch.set_num_threads(cores())
+    policy = load_policy(folder, of_transformers=True, lora_rank=rank)
+    for layer in adapted_layers(policy.model).values():
+        layer.forward = partial(_narrow_output, adapted, layer)  # type: ignore[method-assign]
+    shares = list[float]()
+    read = reader(policy.model)
+    train(replace(policy, model=read), lambda step, episodes: shares.append(accuracy(episodes)))
+    torch.set_num_threads(1)
+    return shares
+
+
+def _narrow_output(adapted: Callable[..., Any], layer: AdaptedLinear, x: torch.Tensor) -> Any:
+    return adapted(x, layer.weight, layer.lora_a, layer.lora_b, layer.scale)
+
+
+def narrow_learned(
+    series: Mapping[str, Any], shares: Sequence[float]
+) -> tuple[int | list[int], str]:
+    """Return the right option of the prediction, and why, from the curve of all weights and the ``shares``."""
+    if not shares:
+        return [], "SmolLM2 is not on this machine."
+    *_, (_, whole) = series["right answers, sampled"]
+    gap = shares[-1] - whole
+    option = 0 if gap < -0.15 else 1 if gap <= 0.15 else 2
+    return (
+        option,
+        f"With all weights {whole:.0%} of the last batch were right, with narrow paths {shares[-1]:.0%}.",
+    )
 
 
 def counted(sampler: Sampler, one_more: Callable[..., None]) -> Sampler:
@@ -429,7 +482,7 @@ def learned(marks: list[list[list[Episode]]]) -> tuple[int | list[int], str, lis
             f"{right} of {len(before)} questions turned right, and {len(changed) - right} wrong. "
         )
         if shares == [0, 0]:
-            why += "It was never once right, so there was nothing to pay for: as long as none is right, the gradient is 0. "
+            why += "It was never once right: what it could be paid for was the form of an answer, which earns 0.2. "
     why += "We call a kind *better* if chance alone would turn so many right, and so few wrong, less than once in forty times."
     caption = f"SmolLM2 before and after training, {len(marks[0][0])} sampled answers to held-out tasks of each kind"
     option = [[True, False], [False, True], [True, True], [False, False]].index(better)

@@ -12,7 +12,7 @@ from typing import Any
 from zorplex_rl.course import FILES
 
 RECORDED = FILES / "benchmarks" / "recorded_steps.json"
-SOURCE = "Recorded on {date} with `python {command}`."
+SOURCE = "Recorded on {date} with python {command}."
 
 
 @cache

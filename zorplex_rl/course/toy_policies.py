@@ -3,6 +3,7 @@
 check_sampler   sixty drawn policies, tasks, tools, limits, temperatures and seeds: the same tokens as the course's?
 check_loss      fifteen drawn models and batches: the same number, and the same gradient?
 check_row       the same tokens, and the same mask, handed to the trainer?
+check_adapted   the same output of a layer with a narrow path beside it?
 """
 
 from __future__ import annotations
@@ -25,6 +26,10 @@ from zorplex_rl.course.lesson.markup import quote
 from zorplex_rl.task.episode import Task
 
 Sampler = Callable[..., tuple[list[int], list[bool]]]
+
+
+LINE_BREAK = 96
+"""The toy policies' token for it."""
 
 
 class ScriptedPolicy:
@@ -138,6 +143,8 @@ def _parting(found: Any, right: Any, most: int) -> str:
         "it is longer than `max_tokens`": right_own is None and same == most,
         "it goes on where the episode is over": right_own is None,
         "the tokens of a result are marked as drawn, or the other way round": token == right_token,
+        "the injected result has no line break at its end": (right_token, right_own)
+        == (LINE_BREAK, False),
         "another text is injected than an arrow, the result and a line break": not (
             own or right_own
         ),
@@ -289,7 +296,8 @@ def check_row(attempt: Callable[..., Any], solution: Callable[..., Any], times: 
         # The policy spells the text of the episode otherwise.
         text, drawn = "".join(rng.choices("ab7 ", k=rng.randint(2, 6))), _drawn_episode(rng, 90)
         policy, episode = ScriptedPolicy("x"), SimpleNamespace(**vars(drawn) | {"text": text})
-        called = exercise.case(quote(f"training_row(policy, {vars(episode)})"))
+        known = ", ".join(f"{name}={value!r}" for name, value in vars(episode).items())
+        called = exercise.case(quote(f"training_row(policy, Episode({known}))"))
         found, right = attempt(policy, copy.deepcopy(episode)), solution(policy, episode)
         reads = isinstance(found, tuple) and exercise.same(found[0], right[0])
         which = (
@@ -299,6 +307,50 @@ def check_row(attempt: Callable[..., Any], solution: Callable[..., Any], times: 
         )
         assert exercise.same(found, right), (
             f"{called} gives {quote(exercise.shown(found))}: the trainer {which}"
+        )
+
+    exercise.shortest(one, times)
+
+
+def check_adapted(
+    attempt: Callable[..., Any], solution: Callable[..., Any], times: int = 20
+) -> None:
+    """Compare what two functions compute for a layer with a narrow path."""
+
+    def one(rng: random.Random) -> None:
+        torch.manual_seed(rng.randrange(99))
+        rank, inputs, outputs = rng.sample((1, 2, 3, 4), 3)
+        shapes = {
+            "x": (2, inputs),
+            "W": (outputs, inputs),
+            "A": (rank, inputs),
+            "B": (outputs, rank),
+        }
+        tensors = {name: torch.randn(shape) for name, shape in shapes.items()}
+        x, weight = tensors["x"], tensors["W"]
+        scale = rng.choice((0.5, 3.0))
+        sizes = ", ".join(f"{name} {list(shape)}" for name, shape in shapes.items())
+        called = exercise.case(
+            f"{quote('adapted(x, W, A, B, scale)')} with {sizes} and scale {scale}"
+        )
+        right = solution(*tensors.values(), scale)
+        try:
+            found = attempt(*tensors.values(), scale)
+        except (RuntimeError, IndexError) as error:
+            raise AssertionError(
+                f"two shapes do not fit: the last size of `x` is the last of `W` and of `A`, so transpose both. {called} raises {quote(str(error))}"
+            ) from error
+        path = right - x @ weight.T
+        causes = {
+            "the layer's own product is missing": path,
+            "the path is missing": x @ weight.T,
+            "the path is not multiplied by `scale`": x @ weight.T + path / scale,
+            "`scale` belongs to the path alone": scale * x @ weight.T + path,
+        }
+        same = [cause for cause, value in causes.items() if exercise.same(found, value, 1e-4)]
+        cause = f"{same[0]}. " if same else ""
+        assert exercise.same(found, right, 1e-4), (
+            f"{cause}{called} gives {quote(exercise.shown(found))}, and should give {quote(exercise.shown(right))}"
         )
 
     exercise.shortest(one, times)

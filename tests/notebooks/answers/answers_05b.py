@@ -203,6 +203,26 @@ def the_other_way_round(policy, episode):
     return episode.sampled, episode.token_ids
 
 
+def the_path_alone(x, W, A, B, scale):
+    return scale * x @ A.T @ B.T
+
+
+def without_the_path(x, W, A, B, scale):
+    return x @ W.T
+
+
+def without_the_scale(x, W, A, B, scale):
+    return x @ W.T + x @ A.T @ B.T
+
+
+def scales_the_layer_too(x, W, A, B, scale):
+    return scale * (x @ W.T + x @ A.T @ B.T)
+
+
+def forgets_to_transpose(x, W, A, B, scale):
+    return x @ W + scale * (x @ A) @ B
+
+
 WRONG = {
     "sample_episode": [
         named(
@@ -252,6 +272,13 @@ WRONG = {
         drops_the_last_token,
         the_other_way_round,
     ],
+    "adapted": [
+        the_path_alone,
+        without_the_path,
+        without_the_scale,
+        scales_the_layer_too,
+        forgets_to_transpose,
+    ],
 }
 RIGHT = {
     "sample_episode": [
@@ -267,4 +294,5 @@ RIGHT = {
         lambda policy, episode: (torch.tensor(episode.token_ids), torch.tensor(episode.sampled)),
         lambda policy, episode: [tuple(episode.token_ids), [int(own) for own in episode.sampled]],
     ],
+    "adapted": [lambda x, W, A, B, scale: x @ (W + scale * B @ A).T],
 }
