@@ -46,7 +46,7 @@ with app.setup(hide_code=True):
 def _():
     lesson.header(
         __file__,
-        minutes=48,
+        minutes=50,
         hardware="two CPU cores, no network; a GPU is used where there is one",
         goals=[
             "write the rule that bounds the age of data, and the loop of the trainer",
@@ -305,7 +305,7 @@ def _():
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    ### Exercise 2: the trainer's loop
+    ### Exercise 2: the trainer's half
 
     Write `train`, the other coroutine: steps 0 to `steps` - 1, each on the next `per_step` groups.
 
@@ -587,7 +587,7 @@ def _(ask_paid, curve, runs, small, versions):
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    ### Exercise 3: how short can a step be?
+    ### Exercise 3: what bounds a step?
 
     In the run in turns, a batch was under way for `sampling` seconds, waiting included, and a training step took `training` seconds.
     Two things bound the seconds of a step from below at `max_lag` L:
