@@ -47,7 +47,7 @@ with app.setup(hide_code=True):
 def _():
     lesson.header(
         __file__,
-        minutes=48,
+        minutes=50,
         hardware="two CPU cores, no network, no GPU",
         goals=[
             "write a pool of processes that heals: notice, replace, back off, send again",
@@ -64,12 +64,15 @@ def _():
     mo.md("""
     ## Many of the same
 
-    In RL a single generator is too slow, and so is a single tool. So we run several copies of the generator, of the reward function and
-    of each tool. And one of many is always about to fail: a process runs out of memory, or hangs. You do not want to
-    restart a training of two days for that.
+    A large model needs more answers than one generator writes, and more tool calls than one process serves. So we run several copies of the
+    generator, of the reward function and of each tool. And one of many is always about to fail: a process runs out of memory, or hangs. You
+    do not want to restart a training of two days for that.
 
     A caller should not have to know which process is free, or has just died. So it asks a *pool*: one name for several
     equal processes, its **replicas**. A pool *heals*: it notices that a replica is gone, replaces it, and sends its requests to another one.
+
+    If you have not done *Actors* (01): an **actor** is an object in a process of its own. Other processes can call its
+    endpoints, the methods under `@concurrent_endpoint`. `await actor.ping.call_one()` does that.
 
     This tool has `look_up` for reading; its `charge` must not happen twice. Both note calls in a
     ledger, a file that survives the process.
@@ -129,11 +132,13 @@ def _():
     |---|---|
     | `await self.start()` | starts a replica in a process of its own, and returns it |
     | `await self.answers(replica)` | asks it whether it is alive: true or false |
-    | `await self.ask(replica, endpoint, *args)` | sends it a request and returns its answer; raises `ReplicaDied` if the replica is gone before it has answered |
     | `self.end(replica)` | takes it out of the pool, and kills its process |
-    | `self.ready`, `replica.load` | the replicas that may be asked; how many requests one has |
-
-    Everything else is folded.
+    | `await self.wait(failures)` | sleeps as long as your `retry_delay` says |
+    | `self.every` | seconds between two probes |
+    | `await self.there()` | returns the replicas that may be asked, as soon as there is one |
+    | `replica.load` | how many requests it has |
+    | `await self.ask(replica, endpoint, *args)` | sends it a request and returns its answer; raises `ReplicaDied` if the replica is gone before it has answered |
+    | `self.remove(replica)` | takes it out of the pool: it gets no more requests. Its process goes on |
     """)
     return
 
@@ -157,6 +162,9 @@ class Pool:
         return self
 
     async def __aexit__(self, *_):
+        # Monarch prints a long trace if a process is stopped while its actor is being made.
+        while not (self.failure or all(replica.pid for replica in self.started)):
+            await asyncio.sleep(0.01)
         for keeper in self.keepers:
             keeper.cancel()
         await asyncio.gather(*self.keepers, return_exceptions=True)
@@ -268,7 +276,7 @@ def _():
 @app.cell(hide_code=True)
 def _():
     ask_jitter = lesson.predict(
-        "Callers whose request was refused can wait by the same rule. 100 arrive at once. In a tenth of a second the service can answer 10, or refuse 100: refusing costs time, too, and whoever refuses 100 has answered none. When is everybody answered soonest?",
+        "Callers whose request was refused can wait by the same rule. In a tenth of a second the service can answer 10 requests. A refusal costs it a tenth of an answer: if 100 come at once, it only refuses. So 100 callers come at once. By which rule is everybody answered soonest?",
         "if they try again at once",
         "with doubled waits",
         "with doubled waits and jitter",
@@ -325,8 +333,9 @@ async def keep_one(self):
 
     Use ``await self.start()``, ``await self.answers(replica)``, ``self.end(replica)`` and
     ``await self.wait(failures)``. Probe as soon as the replica has started, and sleep
-    ``self.every`` seconds after each probe that it answers. ``failures`` counts those in a row: a
-    probe that was answered ends the row. End also a replica that never answered.
+    ``self.every`` seconds after each probe that it answers. ``failures`` counts the replicas that
+    failed one after the other: an answered probe sets it back to 0. End also a replica that never
+    answered.
 
     A replica that answers two probes and dies, and one that cannot start:
     start, answers → True, answers → True, answers → False, end, wait(1),
@@ -357,8 +366,8 @@ def _():
     ### Exercise 3: route
 
     Which replica gets a request? If they took turns, requests would pile up at a slow one. So take
-    the one with the least *load*. Beware: a dead replica has no requests, so it has the least load, and would get all of them. Remove it
-    first.
+    the one with the least *load*. Beware: a dead replica has no requests, so it has the least load, and would get all of them. So remove
+    it before you ask another one. To end it is the work of its `keep_one`.
 
     When a replica dies, its requests may have been carried out, or not. Only the caller knows whether a second time does harm. It
     says so by the argument `again`.
@@ -384,7 +393,7 @@ def _():
     exercise.feedback(
         lambda: route,
         Solutions,
-        level="core",
+        level="stretch",
         minutes=10,
         lines=8,
         hints=(
@@ -395,7 +404,7 @@ def _():
     return
 
 
-@app.cell
+@app.cell(hide_code=True)
 def _(my_delay):
     my_keep_one, whose_keep_one = exercise.running(lambda: keep_one, Solutions)
     my_route, whose_route = exercise.running(lambda: route, Solutions)
@@ -411,13 +420,13 @@ def _():
     mo.md("""
     ## Kill one, hang one
 
-    Now your pool meets real faults. Callers send `look_up` and `charge` in turns. One replica gets `kill -9`. In a second run one gets
-    `SIGSTOP`, which freezes a process without ending it: it exists, but does not respond.
+    Now the pool meets real faults, with each of your functions that passes its check. Callers send `look_up` and `charge` in turns. One replica gets
+    `kill -9`. In a second run one gets `SIGSTOP`, which freezes a process without ending it: it exists, but does not respond.
     """)
     return
 
 
-@app.cell
+@app.cell(hide_code=True)
 def settings():
     config = SimpleNamespace(
         replicas=3,
@@ -444,6 +453,15 @@ async def call_for_ever(pool, outcomes, over):
             outcomes[number] = "failed"
 
 
+@app.function
+async def break_one(pool, fault):
+    """Do ``fault`` to one replica, and wait until all places are filled again."""
+    victim = pool.ready[0]
+    os.kill(victim.pid, fault)
+    while victim in pool.ready or len(pool.ready) < pool.replicas:
+        await asyncio.sleep(0.01)
+
+
 @app.cell(hide_code=True)
 def _():
     ask_faults = lesson.predict(
@@ -463,10 +481,10 @@ def _():
     return (start_faults,)
 
 
-@app.cell
+@app.cell(hide_code=True)
 async def _(Healing, config, start_faults):
     lesson.wait_for(start_faults)
-    run = partial(nb06.under_load, Healing, Tool, call_for_ever, config)
+    run = partial(nb06.under_load, Healing, Tool, call_for_ever, break_one, config)
     killed, killed_books = await run(signal.SIGKILL)
     hung, hung_books = await run(signal.SIGSTOP)
     return hung, hung_books, killed, killed_books
@@ -611,8 +629,8 @@ def _():
     exercise.feedback(
         lambda: charge_once,
         Solutions,
-        level="stretch",
-        minutes=6,
+        level="core",
+        minutes=4,
         lines=4,
         hints=(
             "`note_then_charge` dies between its two transactions. What does it find when the charge is sent again?",
@@ -641,7 +659,7 @@ def _():
     return (start_charging,)
 
 
-@app.cell
+@app.cell(hide_code=True)
 async def _(Healing, start_charging):
     lesson.wait_for(start_charging)
     my_charge_once, whose_charge_once = exercise.running(lambda: charge_once, Solutions)
@@ -676,9 +694,9 @@ def _():
     mo.md("""
     ## By name
 
-    So far who calls has the pool in its hand. But a trainer is an actor in another process: how does it find the generators? Addresses in a file are wrong
-    after the first replacement. So one more actor holds a table, from names to replicas. Its own address is the
-    only one that all must know from the beginning.
+    So far the caller holds the pool object itself. But a trainer is an actor in another process: how does it find the tools? The
+    addresses of the replicas are wrong after the first replacement. So the pool becomes an actor, too, and only *its* address is
+    published: one more actor holds a table, from names to addresses. The trainer knows the table and a name, and nothing of replicas.
     """)
     return
 
@@ -686,15 +704,36 @@ def _():
 @app.class_definition
 class Names(Actor):
     def __init__(self):
-        self.replicas = {}
+        self.addresses = {}
 
     @concurrent_endpoint
-    async def publish(self, name, replicas):
-        self.replicas[name] = replicas
+    async def publish(self, name, address):
+        self.addresses[name] = address
 
     @concurrent_endpoint
     async def find(self, name):
-        return self.replicas[name]
+        return self.addresses[name]
+
+
+@app.class_definition
+class PoolActor(Actor):
+    def __init__(self, pool):
+        self.pool = pool
+
+    @concurrent_endpoint
+    async def open(self):
+        await self.pool.__aenter__()
+
+    @concurrent_endpoint
+    async def route(self, endpoint, *args):
+        return await self.pool.route(endpoint, *args)
+
+    @concurrent_endpoint
+    async def close(self):
+        await self.pool.__aexit__()
+
+    def __supervise__(self, failure):
+        return True  # a replica of mine has died: that is the pool's work, and no reason to end
 
 
 @app.class_definition
@@ -704,40 +743,53 @@ class Trainer(Actor):
 
     @concurrent_endpoint
     async def ask(self, name):
-        replicas = await self.names.find.call_one(name)
-        return await replicas[0].ping.call_one()
+        pool = await self.names.find.call_one(name)
+        return await pool.route.call_one("ping")
 
 
 @app.cell(hide_code=True)
 def _():
-    start_names = lesson.start_button("Find a replica, kill it, find another", seconds=8)
+    start_names = lesson.start_button("Ask by name, kill who answers, ask again", seconds=8)
     start_names
     return (start_names,)
 
 
-@app.cell
-async def _(Healing, start_names):
-    lesson.wait_for(start_names)
+@app.function
+async def ask_by_name(Healing):
+    """Ask twice, and kill the only replica in between. Returns who answered."""
     async with keep_open.stopping(this_host().spawn_procs()) as procs:
         names = procs.spawn("names", Names)
         trainer = procs.spawn("trainer", Trainer, names)
-        async with Healing(Tool, 0.0, replicas=2) as pool:
-            answered_by = []
-            for _ in range(2):
-                await names.publish.call_one("tools", [one.actor for one in pool.ready])
-                pid = await trainer.ask.call_one("tools")
-                answered_by.append(pid)
-                os.kill(pid, signal.SIGKILL)
-                await nb06.replaced(pool, pid)
+        pool = procs.spawn("pool", PoolActor, Healing(Tool, 0.0, replicas=1))
+        await pool.open.call_one()
+        await names.publish.call_one("tools", pool)
+        first = await trainer.ask.call_one("tools")
+        os.kill(first, signal.SIGKILL)
+        second = await trainer.ask.call_one("tools")
+        await pool.close.call_one()
+    return first, second
+
+
+@app.cell(hide_code=True)
+async def _(Healing, start_names):
+    lesson.wait_for(start_names)
+    answered_by = await ask_by_name(Healing)
     return (answered_by,)
 
 
 @app.cell(hide_code=True)
 def _(answered_by):
-    lesson.md(f"""
-    The trainer knew the name `tools` and nothing else. Process {answered_by[0]} answered it. That was killed, the pool started another and published its
-    replicas again, and under the same name process {answered_by[1]} answered.
-    """)
+    _first, _second = answered_by
+    lesson.md(
+        f"""
+    The pool has one replica, process {_first}, and it answered the name `tools`. Then it was killed. Nothing was published again, and under the same name
+    """
+        + (
+            f"process {_second} answered: the pool had noticed the death, started another replica, and sent it the request."
+            if _first != _second
+            else "the same process answered: it had not died yet."
+        )
+    )
     return
 
 
@@ -784,8 +836,7 @@ def _():
         "A pool heals: it probes, ends, replaces with back-off, and sends again what may be sent twice.",
         "A dead process is noticed quickly, a silent one only after a time limit.",
         "A request to a replica that died may have been carried out. Exactly once needs a memory, written in one step with the effect.",
-        "Others find a pool by its name, which stays when replicas change.",
-        "Replicas suit a role without state. A role that exists only once needs a checkpoint.",
+        "Others find the pool by a name, which stays when replicas change.",
     )
     return
 

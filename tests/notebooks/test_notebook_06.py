@@ -17,6 +17,7 @@ from types import ModuleType, SimpleNamespace
 
 import cloudpickle
 import pytest
+from test_answers import answers, refusals
 from test_notebooks import NOTEBOOKS, load, packages_of
 
 from zorplex_rl.config import Config, LearnerConfig
@@ -147,7 +148,7 @@ def test_the_pool_of_the_page_answers_or_refuses_every_request_whatever_happens_
     page, fault
 ):
     film, books = asyncio.run(
-        nb06.under_load(healing(page), page.Tool, page.call_for_ever, SMALL, fault)
+        nb06.under_load(healing(page), page.Tool, page.call_for_ever, page.break_one, SMALL, fault)
     )
     assert books["look_up"]["failed"] == books["charge"]["done twice"] == 0
     for rows in books.values():
@@ -226,6 +227,40 @@ def test_where_a_refusal_costs_work_only_jitter_serves_a_crowd(page):
     assert len(load(lambda: 1.0)) == 600 and max(load(lambda: 1.0)[1:]) == 100
     spread = load(random.random)
     assert len(spread) < 60 and max(spread[1:]) < 100
+
+
+@pytest.mark.parametrize(
+    ("name", "attempt", "words"),
+    [
+        ("retry_delay", "overflows_after_a_thousand_failures", "(5000, 1.0, 8.0, 1.0)`"),
+        ("keep_one", "sleeps_before_it_probes", "you sleep before the first probe. "),
+        ("route", "ends_the_process", "ending its process is the work of `keep_one`. "),
+        ("route", "ignores_again", "it is sent again, although `again` is False. "),
+        ("route", "leaves_the_dead_in_rotation", "a dead replica is asked once more: remove it. "),
+        ("charge_once", "never_commits", "nothing is committed: use `with database:`. "),
+    ],
+)
+def test_a_likely_mistake_is_told_in_words(name, attempt, words):
+    said = refusals("06", name, [getattr(answers("06"), attempt)])[attempt]
+    assert words in said
+
+
+def test_the_pool_is_found_by_its_name_and_a_successor_answers_under_it(page, capfd):
+    first, second = asyncio.run(page.ask_by_name(healing(page)))
+    assert first != second
+    assert "panicked" not in capfd.readouterr().err
+
+
+def test_a_pool_that_closes_waits_for_a_replica_that_is_starting(page):
+    async def close_while_one_starts():
+        async with healing(page)(page.Tool, 0.0, replicas=1) as pool:
+            os.kill(pool.ready[0].pid, signal.SIGKILL)
+            while all(replica.pid for replica in pool.started):
+                await asyncio.sleep(0.01)
+            (starting,) = pool.started
+        return starting.pid
+
+    assert asyncio.run(close_while_one_starts())
 
 
 ALL_ARE_READY = """

@@ -96,9 +96,14 @@ def watched(pool_class: type, recording: Recording) -> Any:
 
 
 async def under_load(
-    pool_class: type, tool: type, caller: Attempt, config: Any, fault: signal.Signals
+    pool_class: type,
+    tool: type,
+    caller: Attempt,
+    break_one: Attempt,
+    config: Any,
+    fault: signal.Signals,
 ) -> tuple[Recording, dict[str, dict[str, int]]]:
-    """Do ``fault`` to a replica at work, until all is whole. Returns film and account."""
+    """Let ``break_one`` do ``fault`` to a replica at work. Returns film and account."""
     film, over = Recording("kill -9" if fault is signal.SIGKILL else fault.name), asyncio.Event()
     outcomes: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
@@ -108,22 +113,13 @@ async def under_load(
             callers = asyncio.gather(*(caller(pool, outcomes, over) for _ in range(config.callers)))
             begin = time.monotonic()
             await asyncio.sleep(config.settle)
-            victim, film.at = pool.ready[0], time.monotonic()
-            film.victim = victim.pid
-            os.kill(victim.pid, fault)
-            while victim in pool.ready or len(pool.ready) < config.replicas:
-                await asyncio.sleep(0.01)
+            film.victim, film.at = pool.ready[0].pid, time.monotonic()
+            await break_one(pool, fault)
             await asyncio.sleep(config.settle)
             film.span = begin, time.monotonic()
             over.set()
             await callers
         return film, account(outcomes, Counter(ledger.read_text().splitlines()))
-
-
-async def replaced(pool: Any, pid: int) -> None:
-    """Wait until ``pool`` has all its replicas again, and process ``pid`` is none of them."""
-    while len(pool.ready) < pool.replicas or pid in [replica.pid for replica in pool.ready]:
-        await asyncio.sleep(0.01)
 
 
 def account(outcomes: Sequence[str], ledger: Counter[str]) -> dict[str, dict[str, int]]:

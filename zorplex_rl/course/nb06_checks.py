@@ -44,6 +44,12 @@ def check_retry_delay(retry_delay: Attempt, solution: Attempt) -> None:
         solution,
         some,
         times=60,
+        examples=[
+            (1, 1.0, 8.0, 1.0),
+            (3, 1.0, 8.0, 0.5),
+            (9, 1.0, 8.0, 0.5),
+            (5000, 1.0, 8.0, 1.0),
+        ],
         mistakes={
             "it doubles once too often: after failure 1 the wait is `base`": lambda *given: (
                 solution(given[0] + 1, *given[1:])
@@ -97,6 +103,7 @@ class ScriptedPool:
         self.lives: list[Any] = []
         self.done: list[tuple[Any, ...]] = []
         self.told = asyncio.Event()
+        self.route: Attempt
 
     def note(self, *what: Any) -> None:
         self.done.append((*what, asyncio.get_running_loop().time()))
@@ -214,6 +221,14 @@ def _check_a_place(keep_one: Any, solution: Any, draw: random.Random) -> None:
         assert answered is None or probes, (
             f"{called} never asks replica {number} whether it answers"
         )
+        wait = (
+            probes[0] - next(when for *what, when in right if what == ["probe", number])
+            if probes
+            else 0.0
+        )
+        assert wait < 0.1, (
+            f"you sleep before the first probe. {called} asks replica {number} {wait:.2f} s after it has started"
+        )
         for sooner, later in pairwise(probes):
             assert abs(later - sooner - script["every"]) <= 0.2 * script["every"], (
                 f"{called} probes replica {number} again after {later - sooner:.2f} s, and `self.every` is {script['every']}"
@@ -243,12 +258,18 @@ async def routed(
 ) -> tuple[str, list[Any], list[str]]:
     """Return what became of a request, who was asked when, and who is left in rotation."""
     pool = ScriptedPool(**script)
+    pool.route = partial(route, pool)
 
     async def appear(number: int, load: int, says: str, removed: bool, when: float) -> None:
         await asyncio.sleep(when)
         pool.ready.append(
             SimpleNamespace(
-                name=f"replica {number}", load=load, says=says, removed=removed, pid=number
+                name=f"replica {number}",
+                number=number,
+                load=load,
+                says=says,
+                removed=removed,
+                pid=number,
             )
         )
 
@@ -269,12 +290,16 @@ async def routed(
 
 def check_route(route: Attempt, solution: Attempt) -> None:
     """Compare whom forty requests ask, who stays, what the caller sees, with ``solution``."""
-    exercise.shortest(partial(_check_a_request, route, solution), times=40)
+    first, second = (1, "dies", False, 0.0), (2, "answers", False, 0.0)
+    for again in (True, False):
+        _check_a_request(route, solution, {"replicas": [first, second], "again": again})
+    exercise.shortest(
+        lambda draw: _check_a_request(route, solution, story_of_a_request(draw)), times=40
+    )
 
 
-def _check_a_request(route: Any, solution: Any, draw: random.Random) -> None:
-    script = story_of_a_request(draw)
-    request = draw.choice(["look_up", "charge"]), draw.randint(1, 99)
+def _check_a_request(route: Any, solution: Any, script: dict[str, Any]) -> None:
+    request = "look_up", 7
     replicas = "; ".join(
         f"replica {number} has load {load}{f' and is ready after {when:.1f} s' if when else ''}, and {says} when asked"
         for number, (load, says, _, when) in enumerate(script["replicas"])
@@ -294,6 +319,9 @@ def _check_a_request(route: Any, solution: Any, draw: random.Random) -> None:
         "the first one asked does not have the least load": asked[:1] != expected[:1],
     }
     cause = next((f"{said}. " for said, holds in causes.items() if holds), "")
+    assert not any(what[0] == "end" for what in found[1]), (
+        f"`route` removes a replica; ending its process is the work of `keep_one`. {called} ends one"
+    )
     told = [", ".join(names[:5]) or "nobody" for names in (asked, expected)]
     assert asked == expected, f"{cause}{called} asks `{told[0]}`, and should ask `{told[1]}`"
     assert found[0] == right[0], f"{cause}{called} gives `{found[0]}`, and should give `{right[0]}`"
@@ -352,7 +380,9 @@ def check_charge_once(charge_once: Attempt) -> None:
         )
         right = sorted(set(sent))
         cause = ""
-        if {number for number, _ in found} != set(numbers):
+        if not found:
+            cause = "nothing is committed: use `with database:`. "
+        elif {number for number, _ in found} != set(numbers):
             cause = "a charge is lost. "
         elif len(found) > len(right):
             cause = "a charge is made twice. "

@@ -215,6 +215,28 @@ async def sorts_and_calls_itself(self, endpoint, *args, again=True):
         raise
 
 
+async def calls_the_pools_route(self, endpoint, *args, again=True):
+    replica = min(await self.there(), key=lambda replica: replica.load)
+    try:
+        return await self.ask(replica, endpoint, *args)
+    except ReplicaDied:
+        self.remove(replica)
+        if not again:
+            raise
+    return await self.route(endpoint, *args, again=again)
+
+
+async def ends_the_process(self, endpoint, *args, again=True):
+    while True:
+        replica = min(await self.there(), key=lambda replica: replica.load)
+        try:
+            return await self.ask(replica, endpoint, *args)
+        except ReplicaDied:
+            self.end(replica)
+            if not again:
+                raise
+
+
 async def waits_by_itself(self, endpoint, *args, again=True):
     while True:
         while len(self.ready) == 0:
@@ -294,8 +316,10 @@ WRONG = {
         does_not_replace,
         does_not_back_off,
         cannot_be_cancelled,
+        sleeps_before_it_probes,
     ],
     "route": [
+        ends_the_process,
         leaves_the_dead_in_rotation,
         ignores_again,
         raises_before_it_removes,
@@ -313,7 +337,7 @@ WRONG = {
 }
 RIGHT = {
     "retry_delay": [multiplies_step_by_step, compares_logarithms],
-    "keep_one": [probes_with_a_flag, sleeps_before_it_probes],
-    "route": [sorts_and_calls_itself, waits_by_itself],
+    "keep_one": [probes_with_a_flag],
+    "route": [sorts_and_calls_itself, calls_the_pools_route, waits_by_itself],
     "charge_once": [commits_by_hand, looks_into_the_charges],
 }
