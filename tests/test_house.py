@@ -58,7 +58,7 @@ LARGE_FUNCTIONS = {
 }
 """Functions that may be longer or more complex, each with the reason: "folder/file.py: function"."""
 # Goal: 135,000. The bounds of the simulator (600, from the system) and two split pages (04b, 10b) came; what goes for it is to be found.
-COURSE_AND_NOTEBOOKS = 140_000
+COURSE_AND_NOTEBOOKS = 142_000
 
 
 def modules() -> dict[str, Path]:
