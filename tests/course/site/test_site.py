@@ -859,6 +859,21 @@ def test_the_outline_stands_beside_the_text_on_a_wide_screen_and_marks_where_the
     assert not visit(address + "01_reading.html", width=390).locator(".outline").is_visible()
 
 
+def test_a_page_is_its_own_slides(site, address, visit):
+    name = next(name for name in names_of_pages(site) if name[:2].isdigit())
+    page = visit(address + name)
+    headings = page.locator("main :is(h1, h2, h3)")
+    sections = page.locator("main > .cell :is(h2, h3)").all_inner_texts()
+    page.get_by_role("button", name="As slides").click()
+    seen = []
+    for _ in sections:
+        page.keyboard.press("ArrowRight")
+        seen += [heading.inner_text() for heading in headings.all() if heading.is_visible()]
+    assert seen == sections
+    page.keyboard.press("Escape")
+    assert all(heading.is_visible() for heading in headings.all()), "and it is a page again"
+
+
 def test_code_that_other_cells_need_is_folded_behind_one_line(tiny, address, visit):
     page = visit(address + "01_reading.html")
     folds = page.locator(".plumbing summary").all_inner_texts()

@@ -82,7 +82,7 @@ def lesson_page(
         f"{_navigation(previous, following, 'Course, end of page')}\n{_widgets(page)}"
         + "\n".join(
             f"<script>\n{_file(f'course/site/{name}.js')}</script>"
-            for name in ("folding", "outline", "scrolling")
+            for name in ("folding", "outline", "scrolling", "slides")
         )
     )
     return _document(lesson.title, body)
