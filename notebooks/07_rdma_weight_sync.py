@@ -31,7 +31,6 @@ with app.setup(hide_code=True):
 
     from zorplex_rl.course import nb07, nb07_push, nb07_torn
     from zorplex_rl.course.figures import bars, drawing_of
-    from zorplex_rl.course.figures.loop_drawing import loop_drawing
     from zorplex_rl.course.figures.spans import paired_timelines
     from zorplex_rl.course.lesson import exercise, lesson
     from zorplex_rl.course.nb07_torn import verdict
@@ -66,7 +65,7 @@ def _():
     on another machine. For a small language model that is half a gigabyte a step, for a large one a terabyte. The obvious way is to call the trainer and wait
     for the reply, and it is slow. The usual way, a broadcast, makes *everybody* stand still until the slowest has come.
 
-    It goes better: the trainer goes on with its next step while its weights are fetched, and does not even notice. You will build that, and see what can go wrong.
+    There is a better way: the trainer goes on with its next step while its weights are fetched, and does not even notice. You will build that, and see what can go wrong.
 
     ## Two kinds of traffic
 
@@ -74,7 +73,9 @@ def _():
     |---|---|---|
     | carries | calls, versions, handles, errors | parameters |
     | a message | hundreds of bytes | megabytes to terabytes |
-    | here | Monarch actor messages | one-sided reads of registered memory |
+    | here | messages between actors | one-sided reads of registered memory |
+
+    An actor (notebook 01) is an object in a process of its own. Others call its *endpoints*, which are methods, by messages.
 
     A read is **one-sided** if the owner of the memory runs no code for it. How can that be? With **RDMA**, remote direct memory access, it
     goes in four steps:
@@ -82,7 +83,7 @@ def _():
     1. The owner *registers* a piece of its memory. The operating system *pins* these pages: it may no longer move them or swap them out. The network card gets their
     address, and a key for them.
     2. The owner gives address, length and key away, in a message. That is the **handle**. Whoever has it may read there, from now on.
-    3. A reader gives the handle to its own card. The two cards move the bytes. No program of the owner runs.
+    3. A reader gives the handle to its own card. The two cards move the bytes.
     4. The reader's card reports that the read is *complete*. The owner is told nothing.
 
     The last line is the trap of this page.
@@ -92,22 +93,14 @@ def _():
 
 @app.cell(hide_code=True)
 def _():
-    mo.vstack(
-        [
-            lesson.figure(
-                loop_drawing("trainer", "weights", "generator"),
-                "This page: how a new version gets from the trainer to the generators.",
-            ),
-            lesson.figure(
-                drawing_of("planes.svg"),
-                "A message needs the owner's Python. A one-sided read does not.",
-            ),
-        ]
+    lesson.figure(
+        drawing_of("planes.svg"),
+        "A message needs the owner's Python. A one-sided read does not.",
     )
     return
 
 
-@app.cell
+@app.cell(hide_code=True)
 def settings():
     _name = mo.cli_args().get("policy") or "embedded"
     config = SimpleNamespace(
@@ -117,8 +110,8 @@ def settings():
         repeats=3,  # of each way to move them
         busy_seconds=1.0,  # for which the owner is kept busy, and then stopped
         late_seconds=0.5,  # by which one side of a broadcast is late
-        careless_reads=100,  # few of them are torn
-        reads=30,  # of yours
+        careless_reads=100,
+        reads=30,  # by the learner's `read`
         rates=(1e-6, 1e-5, 1e-4, 4e-4),  # learning rates, of a single step
         steps=4,  # of the trainer, pushing and pulling
         batches=(8, 32),  # episodes in a batch, of the fast and the slow generator
@@ -174,8 +167,7 @@ def _(config):
     - *RDMABuffer*: a one-sided read with the handle.
     - *shared memory*: both processes map the same pages. That works on one host only.
 
-    We read {config.megabytes} MB three times over each. First the owner is free. Then its Python computes for {config.busy_seconds:g} s without a
-    pause, as in a training step. Then the operating system stops its whole *process* for {config.busy_seconds:g} s (`SIGSTOP`; a second signal wakes it).
+    We read {config.megabytes} MB three times over each. First the owner is free. Then its Python computes for {config.busy_seconds:g} s, as in a training step. Then the operating system stops its whole *process* for {config.busy_seconds:g} s (`SIGSTOP`; a second signal wakes it).
     """)
     return
 
@@ -231,8 +223,8 @@ def _(ask_busy, backend, config, waits):
         ),
         why=f"""
         Compared with a free owner, these waited: {", ".join(waited_for_busy) or "nobody"}. A message is answered by
-        an endpoint, and an endpoint waits for its turn. For the stopped process these waited: {", ".join(_stopped) or "nobody"}. {"Here the network card does the work." if backend == "ibverbs" else "Without RDMA hardware, threads of the owner's process send the bytes. So RDMABuffer is one-sided for Python only."}
-        Shared memory needs nobody: the reader has the same pages, and copies them itself.
+        an endpoint, and an endpoint waits for its turn. For the stopped process these waited: {", ".join(_stopped) or "nobody"}. {"Here the network card does the work." if backend == "ibverbs" else "Without RDMA hardware, threads of the owner's process send the bytes, so RDMABuffer is one-sided for Python only."}
+        Shared memory needs nobody, because the reader copies it itself.
         """,
         shows=[
             lesson.figure(
@@ -255,19 +247,18 @@ def _(config):
     lesson.md(f"""
     ## The bandwidth ladder
 
-    Who waits for whom, and how long does all of it take? `Puller`, in a third process, stands for a generator. {config.megabytes} MB move from the trainer's
+    `Puller`, in a third process, stands for a generator. {config.megabytes} MB move from the trainer's
     model into the generator's, in each way that this machine has. A move has three phases:
 
     1. *publish*: the trainer copies its weights into a buffer that can be read. Meanwhile it stands still.
     2. *fetch*: the bytes travel into a **staging buffer**, memory beside the generator's model. Nobody has to stand still: generation goes on.
     3. *swap*: the staging buffer is copied into the model, between two decode steps. Meanwhile the generator stands still.
 
-    And these are the ways:
+    Besides *message* and *shared memory* there are:
 
-    - *message* and *shared memory*, as above.
     - *file*: `torch.save`, then `torch.load`. The file stays in memory.
     - *broadcast*: `torch.distributed` with gloo. It is a *collective*: both sides must call it at once, and it has no phases.
-    - *TCP*: `RDMABuffer` where no card is. Monarch's settings are made for cards, so we send smaller chunks (4 MB), two at a time, each acknowledged at once.
+    - *TCP*: `RDMABuffer` without a card, in chunks of 4 MB, because Monarch's settings are made for cards.
     """)
     return
 
@@ -278,7 +269,7 @@ def _():
         "Counted end to end: how many times as fast as a message is the fastest of these?",
         "about twice",
         "about five times",
-        "twenty times or more",
+        "ten times or more",
     )
     ask_ladder
     return (ask_ladder,)
@@ -336,8 +327,7 @@ def _(config, moves):
         for rung, found in moves.items()
     }
     rates = {rung: config.megabytes / 1e3 / moved.total for rung, moved in middle.items()}
-    line_rates = {"a card of 400 Gb/s": 400 / 8}
-    return line_rates, middle, rates
+    return middle, rates
 
 
 @app.cell(hide_code=True)
@@ -348,11 +338,11 @@ def _(ask_ladder, config, late_move, middle, rates):
 
     lesson.reveal(
         ask_ladder,
-        right=0 if _times < 3.2 else 1 if _times < 10 else 2,
+        right=0 if _times < 3.2 else 1 if _times < 7.1 else 2,
         why=f"""
         {_times:.1f} times, by {_best}.
 
-        Over TCP the trainer stands still for {1e3 * _tcp.publish:.1f} ms, and the generator for {1e3 * _tcp.swap:.1f} of the {1e3 * (_tcp.swap + _tcp.fetch):.1f} ms of its fetch and swap ({_tcp.swap / (_tcp.swap + _tcp.fetch):.0%}). The rest of the time both work on.
+        Over TCP the trainer stands still for {1e3 * _tcp.publish:.1f} ms, and the generator for {1e3 * _tcp.swap:.1f} of the {1e3 * (_tcp.swap + _tcp.fetch):.1f} ms of its fetch and swap ({_tcp.swap / (_tcp.swap + _tcp.fetch):.0%}).
 
         In a broadcast both sides stand still, until the later one has come. With the generator
         {config.late_seconds:g} s late, the trainer's own call took {late_move.publish:.2f} s.
@@ -378,44 +368,6 @@ def _(ask_ladder, config, late_move, middle, rates):
 
 
 @app.cell(hide_code=True)
-def _(rates, whole_model):
-    _rung, _megabytes, _moved = whole_model
-    _expected = _megabytes / rates[_rung] / 1e3
-    _times = _moved.total / _expected
-    lesson.md(f"""
-    ## How long would a model take?
-
-    SmolLM2 has 0.135 billion parameters, {_megabytes} MB in float32. By the rate of *{_rung}* in the table, one copy
-    takes {lesson.in_words(_expected)}. Moved just now, a model of that size took {lesson.in_words(_moved.total)}: {_times:.1f} times as long.
-    {"So do not multiply: what fits a processor's cache is copied faster than what does not, and a rate holds for its size." if _times > 1.3 else "Here the rate holds for the larger size, too, which is not always so."}
-    Below, *{_rung}* has the rate of the large copy.
-
-    Move the sliders to your own model. Orange bars are measured. Grey is the line rate of a network card (NVIDIA ConnectX-7 user manual).
-    """)
-    return
-
-
-@app.cell(hide_code=True)
-def _(line_rates, rates, whole_model):
-    _rung, _megabytes, _moved = whole_model
-    (_card,) = line_rates.values()
-    _calculator = nb07.calculator(
-        rates | {_rung: _megabytes / 1e3 / _moved.total},
-        line_rates,
-        static="execute" in mo.cli_args(),
-    )
-    _published = lesson.folded(
-        "How fast is it done at scale?",
-        "Published, not measured here: RDMA writes between GPUs moved Kimi-K2, 10¹² parameters of one byte, in 1.3 s "
-        "([Perplexity, 2025](https://research.perplexity.ai/articles/weight-transfer-for-rl-post-training-in-under-2-seconds)). "
-        "There 256 GPUs trained and 128 generated, and each sent its own part (notebook 07b). "
-        f"128 such cards at line rate would need {1e12 / (128 * _card * 1e9):.2f} s. So the wire was not what took the time.",
-    )
-    mo.vstack([_calculator, _published])
-    return
-
-
-@app.cell(hide_code=True)
 def _():
     mo.md("""
     ## A torn read
@@ -424,7 +376,9 @@ def _():
     a copy. Then the first layers of the copy are old, and the last ones new: a **torn read**. No error is raised.
 
     A first idea is to give the writer several buffers, or **slots**, which it fills in turn: a **ring**. The reader takes the newest. Press *Play*, and find a copy
-    with two colours. Then switch on the check, to which the *sequence* of each slot belongs.
+    with two colours.
+
+    Then switch on the check. Each slot has a counter, its *sequence*, which is odd while the slot is written. The check compares it before and after the copy.
     """)
     return
 
@@ -562,7 +516,9 @@ def _():
     0 until the slot is first written. It becomes odd before a copy into the slot begins, and
     even, larger by one, after the copy is done. While it is odd, trust nothing else in that slot.
 
-    The order matters, and a processor may write to memory in another order than the program says. `fence` forbids that: what stands above it is written before what
+    The picture above counts the writes of each slot by itself. The code takes the next two numbers of the whole ring, so that the slot with the smallest sequence is the oldest one.
+
+    The order matters, and a processor may write in another order than the program says. `fence` forbids that: what stands above it is written before what
     stands below.
     """)
     return
@@ -570,13 +526,14 @@ def _():
 
 @app.function
 def publish(ring, weights, version):
-    slot, newest = ring.headers[:, 0].argmin(), ring.headers[:, 0].max()
-    ring.headers[slot, 0] = newest = newest + 1  # odd: being written
+    slot = ring.headers[:, 0].argmin()  # the oldest
+    counter = ring.headers[:, 0].max() + 1
+    ring.headers[slot, 0] = counter  # odd: being written
     fence()
     ring.slots[slot].copy_(weights)
     ring.headers[slot, 1] = version
     fence()
-    ring.headers[slot, 0] = newest + 1
+    ring.headers[slot, 0] = counter + 1  # even: complete
 
 
 @app.cell(hide_code=True)
@@ -619,7 +576,7 @@ def _():
     mo.md("""
     ### Exercise 2: never a torn copy
 
-    Write `read`; it may call your `newest_slot`. The writer does not wait: it may do anything
+    Write `read`; it may call your `newest_slot`. `read_headers` has its own fences. The writer does not wait: it may do anything
     between two of your calls, and *during* `read_slot`. Try again as long as it takes.
     The check plays a writer that comes at the worst moments.
     """)
@@ -642,7 +599,7 @@ def _():
         lambda: read,
         Solutions,
         level="core",
-        minutes=10,
+        minutes=12,
         lines=8,
         hints=(
             "What can you compare before and after your copy, that says whether anybody began to write in between?",
@@ -658,7 +615,6 @@ async def _(careless, config):
     lesson.needs(lambda: careless)  # one after the other: they would share the processor
     reader, whose = exercise.running(lambda: read, Solutions)
     careful = race(publish, reader, config.megabytes, config.reads)
-    # The package's ring, of three slots, in another process, read through RDMABuffer.
     afar = await nb07_torn.race_from_afar(reader, config.megabytes, config.reads // 2)
     return afar, careful, whose
 
@@ -671,7 +627,7 @@ def _(afar, careful, whose):
 
     lesson.md(f"""
     The same race, read by {whose}: {_said(careful, careful.attempts)}. Then the package's ring in
-    another process, read through `RDMABuffer`: {_said(afar, len(afar.copies))}.
+    another process, with three slots, read through `RDMABuffer`: {_said(afar, len(afar.copies))}.
 
     This protocol is a **seqlock**: it does not prevent a torn read, it reveals it. The package's
     `read_rings` is the same loop with a limit.
@@ -704,7 +660,7 @@ def _():
         lambda: slots_needed,
         Solutions,
         level="stretch",
-        minutes=5,
+        minutes=7,
         hints=(
             "Follow one slot from the moment at which it is complete. How long can it be the newest? When is it overwritten?",
             "Complete at 0, it is the newest until `period`. With K slots it is overwritten from `K * period - write` on.",
@@ -717,14 +673,14 @@ def _():
 def _(afar, middle):
     lesson.needs(lambda: (afar, middle))
     _count, _whose = exercise.running(lambda: slots_needed, Solutions)
-    _slowest = max(afar.copies)
+    _slowest, _step = max(afar.copies), 1.0
+    _publish = min(_step, middle["TCP"].publish)
     lesson.md(f"""
-    With the sequence, two slots are always enough to be *right*: a torn copy is thrown away and read again. More slots only save such repeats. That is why the package takes
-    two of them.
+    With the sequence, what `read` returns is always right. But may it try for ever? With two slots, a slot is written again `2 × period - write` seconds after it
+    is complete. If each copy takes longer than that, each copy is torn, and `read` never returns.
 
-    How many would save them all? Across processes the slowest read took {1e3 * _slowest:.0f} ms. A writer that never rests (`write` = `period` = {1e3 * afar.period:.0f} ms) would need
-    {_count(_slowest, afar.period, afar.period)} slots, says {_whose}; with a training step of one
-    second {_count(_slowest, min(1.0, middle["TCP"].publish), 1.0)} are enough.
+    The slowest copy of the race across processes took {1e3 * _slowest:.0f} ms. Its writer never rests (`write` = `period` = {1e3 * afar.period:.0f} ms): {_count(_slowest, afar.period, afar.period)} slots would tear none, says {_whose}.
+    With a training step of one second, {_count(_slowest, _publish, _step)} are enough. The package takes two, and gives up after a number of torn reads.
     """)
     return
 
@@ -734,7 +690,7 @@ def _():
     mo.md("""
     ## What need not travel
 
-    The fastest byte is the one that is not sent. The trainer keeps its weights in float32, because 16 bits have too few digits for the small updates. But a generator is content with
+    The trainer keeps its weights in float32, because 16 bits have too few digits for the small updates. But a generator is content with
     bfloat16, which has 8 significant bits. So half of the bytes can stay at home. (The generator is then a slightly different policy: notebook 09.)
 
     And after rounding, how many weights are new at all? A step moves a weight by about the learning rate, often by less than half of its last bit.
@@ -753,36 +709,36 @@ def _(config):
 @app.cell(hide_code=True)
 def _(config):
     ask_same = lesson.predict(
-        f"One step of AdamW at a rate of {config.rates[0]:g}, as for RL on large models. How many of the weights, in bfloat16, are others afterwards?",
-        "nearly all: AdamW moves every weight",
+        f"One step of AdamW at a rate of {config.rates[0]:g}, as for large models. How many of the weights, in bfloat16, have the same value afterwards?",
+        "hardly any: AdamW moves every weight",
         "about half",
-        "fewer than one in ten",
+        "more than nine in ten",
     )
     ask_same
     return (ask_same,)
 
 
 @app.function
-def share_that_changes(policy, learning_rate):
+def share_unchanged(policy, learning_rate):
     """Take one step, and compare the rounded weights before and after it."""
     model = copy.deepcopy(policy.model)
     old = [weight.detach().bfloat16() for weight in model.parameters()]
     nb07_push.supervised_step(model, torch.optim.AdamW(model.parameters(), learning_rate))
     new = [weight.detach().bfloat16() for weight in model.parameters()]
-    changed = sum(int((a != b).sum()) for a, b in zip(old, new, strict=True))
-    return changed / sum(weight.numel() for weight in old)
+    same = sum(int((a == b).sum()) for a, b in zip(old, new, strict=True))
+    return same / sum(weight.numel() for weight in old)
 
 
 @app.cell(hide_code=True)
 def _(ask_same, config, policy):
-    changes = {rate: share_that_changes(policy, rate) for rate in config.rates}
-    _smallest = changes[config.rates[0]]
+    _unchanged = {rate: share_unchanged(policy, rate) for rate in config.rates}
+    _share, *_, _last = _unchanged.values()
     lesson.reveal(
         ask_same,
-        right=0 if _smallest > 0.75 else 1 if _smallest > 0.1 else 2,
+        right=0 if _share < 0.25 else 1 if _share < 0.9 else 2,
         why=f"""
-        {_smallest:.1%}. A sender that compares old and new bytes can send only these, each with its place: *delta* synchronisation. What it saves is a matter of the learning
-        rate: {", ".join(f"at {rate:g} it is {share:.0%}" for rate, share in changes.items())}. A tiny model such as this page's is trained at the last of these, and nothing is saved.
+        {_share:.1%}. A sender can leave these out, and send the others with their places: *delta* synchronisation. What it saves depends on the learning
+        rate. Unchanged are {", ".join(f"{share:.0%} at {rate:g}" for rate, share in _unchanged.items())}. A tiny model such as this page's is trained at the last of these, where {_last:.0%} need not travel.
         """,
     )
     return
@@ -790,34 +746,62 @@ def _(ask_same, config, policy):
 
 @app.cell(hide_code=True)
 def _():
-    mo.md("""
+    _inputs, _outputs, _rank = 576, 1536, 16
+    lesson.md(f"""
     The other way is not to train all weights in the first place. With LoRA, low-rank adapters, the weights `W` of a layer stay as they are. Beside them two thin
-    matrices are trained, and the layer computes `W x + B (A x)`. If `A` has `rank` rows, then the two have `rank × (inputs + outputs)` numbers together. The generators have
-    `W` already; only `A` and `B` travel. For SmolLM2, in float32:
+    matrices are trained, and the layer computes `W x + B (A x)`. The *rank* is the number of rows of `A`, and of columns of `B`.
+
+    For example, a layer of SmolLM2 from {_inputs} to {_outputs:,} numbers has {_inputs * _outputs:,} weights. At rank {_rank}, `A` and `B` have {_rank * (_inputs + _outputs):,} together.
+    The generators have `W` already, so only `A` and `B` travel.
     """)
     return
 
 
-@app.cell
-def _():
-    # Inputs and outputs of the linear layers: queries, keys, values, output; gate, up, down.
-    one_block = [(576, 576), (576, 192), (576, 192), (576, 576)]
-    one_block += [(576, 1536), (576, 1536), (1536, 576)]
-    at_rank_1 = 30 * sum(inputs + outputs for inputs, outputs in one_block)
-    versions = {"all weights": 134_515_008, "rank 16": 16 * at_rank_1, "rank 1": at_rank_1}
-    return (versions,)
-
-
 @app.cell(hide_code=True)
-def _(rates, versions):
-    _told = [
-        f"*{name}* is {4 * count / 1e6:.1f} MB, {lesson.in_words(4 * count / 1e9 / rates['message'])} as a message"
-        for name, count in versions.items()
-    ]
-    lesson.md(f"""
-    A version of {"; ".join(_told)}, by the rate measured above. So with adapters even the slowest way is quick enough, and much of this page may be skipped.
-    `zorplex-rl train --lora-rank 16` publishes them, and no more.
-    """)
+def _(rates, whole_model):
+    # Inputs and outputs of the layers of a block: queries, keys, values, output; gate, up, down.
+    _block = [(576, 576)] * 2 + [(576, 192)] * 2 + [(576, 1536)] * 3
+    _at_rank_1 = 30 * sum(map(sum, _block))
+    # The embedding, 61 norms, and the layers.
+    _all = (49_152 + 61) * 576 + 30 * sum(map(math.prod, _block))
+    _versions = {
+        "all weights": 4 * _all,
+        "rank 16": 64 * _at_rank_1,
+        "rank 1": 4 * _at_rank_1,
+    }
+    _ways = rates | {"a card of 400 Gb/s": 50}
+    _message = _versions["rank 16"] / 1e9 / rates["message"]
+    _rung, _megabytes, _moved = whole_model
+    _times = _moved.total * rates[_rung] * 1e3 / _megabytes
+    mo.vstack(
+        [
+            lesson.table(
+                "How long a version of SmolLM2 takes, in float32: its bytes, divided by the measured rate. Last row: the line rate (NVIDIA ConnectX-7 user manual)",
+                [
+                    {"way": way}
+                    | {
+                        f"{name}, {size / 1e6:.1f} MB": lesson.in_words(size / 1e9 / rate)
+                        for name, size in _versions.items()
+                    }
+                    for way, rate in _ways.items()
+                ],
+            ),
+            lesson.md(f"""
+            A model of {_megabytes} MB, moved by *{_rung}*, took {lesson.in_words(_moved.total)}: {_times:.1f} times its estimate.
+            {"So do not multiply: a large model does not fit a processor's cache." if _times > 1.3 else "So do not multiply: every move also pays for its calls, whatever its size." if _times < 0.77 else "So here the rate holds."}
+
+            As adapters of rank 16, a version takes {lesson.in_words(_message)} as a message{", so the simplest way is quick enough beside a step of one second" if _message < 0.3 else ""}.
+            `zorplex-rl train --lora-rank 16` publishes them, and no more.
+            """),
+            lesson.folded(
+                "How fast is it done at scale?",
+                "Published, not measured here: RDMA writes between GPUs moved Kimi-K2, 10¹² parameters of one byte, in 1.3 s "
+                "([Perplexity, 2025](https://research.perplexity.ai/articles/weight-transfer-for-rl-post-training-in-under-2-seconds)). "
+                "There 256 GPUs trained and 128 generated, and each sent its own part (notebook 07b). "
+                f"128 cards at the line rate of the table would need {1e12 / (128 * 50e9):.2f} s. So the wire was not what took the time.",
+            ),
+        ]
+    )
     return
 
 
@@ -828,10 +812,10 @@ def _(config):
 
     So far the reader *pulls*: it fetches when it wants to. A trainer can also *push*: after a step it offers the new version to
     every generator, and waits until each has taken it. A generator takes it between two batches,
-    so that no batch has two versions. `take` returns when that generator has the new version.
+    so that no batch has two versions.
 
     The trainer takes steps of supervised training. Two generators
-    decode batches of {config.batches[0]} and of {config.batches[1]} episodes. When they pull, they do so before each batch.
+    decode batches of {config.batches[0]} and of {config.batches[1]} episodes. When they pull, they do so by themselves before each batch, so `pulling` does not name them.
     """)
     return
 
@@ -915,7 +899,7 @@ def _(ask_push, protocols):
         one has long batches. And when a batch of the slow generator ended, its weights were
         {_ages[0]:.1f} versions old with pushing, and {_ages[1]:.1f} with pulling.
 
-        {f"So in this run pulling was faster, and {'its price was age: that is staleness, and `max_lag` bounds it (notebook 08)' if _older > 0.2 else 'the weights were hardly older for it'}." if _times >= 1.15 else "So this run does not decide it: the two took about as long. The wait is there, but three processes share two cores, and while one waits, the others are faster."}
+        {f"So in this run pulling was faster, and {'its price was age: that is staleness, and `max_lag` bounds it (notebook 08)' if _older > 0.2 else 'the weights were hardly older for it'}." if _times >= 1.15 else "So this run does not decide it: the two took about as long. Three processes share two cores, and while one waits, the others are faster."}
         """,
         shows=[
             lesson.figure(
@@ -955,7 +939,7 @@ def _():
         "One-sided means that the owner's code does not run, and that it does not know who reads. Whether its process must run depends on the transport.",
         "Publishing stops the trainer, fetching stops nobody, the swap stops the generator.",
         "A one-sided read can be torn, silently. A seqlock reveals it.",
-        "Half of the bytes need not travel in bfloat16; at a small learning rate most weights do not change; adapters fit in a message.",
+        "In bfloat16 half of the bytes need not travel; at a small learning rate most weights do not change; adapters fit in a message.",
         "Who pushes waits for the slowest reader. Who pulls has older weights.",
     )
     return

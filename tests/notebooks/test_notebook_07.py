@@ -14,6 +14,7 @@ from types import ModuleType, SimpleNamespace
 import cloudpickle
 import pytest
 import torch
+from test_answers import answers, refusals
 from test_course import minutes
 from test_faults_and_shards import run
 from test_notebooks import load
@@ -95,6 +96,34 @@ def test_the_solution_reads_as_the_package_does(notebook, version_first):
         version, weights = notebook.Solutions.read(ours.read_headers, ours.read_slot)
         assert version == by_the_package(theirs) and ours.looks == theirs.looks
         assert weights == [version] * 4
+
+
+SAID = [
+    ("newest_slot", "not_only_even_ones", "a slot with an odd sequence is being written"),
+    ("newest_slot", "the_version_itself", "return the slot, not its version"),
+    ("read", "does_not_look_again", "you do not look at the headers again after the copy"),
+    ("read", "reads_a_slot_that_is_being_written", "an odd sequence says that"),
+    ("read", "compares_only_the_version", "the version alone is not enough"),
+    ("read", "looks_only_whether_it_is_even_afterwards", "even is not enough"),
+    ("read", "takes_a_slot_that_was_never_written", "a sequence of 0 is even, too"),
+    ("read", "gives_up_after_one_attempt", "a torn copy is no reason to give up"),
+    ("read", "skips_slot_0", "slot 0 is a slot, too"),
+    ("read", "accepts_no_copy", "a copy is whole, and you do not accept it"),
+    ("read", "returns_the_oldest", "take the newest complete slot"),
+    ("slots_needed", "without_write", "a read is torn when the writer *begins*"),
+    ("slots_needed", "rounded_down", "rounded down, the last part"),
+]
+
+
+@pytest.mark.parametrize(("name", "wrong", "words"), SAID)
+def test_a_likely_mistake_is_told_first(name, wrong, words):
+    (said,) = refusals("07", name, [getattr(answers("07"), wrong)]).values()
+    assert said.startswith(words)
+
+
+def test_a_story_has_at_most_seven_steps():
+    said = refusals("07", "read", answers("07").WRONG["read"])
+    assert not any("(8)" in sentence for sentence in said.values())
 
 
 def test_a_race_with_a_sequence_number_is_never_torn_and_its_versions_go_on(notebook):

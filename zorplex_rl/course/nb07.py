@@ -21,43 +21,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from zorplex_rl.course.lesson.lesson import in_words
-from zorplex_rl.course.widgets.what_if import Answer, Bar, Knob, Panel, WhatIf
 from zorplex_rl.services.runtime import Actor, concurrent_endpoint
 from zorplex_rl.services.spawn import spawn
 from zorplex_rl.training.transports import Publisher, connect, subscribe
 
 SMOLLM2 = 540
-"""Megabytes of its weights in float32, in whole layers."""
-
-
-def calculator(
-    measured: Mapping[str, float], published: Mapping[str, float], static: bool
-) -> WhatIf:
-    """Return sliders that compute how long a model takes over each link, by its rate in GB/s."""
-
-    def answer(billions: float, bytes_each: int) -> Answer:
-        took = {
-            name: billions * bytes_each / rate for name, rate in {**measured, **published}.items()
-        }
-        colours = {name: "grey" if name in published else "orange" for name in took}
-        bars = [
-            Bar(name, seconds, in_words(seconds), colours[name]) for name, seconds in took.items()
-        ]
-        return Answer(
-            [Panel(f"One copy of {billions * bytes_each:g} GB", bars, most=max(took.values()))]
-        )
-
-    sizes = Knob(
-        "billions",
-        "Parameters",
-        [0.001, 0.135, 0.5, 1, 3, 7, 14, 32, 70, 235, 1000],
-        "{:g} billion",
-    )
-    knobs = [sizes, Knob("bytes_each", "Each of them", [1, 2, 4], "{} bytes")]
-    return WhatIf(
-        "Transfer calculator", knobs, answer, {"billions": 0.135, "bytes_each": 4}, static=static
-    )
+"""Megabytes of its weights in float32, in whole ``layers``."""
 
 
 def layers(megabytes: int, per_layer: int = 4) -> nn.ParameterList:

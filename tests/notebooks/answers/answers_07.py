@@ -119,6 +119,37 @@ def gives_up_after_one_attempt(read_headers, read_slot):
     )
 
 
+def skips_slot_0(read_headers, read_slot):
+    while True:
+        headers = read_headers()
+        slot = by_a_loop(headers)
+        if not slot:
+            continue
+        weights = read_slot(slot)
+        if read_headers()[slot] == headers[slot]:
+            return headers[slot][1], weights
+
+
+def accepts_no_copy(read_headers, read_slot):
+    while True:
+        before = read_headers()
+        slot = by_a_loop(before)
+        if slot is not None:
+            weights = read_slot(slot)
+            if read_headers() is before:
+                return before[slot][1], weights
+
+
+def returns_the_oldest(read_headers, read_slot):
+    while True:
+        headers = read_headers()
+        slot = the_oldest_slot(headers)
+        if slot is not None:
+            weights = read_slot(slot)
+            if read_headers()[slot] == headers[slot]:
+                return headers[slot][1], weights
+
+
 def compares_only_the_sequence(read_headers, read_slot):
     while True:
         headers = read_headers()
@@ -195,6 +226,9 @@ WRONG = {
         looks_only_whether_it_is_even_afterwards,
         takes_a_slot_that_was_never_written,
         gives_up_after_one_attempt,
+        skips_slot_0,
+        accepts_no_copy,
+        returns_the_oldest,
     ],
     "slots_needed": [
         without_the_newest_time,
