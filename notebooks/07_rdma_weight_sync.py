@@ -679,7 +679,7 @@ def _(afar, middle):
     With the sequence, what `read` returns is always right. But may it try for ever? With two slots, a slot is written again `2 × period - write` seconds after it
     is complete. If each copy takes longer than that, each copy is torn, and `read` never returns.
 
-    The slowest copy of the race across processes took {1e3 * _slowest:.0f} ms. Its writer never rests (`write` = `period` = {1e3 * afar.period:.0f} ms): {_count(_slowest, afar.period, afar.period)} slots would tear none, says {_whose}.
+    The slowest copy of the race across processes took {1e3 * _slowest:.0f} ms. Against a writer that never rests (`write` = `period` = {1e3 * afar.period:.0f} ms), {_count(_slowest, afar.period, afar.period)} slots would tear none, says {_whose}.
     With a training step of one second, {_count(_slowest, _publish, _step)} are enough. The package takes two, and gives up after a number of torn reads.
     """)
     return
@@ -788,7 +788,7 @@ def _(rates, whole_model):
             ),
             lesson.md(f"""
             A model of {_megabytes} MB, moved by *{_rung}*, took {lesson.in_words(_moved.total)}: {_times:.1f} times its estimate.
-            {"So do not multiply: a large model does not fit a processor's cache." if _times > 1.3 else "So do not multiply: every move also pays for its calls, whatever its size." if _times < 0.77 else "So here the rate holds."}
+            {"The table is only an estimate, because a large model does not fit a processor's cache." if _times > 1.3 else "The table is only an estimate, because every move also pays for its calls, whatever its size." if _times < 0.77 else "So here the rate holds."}
 
             As adapters of rank 16, a version takes {lesson.in_words(_message)} as a message{", so the simplest way is quick enough beside a step of one second" if _message < 0.3 else ""}.
             `zorplex-rl train --lora-rank 16` publishes them, and no more.
