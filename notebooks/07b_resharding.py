@@ -16,8 +16,8 @@ app = marimo.App(
 
 with app.setup(hide_code=True):
     import math
-    import time
     from asyncio import gather
+    from functools import partial
     from types import SimpleNamespace
 
     import marimo as mo
@@ -27,7 +27,6 @@ with app.setup(hide_code=True):
 
     from zorplex_rl.course import nb07b
     from zorplex_rl.course.figures import bars, drawing_of
-    from zorplex_rl.course.figures.loop_drawing import loop_drawing
     from zorplex_rl.course.lesson import exercise, lesson
     from zorplex_rl.course.nb07b import on_all, two_meshes
     from zorplex_rl.course.shard_rings import pull_together
@@ -35,23 +34,19 @@ with app.setup(hide_code=True):
     from zorplex_rl.policy.load import load_policy
     from zorplex_rl.weights.layout import named_weights
     from zorplex_rl.weights.reshard.plan import Move, Sharding, local_box
-    from zorplex_rl.weights.reshard.sharded_model import (
-        ModelPlan,
-        ShardedWeight,
-        plan_model,
-    )
+    from zorplex_rl.weights.reshard.sharded_model import ModelPlan, ShardedWeight
 
 
 @app.cell(hide_code=True)
 def _():
     lesson.header(
         __file__,
-        minutes=48,
+        minutes=50,
         hardware="two CPU cores, no network",
         goals=[
             "say which part of a tensor each rank of a mesh holds",
             "write a planner that fetches every element once, and no more",
-            "compare it with gathering the model on one rank, in bytes and through the busiest link",
+            "compare it with gathering the model on one rank, in bytes and on the busiest link",
             "move real shards from FSDP to tensor parallel with your own plan, and check them bit for bit",
         ],
     )
@@ -81,22 +76,13 @@ def _():
 @app.cell(hide_code=True)
 def _():
     lesson.figure(
-        loop_drawing("trainer", "weights", "generator"),
-        "This page: new weights on their way from several trainer ranks to several generator ranks.",
-    )
-    return
-
-
-@app.cell(hide_code=True)
-def _():
-    lesson.figure(
         drawing_of("overlaps.svg"),
         "One matrix on two ranks a side. Above: rows against columns make four pieces, and half of them change their rank. Below: rows against rows, where each rank has only its own counterpart to serve.",
     )
     return
 
 
-@app.cell
+@app.cell(hide_code=True)
 def settings():
     _name = mo.cli_args().get("policy") or "embedded"
     config = SimpleNamespace(
@@ -107,7 +93,7 @@ def settings():
     return (config,)
 
 
-@app.cell
+@app.cell(hide_code=True)
 def _(config):
     torch.set_num_threads(1)
     policy = load_policy(config.policy, "cpu")
@@ -124,7 +110,9 @@ def _():
     coordinates in it. A **placement** says how a tensor is divided along *one* dimension of that grid, so there is one for each. `Shard(0)` cuts rows, `Shard(1)`
     cuts columns, `Replicate()` gives every rank all of it.
 
-    Whatever the placements, a rank holds a box: a first index and an end in each dimension of the tensor. `box` computes it, one placement after the other.
+    So a rank holds a box: in each dimension of the tensor a first index and an end. `box` computes it, one placement after the other. One case needs another
+    order. FSDP over tensor parallel cuts *each piece of tensor parallel* again, although its dimension of the grid comes first. torch calls such
+    a placement `StridedShard`, and `box` applies it last.
     """)
     return
 
@@ -133,10 +121,11 @@ def _():
 def box(shape, sharding, rank):
     bounds = [(0, size) for size in shape]  # in each dimension (first, end)
     places = sharding.coordinate(rank)  # where the rank stands in the mesh, such as (1, 0)
-    for placement, ranks, place in zip(
-        sharding.placements, sharding.mesh_shape, places, strict=True
+    cuts = zip(sharding.placements, sharding.mesh_shape, places, strict=True)
+    for placement, ranks, place in sorted(
+        cuts, key=lambda one: isinstance(one[0], StridedShard)
     ):
-        if placement.is_shard():
+        if not placement.is_replicate():
             first, end = bounds[placement.dim]
             share = math.ceil((end - first) / ranks)
             first = min(first + place * share, end)
@@ -181,18 +170,17 @@ def _(ask_last, chunks, nine_rows):
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    ### Exercise 1: the overlap of two shards
+    ### Exercise 1: the overlap of two boxes
 
-    Begin with one dimension. A source rank holds `source = (first, count)`: the elements `first`, `first + 1`, … of the whole tensor, `count` of them. A
-    destination rank wants `destination`, given in the same way. Complete `overlap`: return `(source_offset, destination_offset, size)` in
-    bytes, or `None` if they have nothing in common. The offsets count from the beginning of *each rank's own shard*.
+    A source rank holds the box `held`, and a destination rank wants the box `wanted`: in each dimension `(first, end)`, as `box` returns them.
+    Complete `overlap`: return the box of what both contain, or `None` if that is nothing. An end is the index *behind* the last one, as in a slice.
     """)
     return
 
 
 @app.function
-def overlap(source, destination, itemsize):
-    """overlap((4, 4), (2, 4), 4) is (0, 8, 8)."""
+def overlap(held, wanted):
+    """overlap(((4, 8),), ((2, 6),)) is ((4, 6),)."""
     ...
 
 
@@ -202,10 +190,11 @@ def _():
         lambda: overlap,
         Solutions,
         level="warm-up",
-        minutes=5,
+        minutes=4,
+        lines=5,
         hints=(
-            "The overlap begins at the later of the two first elements. Where does it end?",
-            "It ends at the earlier of the two ends, `first + count`. Subtract each rank's own `first` to get its offset.",
+            "In one dimension the overlap begins at the larger of the two first indices. Where does it end?",
+            "It ends at the smaller of the two ends. Make such a range for each dimension. If one of them is empty, return `None`.",
         ),
     )
     return
@@ -216,15 +205,12 @@ def _():
     mo.md("""
     ### Exercise 2: your planner
 
-    Now write it for any number of dimensions, and for several ranks to choose from. `held` is a dict: for
-    each source rank its box, a tuple of `(first, end)`. `wanted` is the box of one destination
-    rank. Complete `pieces`: return a list of `(rank, part)`. A part is a box that the destination
-    fetches from that rank, given in the whole tensor. Together the parts are exactly `wanted`,
-    each element once.
+    Now there are several source ranks to choose from: `held` is a dict, for each of them its box. `wanted` is the box of one
+    destination rank. Complete `pieces`: return a list of `(rank, part)`. A part is an `overlap` that the destination fetches from
+    that rank. Together the parts are exactly `wanted`, each element once.
 
     Two ranks hold either the same box, or boxes without a common element. Of ranks with the same
-    box take the one that has sent least so far: `sent` is a dict of bytes. The rest of this page
-    runs on your function.
+    box take the one that has sent least so far. `sent` is a dict of bytes, which the page keeps up to date: do not change it.
     """)
     return
 
@@ -244,13 +230,12 @@ def _():
     exercise.feedback(
         lambda: pieces,
         Solutions,
-        level="core",
+        level="stretch",
         minutes=12,
         lines=8,
         hints=(
-            "In how many dimensions must two boxes overlap? And which ranks hold copies of each other?",
-            "Collect the ranks of each box: `{box: [rank, …]}`. For each box take, in every dimension, the larger first index and "
-            "the smaller end. If no range is empty, that is a part; it comes from the rank with the smallest `sent`.",
+            "Which ranks hold copies of each other?",
+            "Collect the ranks of each box: `{box: [rank, …]}`. Call `overlap` for each box. If there is one, it comes from the rank with the smallest `sent`.",
         ),
     )
     return
@@ -262,7 +247,8 @@ def _():
     ## The plan
 
     `planned` asks `pieces` for every destination rank. `inside` turns a part of the whole tensor
-    into slices of a rank's own shard. A `Move` is two ranks, the slices there and here, and bytes.
+    into slices of a rank's own shard. A `Move` is two ranks, the slices there and here, and bytes. `plan_with` does that for all
+    parameters of a model.
     """)
     return
 
@@ -289,12 +275,23 @@ def planned(pieces, shape, source, destination, itemsize, sent):
     return moves
 
 
+@app.function
+def plan_with(pieces, held, wanted):
+    """The plan of a whole model, from descriptions of all its parameters on both sides."""
+    ranks = max(weight.sharding.ranks for weight in held.values())
+    moves, sent = {}, dict.fromkeys(range(ranks), 0)
+    for name, weight in held.items():
+        there, here, size = weight.sharding, wanted[name].sharding, weight.dtype.itemsize
+        moves[name] = tuple(planned(pieces, weight.shape, there, here, size, sent))
+    return ModelPlan(held, wanted, moves)
+
+
 @app.cell(hide_code=True)
 def _():
     planner, whose = exercise.running(lambda: pieces, Solutions)
     lesson.md(f"""
-    The page goes on with {whose}. No plan can move less than such a one: each rank fetches what it wants, each element once. It makes the same
-    plans as the package, transfer by transfer (`weights/reshard/plan.py`; a test compares them).
+    The rest of this page runs on {whose}. No plan can move less than such a one: each rank fetches what it wants, each element once. With the course's
+    `pieces` these are the package's plans, transfer by transfer (`weights/reshard/plan.py`; a test compares them).
     """)
     return planner, whose
 
@@ -305,7 +302,7 @@ def _():
     ## Heads, not rows
 
     A real model cannot be cut just anywhere. An attention head looks at its own queries, keys and values, so it is computed on one rank, and tensor parallelism gives each rank whole heads. Models with
-    grouped queries have fewer heads for keys and values than for queries. With many ranks there are not enough of them. The policy of this page
+    grouped queries have fewer heads for keys and values than for queries. With more ranks than such heads, some ranks would get none. The policy of this page
     has few, as Qwen2.5-0.5B has.
     """)
     return
@@ -327,35 +324,42 @@ def _(policy):
 
 @app.function(hide_code=True)
 def describe_on(policy, **mesh):
-    """Say of every parameter how it lies on a mesh such as dp=2, tp=2: FSDP over dp, tensor parallel over tp."""
+    """Say of every parameter how it lies on a mesh such as FSDP=2, TP=2."""
     rows = "q_proj k_proj v_proj gate_proj up_proj embed_tokens lm_head".split()
     columns = ("o_proj.weight", "down_proj.weight")
     heads = policy.model.config.num_key_value_heads
     description = {}
     for name, tensor in named_weights(policy.model).items():
         axes = dict(mesh)
-        along = {"copies": Replicate(), "dp": Shard(0), "tp": Replicate()}
+        along = {"copies": Replicate(), "FSDP": Shard(0), "TP": Replicate()}
         if name.endswith(columns):
-            along["tp"] = Shard(1)
+            along["TP"] = Shard(1)
         elif any(part in name for part in rows):
-            along["tp"] = Shard(0)
-            if "tp" in mesh:
-                # FSDP cuts each piece of tensor parallel again: a rank's rows come from one piece,
-                # so ranks that follow each other along dp do not hold rows that follow each other.
-                along["dp"] = StridedShard(0, split_factor=mesh["tp"])
-        if mesh.get("tp", 1) > heads and ("k_proj" in name or "v_proj" in name):
+            along["TP"] = Shard(0)
+            if "TP" in mesh:
+                # FSDP cuts each piece of tensor parallel again.
+                along["FSDP"] = StridedShard(0, split_factor=mesh["TP"])
+        if mesh.get("TP", 1) > heads and ("k_proj" in name or "v_proj" in name):
             # More ranks than heads: neighbours hold the same head.
-            axes |= {"tp": heads, "same head": mesh["tp"] // heads}
+            axes |= {"TP": heads, "same head": mesh["TP"] // heads}
             along["same head"] = Replicate()
         sharding = Sharding(tuple(axes.values()), tuple(along[axis] for axis in axes))
         description[name] = ShardedWeight(tuple(tensor.shape), tensor.dtype, sharding)
     return description
 
 
+@app.function(hide_code=True)
+def named(mesh):
+    return " × ".join(
+        f"{ranks} whole copies" if axis == "copies" else f"{axis} {ranks}"
+        for axis, ranks in mesh.items()
+    )
+
+
 @app.cell(hide_code=True)
 def _(policy):
     heads = policy.model.config.num_key_value_heads
-    _described = describe_on(policy, tp=2 * heads)
+    _described = describe_on(policy, TP=2 * heads)
     keys_name = next(name for name in _described if name.endswith("k_proj.weight"))
     keys = _described[keys_name]
     head_rows = keys.shape[0] // heads
@@ -384,24 +388,6 @@ def _(ask_heads, head_rows, heads, keys, keys_on):
         [copies heads](https://docs.vllm.ai/en/v0.15.0/api/vllm/model_executor/models/llama/) to several ranks. Such a mesh is
         [refused](https://github.com/pytorch/torchtitan/pull/2577) by torchtitan.
         """,
-        shows=[
-            lesson.table(
-                "Rows of the keys' projection on each rank",
-                [
-                    {
-                        "rank": rank,
-                        "rows": f"{found.offsets[0]}–{found.offsets[0] + found.sizes[0] - 1}",
-                        "head": ", ".join(
-                            str(head)
-                            for head in range(heads)
-                            if found.offsets[0] < (head + 1) * head_rows
-                            and found.offsets[0] + found.sizes[0] > head * head_rows
-                        ),
-                    }
-                    for rank, found in enumerate(keys_on)
-                ],
-            )
-        ],
     )
     return
 
@@ -411,99 +397,9 @@ def _():
     mo.md("""
     ## Who sends how much
 
-    The obvious way needs no plan. *Gather* the whole model on trainer rank 0, and *scatter* it from there. Many stacks do it one layer after the other, so that
-    rank 0 needs no room for the whole. They gather a layer, broadcast it, and each generator cuts out its part. Below are both ways, for the policy of
-    this page and several meshes. The bytes of the busiest rank are counted in and out together.
+    The obvious way needs no plan. *Gather* the whole model on trainer rank 0, and *scatter* it from there: each generator rank is sent what it wants. Done one layer
+    after the other, rank 0 needs no room for the whole.
     """)
-    return
-
-
-@app.cell(hide_code=True)
-def _():
-    ask_busiest = lesson.predict(
-        "From FSDP on 4 ranks to tensor parallel on 2: how many bytes pass through the busiest trainer rank? Compare rank 0, which gathers and scatters, with "
-        "the rank that sends most by the plan. How many times as many?",
-        "about twice",
-        "about four times",
-        "about seven times",
-    )
-    ask_busiest
-    return (ask_busiest,)
-
-
-@app.cell
-def _(policy):
-    trainers = {
-        "FSDP 2": {"dp": 2},
-        "FSDP 4": {"dp": 4},
-        "FSDP 2 × TP 2": {"dp": 2, "tp": 2},
-    }
-    # A rank gets whole heads, so the queries' heads must divide evenly.
-    generators = {
-        f"TP {tp}": {"tp": tp}
-        for tp in (2, 4)
-        if policy.model.config.num_attention_heads % tp == 0
-    } | {"2 whole copies": {"copies": 2}}
-    plans = {
-        (trainer, generator): plan_model(describe_on(policy, **t), describe_on(policy, **g))
-        for trainer, t in trainers.items()
-        for generator, g in generators.items()
-    }
-    return (plans,)
-
-
-@app.cell(hide_code=True)
-def _(ask_busiest, plans):
-    _plan = plans["FSDP 4", "TP 2"]
-    _through_0 = nb07b.gather_then_scatter_bytes(_plan)
-    _busiest = max(map(sum, _plan.traffic()))
-    _times = _through_0 / _busiest
-    lesson.reveal(
-        ask_busiest,
-        right=0 if _times < 2.9 else 1 if _times < 5.3 else 2,
-        why=f"""
-        {_times:.1f} times: rank 0 receives what it lacks and sends everything, {_through_0 / 1e6:.2f} MB in and out together. With the plan the busiest rank
-        sends {_busiest / 1e6:.2f} MB, and no trainer rank needs room for the whole model. In all, the plan moves {_plan.bytes_moved / 1e6:.2f} MB, which is
-        {"the minimum" if _plan.bytes_moved == nb07b.minimum_bytes(_plan) else "not the minimum"}.
-
-        When does a plan pay? When the transfer takes a share of a step that you notice, and rank 0 is what it waits for: large models, many ranks, slow links between the two sides. With
-        a model of a gigabyte on one machine it does not. Choose other meshes below.
-        """,
-        shows=[
-            lesson.figure(
-                bars.grouped_bars(
-                    {
-                        f"{trainer} → {generator}": (
-                            max(map(sum, found.traffic())),
-                            nb07b.gather_then_scatter_bytes(found),
-                        )
-                        for (trainer, generator), found in plans.items()
-                    },
-                    ("with the plan", "gather, then scatter"),
-                    "Bytes through the busiest rank",
-                    "MB through the busiest trainer rank",
-                    1e6,
-                ),
-                "Bytes through the busiest trainer rank, for every pair of meshes.",
-            )
-        ],
-    )
-    return
-
-
-@app.cell(hide_code=True)
-def _(plans):
-    ReshardMap(
-        {names: found.traffic() for names, found in plans.items()},
-        sources="trainer",
-        destinations="generator",
-        axes=("Trainers hold", "Generators want"),
-        notes={
-            names: f"Gather, then scatter would move {nb07b.gather_then_scatter_bytes(found) / 1e6:.2f} MB, "
-            f"{nb07b.gather_then_scatter_bytes(found) / found.bytes_moved:.2f} times as much."
-            for names, found in plans.items()
-        },
-    )
     return
 
 
@@ -513,7 +409,8 @@ def _():
     ### Exercise 3: gather, then scatter, against the plan
 
     A tensor of `size` bytes lies in equal parts on `sources` trainer ranks. Each of `destinations` generator ranks wants an equal part of it, or,
-    if `whole` is true, all of it. All ranks are different processes, so whatever a generator rank wants has to travel. Complete `bytes_to_move`: return `(plan, gathered)`. The first is the number of bytes that
+    if `whole` is true, all of it. All ranks are different processes, so whatever a generator rank wants has to travel.
+    Complete `bytes_to_move`: return `(plan, gathered)`. The first is the number of bytes that
     travel with the plan. The second is for the obvious way: rank 0 gathers what it does not hold, and sends every generator rank what it wants.
     """)
     return
@@ -530,12 +427,89 @@ def _():
     exercise.feedback(
         lambda: bytes_to_move,
         Solutions,
-        level="stretch",
-        minutes=5,
+        level="core",
+        minutes=4,
         hints=(
             "With the plan, what travels is what all generator ranks want together.",
             "Gathering adds what rank 0 does not hold: `size - size // sources`.",
         ),
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    ask_busiest = lesson.predict(
+        "A link carries both directions at once, so what takes time is the busier direction of the busiest rank. For rank 0, which gathers and scatters, that is what it sends. "
+        "From FSDP on 4 ranks to tensor parallel on 2: how many times as much does it send as the busiest rank by the plan?",
+        "about twice",
+        "about four times",
+        "about eight times",
+    )
+    ask_busiest
+    return (ask_busiest,)
+
+
+@app.cell
+def _(planner, policy):
+    trainers = [{"FSDP": 2}, {"FSDP": 4}, {"FSDP": 2, "TP": 2}]
+    generators = [{"TP": 2}, {"TP": 4}, {"copies": 2}]
+    if policy.model.config.num_attention_heads % 4:
+        generators.remove({"TP": 4})  # a rank gets whole heads
+    plans = {}
+    for trainer in trainers:
+        for generator in generators:
+            held, wanted = describe_on(policy, **trainer), describe_on(policy, **generator)
+            plans[named(trainer), named(generator)] = plan_with(planner, held, wanted)
+    return (plans,)
+
+
+@app.cell(hide_code=True)
+def _(ask_busiest, plans):
+    _plan = plans["FSDP 4", "TP 2"]
+    _from_0 = nb07b.minimum_bytes(_plan)
+    _busiest = max(map(sum, _plan.traffic()))
+    _times = _from_0 / _busiest
+    lesson.reveal(
+        ask_busiest,
+        right=0 if _times < 2.9 else 1 if _times < 5.3 else 2,
+        why=f"""
+        {_times:.1f} times: rank 0 sends all that is wanted, {_from_0 / 1e6:.2f} MB, after it has received {(nb07b.gather_then_scatter_bytes(_plan) - _from_0) / 1e6:.2f} MB. With the plan the
+        busiest rank sends {_busiest / 1e6:.2f} MB, and no trainer rank receives anything. In all, the plan moves {_plan.bytes_moved / 1e6:.2f} MB, which is
+        {"the minimum" if _plan.bytes_moved == _from_0 else "not the minimum"}.
+
+        When does a plan pay? When the transfer takes a share of a step that you notice, and rank 0 is what it waits for: large models, many ranks, slow links between the two sides. With
+        a model of a gigabyte on one machine it does not. Choose other meshes below.
+        """,
+        shows=[
+            lesson.figure(
+                bars.grouped_bars(
+                    {
+                        f"{trainer} → {generator}": (
+                            max(map(sum, found.traffic())),
+                            nb07b.minimum_bytes(found),
+                        )
+                        for (trainer, generator), found in plans.items()
+                    },
+                    ("with the plan", "gather, then scatter"),
+                    "What the busiest trainer rank sends",
+                    "MB sent by the busiest trainer rank",
+                    1e6,
+                ),
+                "What the busiest trainer rank sends, for every pair of meshes.",
+            )
+        ],
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _(plans):
+    ReshardMap(
+        {names: found.traffic() for names, found in plans.items()},
+        sources="trainer",
+        destinations="generator",
+        axes=("Trainers hold", "Generators want"),
     )
     return
 
@@ -547,7 +521,8 @@ def _():
 
     Four processes: two trainer ranks with FSDP, two generator ranks with tensor parallelism, each side with a gloo process group of its own. The
     trainer takes a real step and publishes. Each generator rank reads its pieces, and nothing else, from both trainer ranks. The model is small: an
-    embedding, four blocks of two matrices, and an output layer. `cut` shards it by PyTorch's own functions.
+    embedding, four blocks of two matrices, and an output layer. `cut` shards it by PyTorch's own functions. Their names count in the formula
+    `x @ W`, but torch stores a weight as `[out, in]`: what `ColwiseParallel` cuts are *rows* of the tensor, `Shard(0)`.
     """)
     return
 
@@ -574,7 +549,7 @@ def cut(model, mesh):
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    `plan_with` makes the plan of the whole model. The notebook sends it to all ranks, so no rank has to
+    The notebook sends the plan of the whole model to all ranks, so no rank has to
     ask another one during a transfer. Versions must not mix, neither within a shard nor across the
     shards. So `fetch` fills only a **staging buffer**. `pull_together` repeats it until *all*
     generator ranks hold the same version. Only then does each of them `install` it.
@@ -583,20 +558,18 @@ def _():
 
 
 @app.function
-def plan_with(pieces, held, wanted):
-    """The plan of a whole model, from descriptions of all its parameters on both sides."""
-    ranks = max(weight.sharding.ranks for weight in held.values())
-    moves, sent = {}, dict.fromkeys(range(ranks), 0)
-    for name, weight in held.items():
-        there, here, size = weight.sharding, wanted[name].sharding, weight.dtype.itemsize
-        moves[name] = tuple(planned(pieces, weight.shape, there, here, size, sent))
-    return ModelPlan(held, wanted, moves)
+async def move_a_version(trainer, generator, version):
+    await on_all(trainer.step)
+    await on_all(trainer.publish, version)
+    await pull_together(
+        partial(on_all, generator.fetch), partial(on_all, generator.install)
+    )
 
 
-@app.function
+@app.function(hide_code=True)
 async def move_shards(config, pieces, one_more):
-    """Train, publish, pull, compare, `config.steps` times. Returns what was found."""
-    found = SimpleNamespace(equal=0, compared=0, seconds=[], losses=[])
+    """Move `config.steps` versions, and compare both sides after each. Returns what was found."""
+    found = SimpleNamespace(equal=0, compared=0, losses=[])
     async with two_meshes(ranks=2) as (trainer, generator):
         held, wanted = await gather(
             on_all(trainer.join, cut, "dp", config.width, 0),
@@ -606,19 +579,13 @@ async def move_shards(config, pieces, one_more):
         offers = await on_all(trainer.offer, found.plan)
         found.read = await on_all(generator.subscribe, offers, found.plan)
         for version in range(1, config.steps + 1):
-            await on_all(trainer.loss, True)
-            began = time.perf_counter()
-            await on_all(trainer.publish, version)
-            await pull_together(
-                lambda: on_all(generator.fetch), lambda v: on_all(generator.install, v)
-            )
-            found.seconds.append(time.perf_counter() - began)
-            theirs, *_ = await on_all(trainer.whole)
-            ours, *_ = await on_all(generator.whole)
+            await move_a_version(trainer, generator, version)
+            theirs, ours = [(await on_all(side.whole))[0] for side in (trainer, generator)]
             found.compared += len(theirs)
             found.equal += sum(torch.equal(theirs[name], ours[name]) for name in theirs)
-            losses = await on_all(trainer.loss), await on_all(generator.loss)
-            found.losses.append((losses[0][0], losses[1][0]))
+            found.losses.append(
+                [(await on_all(side.loss))[0] for side in (trainer, generator)]
+            )
             one_more()
     return found
 
@@ -664,13 +631,6 @@ def _(ask_losses, transfer, whose):
         if _apart
         else "So were the losses here. Nothing promises that: the two sides may add up in different orders."
     )
-    _amount = (
-        "exactly the minimum"
-        if _read == nb07b.minimum_bytes(_plan)
-        else f"where {nb07b.minimum_bytes(_plan) / 1e6:.2f} MB are enough"
-        if _read > nb07b.minimum_bytes(_plan)
-        else f"less than the {nb07b.minimum_bytes(_plan) / 1e6:.2f} MB that are needed"
-    )
     _sent = " ".join(
         f"Trainer rank {rank} sent {' and '.join(f'{size / 1e6:.2f} MB' for size in row)} to the generator ranks."
         for rank, row in enumerate(_plan.traffic())
@@ -679,27 +639,11 @@ def _(ask_losses, transfer, whose):
         ask_losses,
         right=0 if _apart == 0 else 1 if _apart < 1e-5 else 2,
         why=f"""
-        {transfer.equal} of {transfer.compared} parameters were equal bit for bit, compared whole as torch itself gathers them, after {len(transfer.losses)} steps. {_losses}
+        {transfer.equal} of {transfer.compared} parameters were equal bit for bit, compared whole as torch itself gathers them, after {len(transfer.losses)} steps. The last losses are {transfer.losses[-1][0]:.6f} with FSDP and {transfer.losses[-1][1]:.6f} with tensor parallelism. {_losses}
 
-        The pieces were planned by {whose}. Each version, {_read / 1e6:.2f} MB were read in all, {_amount}. {_sent}
+        The pieces were planned by {whose}. Each version, {_read / 1e6:.2f} MB were read in all; the minimum is {nb07b.minimum_bytes(_plan) / 1e6:.2f} MB. {_sent}
         Why so unequal? Half of the matrices are cut by rows on both sides, as in the lower half of the drawing: their shards go to the counterpart alone. Only what is cut by columns goes to both.
         """,
-        shows=[
-            lesson.table(
-                "After each version: the loss on both sides",
-                [
-                    {
-                        "version": version,
-                        "trainers (FSDP)": f"{theirs:.6f}",
-                        "generators (TP)": f"{ours:.6f}",
-                        "publish to install, ms": f"{1e3 * seconds:.0f}",
-                    }
-                    for version, ((theirs, ours), seconds) in enumerate(
-                        zip(transfer.losses, transfer.seconds, strict=True), start=1
-                    )
-                ],
-            )
-        ],
     )
     return
 
@@ -715,7 +659,7 @@ def _():
     lesson.recap(
         "A shard is a box of the whole tensor, and may be empty. A transfer is the overlap of two boxes.",
         "A plan fetches each wanted element once. Copies on the trainer's side share the work, and all ranks follow the same plan.",
-        "Gathering on one rank sends everything through one link. With a plan the load is divided by the number of ranks.",
+        "Gathering on one rank sends everything through one link. With a plan the trainer's ranks share the sending.",
         "Attention is cut by heads. With more ranks than heads, libraries copy heads or refuse; a planner must know which.",
         "Versions must mix neither within a shard nor across shards: fetch into staging buffers, agree, then install.",
     )
@@ -725,7 +669,7 @@ def _():
 @app.cell(hide_code=True)
 def _(plans):
     lesson.headline(
-        f"from FSDP 4 to TP 2 the busiest trainer rank sends {max(map(sum, plans['FSDP 4', 'TP 2'].traffic())) / 1e6:.2f} MB with a plan, and {nb07b.gather_then_scatter_bytes(plans['FSDP 4', 'TP 2']) / 1e6:.2f} MB if it gathers and scatters."
+        f"from FSDP 4 to TP 2 the busiest trainer rank sends {max(map(sum, plans['FSDP 4', 'TP 2'].traffic())) / 1e6:.2f} MB with a plan, and {nb07b.minimum_bytes(plans['FSDP 4', 'TP 2']) / 1e6:.2f} MB if it gathers and scatters."
     )
     return
 
@@ -741,49 +685,28 @@ class Solutions:
     """Check the exercises of this page, and solve them."""
 
     def check_overlap(overlap):
-        def drawn(draw):
-            shards = [(draw.randint(0, 9), draw.randint(1, 9)) for _ in range(2)]
-            return *shards, draw.choice((1, 2, 4, 8))
+        nb07b.check_overlap(overlap, Solutions.overlap)
 
-        exercise.agree(
-            overlap,
-            Solutions.overlap,
-            drawn,
-            times=60,
-            examples=[((4, 4), (2, 4), 4), ((0, 4), (4, 4), 4), ((1, 2), (1, 2), 2)],
-            mistakes={
-                "offsets are in bytes, not in elements": lambda source, destination, _: (
-                    Solutions.overlap(source, destination, 1)
-                ),
-                "the offset of the source comes first": lambda source, destination, itemsize: (
-                    Solutions.overlap(destination, source, itemsize)
-                ),
-            },
-        )
-
-    def overlap(source, destination, itemsize):
-        first = max(source[0], destination[0])
-        end = min(source[0] + source[1], destination[0] + destination[1])
-        if first >= end:
-            return None
-        return tuple(
-            itemsize * count
-            for count in (first - source[0], first - destination[0], end - first)
-        )
+    def overlap(held, wanted):
+        part = []
+        for (first, end), (other_first, other_end) in zip(held, wanted, strict=True):
+            part.append((max(first, other_first), min(end, other_end)))
+            if part[-1][0] >= part[-1][1]:
+                return None
+        return tuple(part)
 
     def check_pieces(pieces):
         nb07b.check_pieces(pieces)
 
     def pieces(held, wanted, sent):
-        found, holders = [], {}
+        holders = {}
         for rank, box in held.items():
             holders.setdefault(box, []).append(rank)
+        found = []
         for box, ranks in holders.items():
-            part = tuple(
-                (max(a, c), min(b, d)) for (a, b), (c, d) in zip(box, wanted, strict=True)
-            )
-            if all(first < end for first, end in part):
-                found.append((min(ranks, key=lambda rank: sent[rank]), part))
+            part = Solutions.overlap(box, wanted)
+            if part:
+                found.append((min(ranks, key=sent.get), part))
         return found
 
     def check_bytes_to_move(bytes_to_move):

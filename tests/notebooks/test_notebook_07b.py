@@ -14,9 +14,11 @@ from types import ModuleType, SimpleNamespace
 import cloudpickle
 import pytest
 import torch
+from test_answers import answers, refusals
 from test_course import minutes
 from test_notebooks import load
 from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor.placement_types import _StridedShard
 
 from zorplex_rl.course.nb07b import minimum_bytes
 from zorplex_rl.weights.reshard.plan import Sharding, local_box, plan
@@ -78,6 +80,39 @@ def test_the_planner_on_the_page_makes_the_packages_plans(notebook, shape):
         assert tuple(found) == plan(shape, held, wanted, itemsize=4)
 
 
+@pytest.mark.parametrize("shape", [(8, 2), (9, 2), (7, 7), (1, 5)])
+def test_fsdp_over_tensor_parallel_cuts_each_piece_again(notebook, shape):
+    grid = Sharding((2, 2), (_StridedShard(0, split_factor=2), Shard(0)))
+    for rank in range(4):
+        held = local_box(shape, grid, rank)
+        if all(held.sizes):
+            assert notebook.box(shape, grid, rank) == tuple(
+                zip(held.offsets, held.ends, strict=True)
+            )
+    rows = Sharding((4,), (Shard(0),))
+    for held, wanted in ((grid, rows), (rows, grid)):
+        sent = dict.fromkeys(range(4), 0)
+        found = notebook.planned(notebook.Solutions.pieces, shape, held, wanted, 4, sent)
+        assert tuple(found) == plan(shape, held, wanted, itemsize=4)
+
+
+@pytest.mark.parametrize(
+    ("name", "attempt", "words"),
+    [
+        ("overlap", "what_either_has", "take what both boxes contain"),
+        ("overlap", "touching_is_overlapping", "boxes that only touch have nothing in common"),
+        ("overlap", "an_empty_overlap", "where nothing is in common, return `None`"),
+        ("overlap", "the_first_dimension_alone", "look at every dimension"),
+        ("pieces", "from_every_copy", "fetches `(0,)` from ranks 0 and 1"),
+        ("pieces", "from_the_first_copy", "another rank with the same box has sent less"),
+        ("pieces", "keeps_the_account", "`sent` is kept up to date by the page: do not change it"),
+    ],
+)
+def test_a_likely_mistake_is_told_in_words(name, attempt, words):
+    said = refusals("07b", name, [getattr(answers("07b"), attempt)])[attempt]
+    assert words in said
+
+
 def described(*shapes: tuple[int, ...], sharding: Sharding) -> dict[str, ShardedWeight]:
     return {
         str(number): ShardedWeight(shape, torch.float32, sharding)
@@ -125,7 +160,7 @@ def test_more_ranks_than_heads_hold_the_same_head_each_whole(notebook):
     for name, count in (("q_proj", 4), ("k_proj", heads), ("v_proj", heads)):
         attention.add_module(name, torch.nn.Linear(64, count * size))
     attention.config = SimpleNamespace(num_key_value_heads=heads, num_attention_heads=4)
-    found = notebook.describe_on(SimpleNamespace(model=attention), tp=4)
+    found = notebook.describe_on(SimpleNamespace(model=attention), TP=4)
     key, query = found["k_proj.weight"], found["q_proj.weight"]
     assert [local_box(key.shape, key.sharding, rank).sizes for rank in range(4)] == [(size, 64)] * 4
     assert [local_box(key.shape, key.sharding, rank).offsets[0] for rank in range(4)] == [

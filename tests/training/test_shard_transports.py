@@ -77,7 +77,7 @@ async def train_and_pull(trainer, generator, mesh: dict[str, int], transport: st
     read = await on_all(generator.subscribe, offers, plan, transport)
     assert sum(read) == plan.bytes_moved == minimum_bytes(plan)
     for version in (1, 2):
-        await on_all(trainer.loss, True)
+        await on_all(trainer.step)
         await on_all(trainer.publish, version)
         assert version == await pull_together(
             lambda: on_all(generator.fetch), lambda v: on_all(generator.install, v)

@@ -16,61 +16,52 @@ def parts(held, wanted):
             yield rank, box, part
 
 
-def offsets_in_the_whole(source, destination, itemsize):
-    first, end = max(source[0], destination[0]), min(sum(source), sum(destination))
-    return (first * itemsize, first * itemsize, (end - first) * itemsize) if first < end else None
+def ranges(held, wanted):
+    return [(max(a, c), min(b, d)) for (a, b), (c, d) in zip(held, wanted, strict=True)]
 
 
-def in_elements(source, destination, itemsize):
-    first, end = max(source[0], destination[0]), min(sum(source), sum(destination))
-    return (first - source[0], first - destination[0], end - first) if first < end else None
+def what_either_has(held, wanted):
+    return tuple((min(a, c), max(b, d)) for (a, b), (c, d) in zip(held, wanted, strict=True))
 
 
-def four_byte_elements(source, destination, itemsize):
-    first, end = max(source[0], destination[0]), min(sum(source), sum(destination))
-    return (
-        (4 * (first - source[0]), 4 * (first - destination[0]), 4 * (end - first))
-        if first < end
-        else None
-    )
+def an_empty_overlap(held, wanted):
+    return tuple(ranges(held, wanted))
 
 
-def an_empty_overlap(source, destination, itemsize):
-    first, end = max(source[0], destination[0]), min(sum(source), sum(destination))
-    return tuple(
-        itemsize * n for n in (first - source[0], first - destination[0], max(0, end - first))
-    )
+def touching_is_overlapping(held, wanted):
+    found = ranges(held, wanted)
+    return tuple(found) if all(a <= b for a, b in found) else None
 
 
-def touching_is_overlapping(source, destination, itemsize):
-    first, end = max(source[0], destination[0]), min(sum(source), sum(destination))
-    return (
-        tuple(itemsize * n for n in (first - source[0], first - destination[0], end - first))
-        if first <= end
-        else None
-    )
+def the_first_dimension_alone(held, wanted):
+    ((first, end), *_) = ranges(held, wanted)
+    return ((first, end), *wanted[1:]) if first < end else None
 
 
-def sides_exchanged(source, destination, itemsize):
-    first, end = max(source[0], destination[0]), min(sum(source), sum(destination))
-    return (
-        tuple(itemsize * n for n in (first - destination[0], first - source[0], end - first))
-        if first < end
-        else None
-    )
+def first_and_count(held, wanted):
+    found = ranges(held, wanted)
+    return tuple((a, b - a) for a, b in found) if all(a < b for a, b in found) else None
 
 
-def by_sets(source, destination, itemsize):
-    both = sorted(set(range(source[0], sum(source))) & set(range(destination[0], sum(destination))))
-    return (
-        [itemsize * n for n in (both[0] - source[0], both[0] - destination[0], len(both))]
-        if both
-        else None
-    )
+def inside_the_shard(held, wanted):
+    found = ranges(held, wanted)
+    if any(a >= b for a, b in found):
+        return None
+    return tuple((a - first, b - first) for (a, b), (first, _) in zip(found, held, strict=True))
 
 
-def as_a_tensor(source, destination, itemsize):
-    found = by_sets(source, destination, itemsize)
+def by_sets(held, wanted):
+    found = []
+    for (a, b), (c, d) in zip(held, wanted, strict=True):
+        both = set(range(a, b)) & set(range(c, d))
+        if not both:
+            return None
+        found.append([min(both), max(both) + 1])
+    return found
+
+
+def as_a_tensor(held, wanted):
+    found = by_sets(held, wanted)
     return None if found is None else torch.tensor(found)
 
 
@@ -123,6 +114,13 @@ def in_order_of_sent(held, wanted, sent):
         if box not in taken:
             taken.add(box)
             found.append((rank, part))
+    return found
+
+
+def keeps_the_account(held, wanted, sent):
+    found = in_order_of_sent(held, wanted, sent)
+    for rank, part in found:
+        sent[rank] += sum(b - a for a, b in part)
     return found
 
 
@@ -180,12 +178,12 @@ def as_floats(size, sources, destinations, whole):
 
 WRONG = {
     "overlap": [
-        offsets_in_the_whole,
-        in_elements,
-        four_byte_elements,
+        what_either_has,
         an_empty_overlap,
         touching_is_overlapping,
-        sides_exchanged,
+        the_first_dimension_alone,
+        first_and_count,
+        inside_the_shard,
     ],
     "pieces": [
         from_every_copy,
@@ -195,6 +193,7 @@ WRONG = {
         empty_parts_too,
         only_the_first_dimension,
         offsets_in_the_shard,
+        keeps_the_account,
     ],
     "bytes_to_move": [
         the_size_both_times,
