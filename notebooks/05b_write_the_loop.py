@@ -46,15 +46,14 @@ with app.setup(hide_code=True):
 def _():
     lesson.header(
         __file__,
-        minutes=50,
+        minutes=48,
         hardware="two CPU cores, no GPU; a network only to fetch SmolLM2",
         goals=[
             "say why a reward can replace the right answer",
             "write the loop in which a model uses a tool: generate, call, inject",
             "say which tokens may be trained on, and mask the others",
             "write the loss that raises the mean reward",
-            "train a small policy, and a real language model, with your two functions",
-            "train one weight in thirty, and say why that may be enough",
+            "train a small policy, and a real language model, with your two functions; then a narrow path beside its weights",
         ],
     )
     return
