@@ -17,13 +17,11 @@ app = marimo.App(
 with app.setup(hide_code=True):
     import random
     import re
-    from statistics import fmean
-    from textwrap import wrap
+    from textwrap import fill
     from types import SimpleNamespace
 
     import marimo as mo
 
-    from zorplex_rl.config import LearnerConfig
     from zorplex_rl.course.figures.loop_drawing import loop_drawing
     from zorplex_rl.course.lesson import exercise, lesson
     from zorplex_rl.course.lesson.later import later
@@ -38,17 +36,15 @@ with app.setup(hide_code=True):
     torch = later("torch")
     nb05 = later("zorplex_rl.course.nb05")
     nb05b = later("zorplex_rl.course.nb05b")
-    learning = later("zorplex_rl.learning.learner")
     models = later("zorplex_rl.policy.load")
     requests = later("zorplex_rl.policy.requests")
-    rollouts = later("zorplex_rl.policy.rollout")
 
 
 @app.cell(hide_code=True)
 def _():
     lesson.header(
         __file__,
-        minutes=45,
+        minutes=50,
         hardware="two CPU cores, no GPU; a network only to fetch SmolLM2",
         goals=[
             "say when RL needs more than one machine, with a number",
@@ -86,7 +82,10 @@ def _(card):
     Nobody shows it a better text. It tries, and what was paid becomes more likely. Of 200 new questions it
     answered {_before:.0%} before, and {_after:.0%} after the last step.
 
-    The recorded run gives way to your own: *The asynchronous answer* has the button.
+    This run was recorded. Further down, under *The loop in turns, with a clock*, a button trains the model here; then
+    the card shows your run.
+
+    The course starts here. The end of this page uses actors; if they are new to you, do notebook 01 first.
     """)
     return
 
@@ -99,34 +98,29 @@ def _():
     In reinforcement learning (RL) a model, called a {lesson.term("policy")}, writes answers, a program judges them, and the model is
     trained on the judgements. Two things make that too much for one machine.
 
-    - *It does not fit.* Training keeps about 16 bytes for each parameter: weights, gradients, a float32 copy
-      and two moments. A model of 7 billion parameters needs {7e9 * 16 / 1e9:.0f} GB, and a large GPU has 80.
+    - *It does not fit.* Training keeps about 16 bytes for each parameter (2 + 2 + 4 + 4 + 4: 16-bit weights and gradients,
+      a float32 copy, and AdamW's two running means). Eight GPUs of 80 GB, a large machine, hold {8 * 80 / 16:.0f} billion parameters.
     - *The expensive part stands idle.* Answers are written a token at a time, and the trainer cannot begin before the
       slowest is done. For answers of 16,000 tokens, [SortedRL](https://arxiv.org/abs/2603.23414)
       reports that writing takes up to 70% of a step. For that time the trainer's GPUs wait.
 
-    Writing and training also want different hardware. Each new token makes the machine read all weights and compute
-    little, so memory limits it; training is limited by arithmetic.
-
     If the model is small and answers are short, one process is enough. So it is here, and you can see the whole loop.
+
+    Two models answer on this page. The *small policy* comes with the course. It was taught this task with bad
+    habits on purpose, so that you can watch RL break a habit within seconds. *SmolLM2* is a real
+    language model of 135 million parameters, which has never seen the task.
     """)
     return
 
 
 @app.cell(hide_code=True)
 def _():
-    _drawing = lesson.figure(
+    lesson.figure(
         loop_drawing(),
         "Each box becomes a program of its own in notebook 08. The replay buffer keeps finished answers until the trainer "
         "takes them, and drops those that a too old version of the model wrote. Weights: where the trainer leaves each new "
         "version, for the generators to fetch.",
     )
-    _models = mo.md("""
-    Two models answer on this page. The *small policy* comes with the course. It was taught this task with bad
-    habits on purpose, so that you can watch RL break a habit within seconds. *SmolLM2* is a real
-    language model of 135 million parameters, which has never seen the task.
-    """)
-    mo.vstack([_drawing, _models])
     return
 
 
@@ -154,13 +148,8 @@ def _(config):
     torch.set_num_threads(1)  # fastest for a model this small
     environment = Zorplex(config.seed)
     sampling = requests.Sampling(temperature=1.0, max_tokens=96, max_turns=6, slots=64)
-    return environment, sampling, small
-
-
-@app.cell(hide_code=True)
-def _(small):
     lesson.ran_on(small)
-    return
+    return environment, sampling, small
 
 
 @app.cell(hide_code=True)
@@ -180,8 +169,9 @@ def _():
 
 @app.cell
 def _(environment):
-    (task,) = environment.tasks(("compositional",), 1)
-    print(task.question, *wrap(f"{task.table}", 72), sep="\n")
+    task = environment.spec("compositional").task(0)
+    print(task.question)
+    print(fill(f"{task.table}", 72))
     return
 
 
@@ -217,16 +207,10 @@ def _():
 
 
 @app.function
-def benchmark(policy, kind, samples, shots, sampling, one_more):
-    """Answer `samples` held-out tasks of a kind, behind `shots` worked examples. Returns scored episodes."""
-    environment = Zorplex(0, shots=shots)
+def benchmark(policy, environment, kind, samples, sampling, one_more):
+    """Answer `samples` held-out tasks of a kind. Returns scored episodes."""
     tasks = environment.tasks((kind,), samples, "held_out")
-    asked = [requests.RolloutRequest(task, seed) for seed, task in enumerate(tasks)]
-    episodes = []
-    for first in range(0, samples, 16):
-        batch = asked[first : first + 16]
-        episodes += rollouts.rollout(policy, batch, environment.execute, sampling)
-        one_more(number=len(batch))
+    episodes = nb05.rollout(policy, environment, tasks, sampling, one_more)
     for episode in episodes:
         episode.score = score(episode)
     return episodes
@@ -242,7 +226,7 @@ def _(config):
 
 
 @app.cell(hide_code=True)
-def _(config, sampling, small, start_small):
+def _(config, environment, sampling, small, start_small):
     from zorplex_rl.policy.evaluate import summarise
 
     lesson.wait_for(start_small)
@@ -250,23 +234,25 @@ def _(config, sampling, small, start_small):
     with lesson.counting(len(TASK_SPECS) * config.samples, "questions") as _one_more:
         for _kind in TASK_SPECS:
             answered[_kind] = benchmark(
-                small, _kind, config.samples, 0, sampling, _one_more
+                small, environment, _kind, config.samples, sampling, _one_more
             )
             reports.append(summarise(_kind, answered[_kind]))
     return answered, reports, summarise
 
 
 @app.cell(hide_code=True)
-def _(config, reports):
+def _(answered, config, reports):
+    _words = len({episode.task.words for episode in answered["simple"]})
     mo.vstack(
         [
             lesson.figure(
                 nb05.accuracy_chart(reports),
                 f"The small policy's right answers, {config.samples} sampled texts of each kind.",
             ),
-            mo.md("""
+            lesson.md(f"""
     The black line is an interval: with 95% certainty the true share lies in it. Two questions about
-    the same word are not independent, so we count them as one observation; that makes the interval wide.
+    the same word are not independent, so we count them as one observation. The `simple` questions are about {_words} words, so
+    they are only {_words} observations. That makes the interval wide.
     """),
         ]
     )
@@ -367,7 +353,14 @@ def _(config, sampling, smol, smol_answers, start_real):
         torch.set_num_threads(nb05.cores())
         with lesson.counting(2 * samples, "questions") as one_more:
             found = {
-                shots: benchmark(smol, "simple", samples, shots, sampling, one_more)
+                shots: benchmark(
+                    smol,
+                    Zorplex(config.seed, shots=shots),
+                    "simple",
+                    samples,
+                    sampling,
+                    one_more,
+                )
                 for shots in (0, 2)
             }
         torch.set_num_threads(1)
@@ -429,23 +422,18 @@ def _():
 
 
 @app.cell(hide_code=True)
-def _(answered):
+def _(answered, small):
     lesson.needs(lambda: answered)
-    sort, whose_sort = exercise.running(lambda: outcome, Solutions)
+    _sort, _whose = exercise.running(lambda: outcome, Solutions)
     gallery = []
     for _episode in [episode for episodes in answered.values() for episode in episodes]:
         _answer = final_answer(_episode.sampled_text)
-        gallery.append((sort(_answer, _episode.task.answer, _episode.finish), _episode))
-    return gallery, whose_sort
-
-
-@app.cell(hide_code=True)
-def _(gallery, small, whose_sort):
+        gallery.append((_sort(_answer, _episode.task.answer, _episode.finish), _episode))
     lesson.figure(
         nb05.gallery_of(gallery, small),
-        f"One episode of each sort, and how often it comes. By {whose_sort}.",
+        f"One episode of each sort, and how often it comes. By {_whose}.",
     )
-    return
+    return (gallery,)
 
 
 @app.cell(hide_code=True)
@@ -548,6 +536,8 @@ def _():
 def _():
     mo.md("""
     ### Exercise 3: the straggler
+
+    Your `schedule` puts the 16 episodes on the slots. It draws the figure that answers the prediction.
     """)
     return
 
@@ -581,32 +571,27 @@ def _():
 
 
 @app.cell(hide_code=True)
-def _(times):
+def _(ask_idle, times):
     lesson.needs(lambda: times)
-    plan_of, whose_plan = exercise.running(lambda: schedule, Solutions)
-    batch = random.Random(0).sample(times, min(16, len(times)))
-    plan = plan_of(list(batch), 8)
-    last = max(start + took for (_, start), took in zip(plan, batch, strict=True))
-    idle_share = 1 - sum(batch) / (8 * last)
-    return batch, idle_share, last, plan, whose_plan
-
-
-@app.cell(hide_code=True)
-def _(ask_idle, batch, idle_share, last, plan, whose_plan):
+    _plan_of, _whose = exercise.running(lambda: schedule, Solutions)
+    _batch = random.Random(0).sample(times, min(16, len(times)))
+    _plan = _plan_of(list(_batch), 8)
+    _last = max(start + took for (_, start), took in zip(_plan, _batch, strict=True))
+    idle_share = 1 - sum(_batch) / (8 * _last)
     lesson.reveal(
         ask_idle,
         right=0 if idle_share < 0.15 else 1 if idle_share <= 0.35 else 2,
         why=f"""
-    {idle_share:.0%}. The batch takes {last:.2f} s; shared out evenly, {sum(batch) / 8:.2f} s.
+    {idle_share:.0%}. The batch takes {_last:.2f} s; shared out evenly, it would take {sum(_batch) / 8:.2f} s.
     """,
         shows=[
             lesson.figure(
-                nb05.batch_chart(batch, plan),
-                f"{len(batch)} episodes on eight slots, as if each took as long alone, by {whose_plan}. In orange: the straggler.",
+                nb05.batch_chart(_batch, _plan),
+                f"{len(_batch)} episodes on eight slots, as if each took as long alone, by {_whose}. In orange: the straggler.",
             )
         ],
     )
-    return
+    return (idle_share,)
 
 
 @app.cell(hide_code=True)
@@ -623,7 +608,7 @@ def _():
         tasks = draw(prompts)                              # dataset
         episodes = generate(policy, tasks, copies=4)       # generators; the trainer waits
         rewards = [reward(episode) for episode in episodes]
-        advantages = compare_within_groups(rewards)
+        advantages = advantages_of(rewards)                # each within its group
         loss = policy_gradient(policy, episodes, advantages)
         policy = optimizer_step(policy, loss)              # trainer; the generators wait
         send_weights(policy, generators)                   # everybody waits
@@ -637,10 +622,12 @@ def _():
     as long as both. While one answer is late, the generators already start answers of the next batch.
 
     The price: the trainer learns from answers that an older version of the model wrote. Such data are called
-    {lesson.term("off-policy")}. `max_lag` says how many versions old they may be.
+    {lesson.term("off-policy")}. `max_lag` says how many versions old they may be. Old data can ruin a run, so the loss corrects
+    for them (09). And to repeat such a run bit for bit, somebody must write down what came when (11).
 
     Play with it. The simulator draws both ways, as if each side had its own machine. Raise the *variation*, the scatter of the
-    answers' times, and watch who waits.
+    answers' times, and watch who waits. Its table asks of each part: how long would the run take at least if only this part
+    took time? The largest number is the limit.
     """)
     return
 
@@ -655,7 +642,7 @@ def _():
 def _():
     ask_lag = lesson.predict(
         "In the scenario *one straggler*, one answer takes 8 s instead of 1. With `max_lag` 1 the generators may be one batch ahead. "
-        "Does that hide the straggler completely? Think first, then try it above.",
+        "Does that hide the straggler, so that it costs less than 2% of the run? Think first, then try it above.",
         "yes",
         "no, but `max_lag` 2 does",
         "no, and 2 is not enough either",
@@ -693,27 +680,24 @@ def _():
 @app.function
 def take_turns(policy, environment, sampling, steps, on_step):
     """Train for `steps` steps. Returns the mean seconds of each phase."""
-    rate = LearnerConfig(learning_rate=3e-4, warmup_steps=0)
-    trainer = learning.Learner(models.load_policy("embedded"), rate)
-    clock = SpanRecorder("this process")
+    trainer, clock = nb05.new_trainer(), SpanRecorder("this process")
     for step in range(steps):
         with clock.span("generate"):
             episodes = nb05.generate(policy, environment, step, sampling)
         with clock.span("train"):
-            trainer.step(episodes, nb05.compare_within_groups(episodes))
-        with clock.span("pull"):
+            rewards = [episode.score.reward for episode in episodes]
+            trainer.step(episodes, nb05.advantages_of(rewards))
+        with clock.span("weights"):
             policy.model.load_state_dict(trainer.policy.model.state_dict())
         on_step(step + 1)
-    spans = clock.drain()
-    return {
-        kind: fmean(span.end - span.start for span in spans if span.kind == kind)
-        for kind in ("generate", "train", "pull")
-    }
+    return nb05.mean_seconds(clock)
 
 
 @app.cell(hide_code=True)
 def _(config):
-    trained = lesson.Kept(__file__, "twenty_steps", seed=config.seed, steps=config.steps)
+    trained = lesson.Kept(
+        __file__, "seconds_in_turns", seed=config.seed, steps=config.steps
+    )
     start_turns = lesson.start_button(f"Train {config.steps} steps", seconds=25)
     start_turns
     return start_turns, trained
@@ -746,26 +730,10 @@ def _(seconds, trained):
     _share = {kind: f"{took / sum(seconds.values()):.0%}" for kind, took in seconds.items()}
     lesson.md(f"""
     Of a step with 32 episodes, generating takes {_share["generate"]}, training {_share["train"]}, and loading the new weights
-    {_share["pull"]}. Scroll up: the card now shows your run.
+    {_share["weights"]}. Scroll up: the card now shows your run.
 
     {"" if lesson.unattended() else trained.note}
     """)
-    return
-
-
-@app.cell(hide_code=True)
-def _():
-    lesson.table(
-        "What asynchrony buys, and what it costs",
-        nb05.rows("""
-        | in turns: on-policy | asynchronous: off-policy
-        data | by the present model | up to `max_lag` versions old
-        loss | the plain one | with a correction for old data (09)
-        waiting | everybody, for the slowest | less: 08 measures how much
-        repeating a run | bit for bit | by a journal (11)
-        risk | machines that stand idle | old data that ruin the run (09)
-        """),
-    )
     return
 
 
@@ -775,14 +743,15 @@ def _():
     Two separate sides buy more than speed:
 
     - Generators and trainers *scale separately*: twice as many generators need no second trainer (06).
-    - They run on *different hardware*: fast memory for one, arithmetic for the other (10).
-    - *Faults stay where they are.* In turns one crash loses the whole batch; here a dead generator takes only its own episodes with it (03).
+    - They run on *different hardware* (10). Writing reads all weights for each token, so fast memory helps; training needs arithmetic.
+    - *Faults stay where they are.* If each generator is a process of its own, a dead one takes only its own episodes with it (03).
 
     ## Why these are actors
 
     A generator keeps weights and half-written answers, a trainer keeps an optimizer, a buffer keeps a queue. Each keeps something
-    of its own, talks to the others by messages alone, and may die without them. Such a program is called an
-    {lesson.term("actor")}.
+    of its own, talks to the others by messages alone, and can die without taking them with it. Such a program is called an
+    {lesson.term("actor")}. In Monarch, the library of this course, it is an object in a process of its own. Other processes can
+    call its methods that are marked `@endpoint`.
 
     What comes next: in 05b you write the inner loop and the loss yourself, and train this policy and SmolLM2 with them. 05c asks what they
     really learned. Then the boxes become processes: a pool that heals (06), weights on their way (07), the whole loop (08).
@@ -801,7 +770,7 @@ def _(idle_share):
     lesson.recap(
         "A made-up task cannot be remembered, and a program checks it strictly.",
         "A model often knows more than it says; RL pays for saying it, if it succeeds now and then.",
-        f"With 16 episodes on eight slots, the slots wait {idle_share:.0%} of the time.",
+        f"Slots that wait for the slowest answer are wasted: in our batch, {idle_share:.0%} of their time.",
         "In turns a step takes as long as all phases together; with a buffer between, at best as the slowest.",
     )
     return

@@ -17,18 +17,15 @@ app = marimo.App(
 with app.setup(hide_code=True):
     import math
     from statistics import fmean, stdev
-    from types import SimpleNamespace
 
     import marimo as mo
     import torch
 
-    from zorplex_rl.config import LearnerConfig
-    from zorplex_rl.course import nb05c
-    from zorplex_rl.course.figures import bars, lines, loop_drawing
+    from zorplex_rl.course import nb05, nb05c
+    from zorplex_rl.course.figures import bars, lines
     from zorplex_rl.course.lesson import exercise, lesson
     from zorplex_rl.course.widgets import LiveCurve
-    from zorplex_rl.learning.learner import Learner, response_logprobs
-    from zorplex_rl.learning.train_simple import compare, play
+    from zorplex_rl.learning.train_simple import play
     from zorplex_rl.policy.evaluate import evaluate
     from zorplex_rl.policy.load import load_policy
     from zorplex_rl.policy.rollout import Sampling
@@ -40,7 +37,7 @@ with app.setup(hide_code=True):
 def _():
     lesson.header(
         __file__,
-        minutes=42,
+        minutes=48,
         hardware="one CPU core, no network; a GPU is used where there is one",
         goals=[
             "tell a clear change from a lucky one, within a run and between runs",
@@ -53,11 +50,12 @@ def _():
 
 @app.cell(hide_code=True)
 def _():
+    shaped_runs = nb05c.recorded_runs()
     lesson.figure(
-        loop_drawing.loop_drawing("reward", "trainer"),
-        "The reward says what is paid for, and the trainer delivers it. This page asks whether that is what you wanted.",
+        nb05c.two_rewards(shaped_runs),
+        "Two recorded runs of one policy: the mean reward of each training batch. Which of them has learned the task?",
     )
-    return
+    return (shaped_runs,)
 
 
 @app.cell(hide_code=True)
@@ -65,42 +63,25 @@ def _():
     mo.md("""
     ## A run to judge
 
-    The run is over, some number has risen, and somebody wants to know what the model has learned. It may have learned the
+    A run is over, its reward has risen, and somebody wants to know what the model has learned. It may have learned the
     task. It may only say more often what it knew. It may have found a way to be paid without the task. Or you were
-    lucky. The curve looks the same in all four cases.
+    lucky. The curve rises in all four cases.
 
-    Here you train a policy as in notebook 05b, in a single process, and then find out. The code is that page's: `play`
-    samples and scores an episode for each task, and `compare` makes advantages of a group's rewards (there:
-    `advantages_of`). New is `pays`, the reward, which we will exchange for a bad one.
+    Here you train a policy and then find out. The loop is that of notebook 05b, with the package's loss in the place of
+    yours. New is `pays`, the reward, because we will exchange it for a bad one.
     """)
     return
 
 
 @app.cell
 def settings():
-    _name = mo.cli_args().get("policy") or "embedded"
-    _embedded = _name == "embedded"
-    config = SimpleNamespace(
-        policy=_name,  # or the folder of a model, for example a copy of Qwen2.5-0.5B-Instruct
-        device="cuda" if torch.cuda.is_available() else "cpu",
+    config = nb05c.settings(
+        mo.cli_args().get("policy") or "embedded",  # or the folder of a model
         seed=0,
-        shots=0 if _embedded else 2,  # worked examples, as turns of the chat
-        max_tokens=96 if _embedded else 256,
-        prompts=6,  # groups in a training batch
-        samples=8,  # episodes in a group
-        learning_rate=4e-4 if _embedded else 3e-6,
+        prompts=6,  # tasks in a training batch
+        samples=8,  # episodes of each
         steps=30,
-        held_out=200,  # before and after
-        pass_tasks=40,
-        pass_difficulty="hard",  # four words, where training has two
-        pass_samples=32,  # attempts at each of these tasks
-        pass_at=(1, 2, 4, 8, 16, 32),
-        pass_judged=16,  # beyond it the old policy solves nearly all
-        kind_tasks=100,  # of each kind that was not trained
-        hack_steps=14,
-        hack_bonus=0.5,  # for every tool call
-        hack_penalty=3.0,  # weight of the KL penalty
-        threads=1 if _embedded else torch.get_num_threads(),
+        held_out=200,  # questions of the exam, before and after
     )
     return (config,)
 
@@ -118,36 +99,12 @@ def _(config):
 @app.function
 def train(config, pays, steps, kl=0.0):
     """Train a copy of the policy on the reward `pays(episode)`. Yields a record after each step."""
-    environment = Zorplex(config.seed, shots=config.shots)
-    sampling = Sampling(max_tokens=config.max_tokens)
-    policy, reference = (load_policy(config.policy, config.device) for _ in range(2))
-    learner = Learner(
-        policy,
-        LearnerConfig(
-            learning_rate=config.learning_rate, warmup_steps=2, kl_coefficient=kl
-        ),
-    )
+    training = nb05c.Training(config, kl)
     for step in range(steps):
-        tasks = environment.tasks(
-            ("compositional",), config.prompts, start=config.prompts * step
-        )
-        copies = [task for task in tasks for _ in range(config.samples)]
-        seed = (config.seed * 1_000 + step) * len(copies)
-        episodes = play(policy, environment, copies, seed, sampling)
+        episodes = training.play(step)
         rewards = [pays(episode) for episode in episodes]
-        advantages = []
-        for first in range(0, len(rewards), config.samples):
-            advantages += compare(rewards[first : first + config.samples])
-        # The log-probs that the policy gave these tokens before any training.
-        before = response_logprobs(reference, episodes)
-        metrics = learner.step(episodes, advantages, before)
-        yield SimpleNamespace(
-            policy=policy,
-            episodes=episodes,
-            reward=fmean(rewards),
-            before=before,
-            entropy=metrics["entropy"],
-        )
+        advantages = nb05.advantages_of(rewards, config.samples)
+        yield training.step(episodes, rewards, advantages)
 
 
 @app.cell(hide_code=True)
@@ -164,14 +121,13 @@ def _(config):
 def _(config, curve, start_honest):
     lesson.wait_for(start_honest)
     curve.clear()
-    entropies = []
+    _honest = train(config, lambda episode: episode.score.reward, config.steps)
     with lesson.counting(config.steps, "steps") as _one_more:
-        for _step in train(config, lambda episode: episode.score.reward, config.steps):
-            entropies.append(_step.entropy)
-            curve.add("honest reward", len(entropies), accuracy(_step.episodes))
+        for _number, _step in enumerate(_honest, 1):
+            curve.add("honest reward", _number, accuracy(_step.episodes))
             _one_more()
     learned = _step.policy
-    return entropies, learned
+    return (learned,)
 
 
 @app.cell(hide_code=True)
@@ -248,12 +204,15 @@ def _():
     mo.md("""
     ### Exercise 1: is it clear?
 
-    Ask other questions, and the shares are others. How far may they move by luck? Both policies answer the same tasks. So compare
-    task by task: some tasks are hard for both, and that cancels in the difference.
+    With other questions the shares would be different. How far may they move by luck? Both policies answer the same
+    questions. So compare them one by one: some are hard for both, and that cancels in the difference.
 
-    Write `change` for two lists with one number a task, `before` and `after`. Return the
-    mean difference, and two *standard errors* of it. The standard error of a mean of n numbers is
-    their `stdev` over √n. Why two? About 95 of 100 intervals of that width contain the truth. So call a change *clear* if it is larger.
+    Write `change` for two lists, `before` and `after`. Each has one number for each *independent* case. Two questions
+    about the same word are not independent (notebook 05), so our number will be the share of right answers for each word.
+
+    Return the mean difference, and two *standard errors* of it. The standard error of a mean of n numbers is
+    their `stdev` over √n. Why two? About 95 of 100 intervals of mean ± two standard errors contain the truth. So call a change
+    *clear* if it is more than two standard errors.
     """)
     return
 
@@ -275,6 +234,7 @@ def _():
         Solutions,
         level="warm-up",
         minutes=4,
+        lines=2,
         hints=(
             "Which single list of numbers has the mean and the scatter that you need?",
             "Make a list of `new - old`, with `zip(before, after, strict=True)`. Its `fmean`, and `2 * stdev(…) / math.sqrt(len(…))`.",
@@ -286,11 +246,6 @@ def _():
 @app.cell(hide_code=True)
 def _():
     paired, whose_paired = exercise.running(lambda: change, Solutions)
-    return paired, whose_paired
-
-
-@app.cell(hide_code=True)
-def _(whose_paired):
     ask_kinds = lesson.predict(
         f"All training was on `compositional` tasks. On how many of the three other kinds is the trained policy clearly better, by {whose_paired}?",
         "none",
@@ -299,25 +254,18 @@ def _(whose_paired):
         "all three",
     )
     ask_kinds
-    return (ask_kinds,)
+    return ask_kinds, paired, whose_paired
 
 
 @app.cell(hide_code=True)
-def _(examined, paired):
+def _(ask_kinds, config, examined, paired):
     lesson.needs(lambda: examined)
     kinds = {}
     for _kind in ("simple", "multi_step", "recursive"):
-        _right = [
-            [float(episode.score.outcome == "success") for episode in episodes]
-            for _, episodes in examined[_kind]
-        ]
-        kinds[_kind] = (*map(fmean, _right), *map(float, paired(*_right)))
-    return (kinds,)
-
-
-@app.cell(hide_code=True)
-def _(ask_kinds, config, kinds):
-    _better = sum(gain > noise for _, _, gain, noise in kinds.values())
+        _right = [nb05c.shares_by_word(episodes) for _, episodes in examined[_kind]]
+        _gain, _noise = map(float, paired(*_right))
+        kinds[_kind] = len(_right[0]), *map(fmean, _right), _gain, _noise
+    _better = sum(gain > noise for *_, gain, noise in kinds.values())
     lesson.reveal(
         ask_kinds,
         right=_better,
@@ -326,20 +274,21 @@ def _(ask_kinds, config, kinds):
     """,
         shows=[
             lesson.table(
-                f"Kinds that were not trained, {config.kind_tasks} held-out tasks each",
+                f"Kinds that were not trained: {config.kind_tasks} held-out questions each. Every word counts once.",
                 [
                     {
                         "kind": kind,
+                        "words": f"{words}",
                         "before": f"{was:.0%}",
                         "after": f"{now:.0%}",
                         "change": f"{100 * gain:+.0f} ± {100 * noise:.0f} points",
                     }
-                    for kind, (was, now, gain, noise) in kinds.items()
+                    for kind, (words, was, now, gain, noise) in kinds.items()
                 ],
             )
         ],
     )
-    return
+    return (kinds,)
 
 
 @app.cell(hide_code=True)
@@ -362,15 +311,15 @@ def _(config):
     ([Yue et al. 2025](https://arxiv.org/abs/2504.13837)). It may even overtake, if training has narrowed what the policy tries.
 
     Where the old policy solves every task at some k, no other policy can be better there. So we take
-    *harder* tasks than in training, four words instead of two. We judge at k = {config.pass_judged} of {config.pass_samples} attempts, because beyond
-    it the old policy solves nearly all. That choice was made once, on this policy; with another one, look first.
+    *harder* tasks than in training, four words instead of two. Fix k by the old policy alone, before you see the trained one.
+    It is {config.pass_judged} of {config.pass_samples} attempts here, because there the old policy still leaves room for a gain.
 
     ### Exercise 2: pass@k
 
     Of `samples` attempts at a task, `correct` were right. Write `pass_at_k`: draw k of these attempts,
     each at most once. What is the chance that a right one is among them? That is the estimator
-    of [Chen et al. 2021](https://arxiv.org/abs/2107.03374), equation 1. In the mean it is exactly right. The
-    obvious `1 - (1 - correct / samples) ** k` is not: it puts each attempt back.
+    of [Chen et al. 2021](https://arxiv.org/abs/2107.03374), equation 1. It is unbiased: over many draws its average is the
+    true chance. The obvious `1 - (1 - correct / samples) ** k` is biased, because it puts each attempt back.
     """)
     return
 
@@ -388,6 +337,7 @@ def _():
         Solutions,
         level="stretch",
         minutes=6,
+        lines=1,
         hints=(
             "Compute the opposite: the chance that all k drawn attempts are wrong. In how many ways can you draw k of the wrong ones?",
             "`math.comb(samples - correct, k)` ways to draw only wrong ones, of `math.comb(samples, k)` ways to draw at all. `math.comb` gives 0 if fewer than `k` are wrong.",
@@ -430,7 +380,7 @@ def _(config, environment, learned, policy, sampling, start_pass):
 
 
 @app.cell(hide_code=True)
-def _(config, estimator, paired, right):
+def _(ask_pass, config, estimator, paired, right, whose_estimator):
     lesson.needs(lambda: right)
     passes = {
         name: {
@@ -446,11 +396,6 @@ def _(config, estimator, paired, right):
         k: [float(part) for part in paired(passes["before"][k], passes["after"][k])]
         for k in (min(config.pass_at), config.pass_judged)
     }
-    return gains, pass_means, passes
-
-
-@app.cell(hide_code=True)
-def _(ask_pass, config, entropies, gains, pass_means, right, whose_estimator):
     (_low, (_first, _once)), (_high, (_last, _noise)) = gains.items()
     lesson.reveal(
         ask_pass,
@@ -461,9 +406,6 @@ def _(ask_pass, config, entropies, gains, pass_means, right, whose_estimator):
 
     Of the {config.pass_tasks} tasks the old policy never solved {right["before"].count(0)}, the trained one {right["after"].count(0)}.
     That is one run of one small policy, on tasks that it was not trained on.
-
-    The **entropy** says how undecided the policy is about its next token: 0 means that it always draws the same. In training it went from {entropies[0]:.2f} to {entropies[-1]:.2f} nats.
-    {"A policy that is so sure writes nearly the same text each time, so further attempts add little: that is how narrowing looks from inside." if entropies[-1] < 0.5 * entropies[0] else ""}
     """,
         shows=[
             lesson.figure(
@@ -472,7 +414,7 @@ def _(ask_pass, config, entropies, gains, pass_means, right, whose_estimator):
             )
         ],
     )
-    return
+    return gains, pass_means, passes
 
 
 @app.cell(hide_code=True)
@@ -480,7 +422,7 @@ def _():
     mo.md("""
     ## A reward that gets hacked
 
-    A reward never says what you want, it only pays for it. In notebook 05 a lenient checker would have paid for a number that
+    A reward does not know what you want. It pays for what it measures. In notebook 05 a lenient checker would have paid for a number that
     the tool wrote. Here is a reward with a good intention: the policy should use its tools, so every call earns a bonus.
     That is a *shaped* reward.
     """)
@@ -501,30 +443,34 @@ def _():
     ### Exercise 3: how far has it gone?
 
     The usual guard is a KL penalty. KL, the Kullback–Leibler divergence, measures how far the policy
-    is from its **reference**, a copy of what it was before training. KL(policy ‖ reference) is a mean over the tokens that
-    the *policy* draws: how much likelier does it find them than the reference does? (The other direction would ask
-    about tokens that the reference draws, and nobody samples those.)
+    is from its **reference**, a copy of what it was before training. How much likelier does the policy find the tokens that
+    *it* draws than the reference does?
 
     Write `kl`. It gets three tensors of equal length, over all tokens of a batch: the log-prob `now`, the
-    log-prob `before` by the reference, and whether the policy `sampled` the token. With d = now − before,
-    the mean of d over the sampled tokens is already right in the mean, but it scatters widely and may be negative.
-    `exp(-d) - 1` has the mean 0. Added to d, it makes each term at least 0, and the sum scatter less
-    ([Schulman 2020](http://joschu.net/blog/kl-approx.html)). So take the mean of `exp(-d) - 1 + d`.
+    log-prob `before` by the reference, and whether the policy `sampled` the token. There are three steps.
 
-    As a part of the loss it also needs the right gradient. That of the mean is wrong: it takes the
-    tokens as given, but a policy that changes will draw others. It would be the gradient of the reverse,
-    KL(reference ‖ policy) ([Shah et al. 2025](https://arxiv.org/abs/2512.21852)). So multiply each term by a
-    number that is 1, and whose gradient is that of `now`.
+    1. *A mean.* With d = now − before, take the mean of d over the sampled tokens. It is an unbiased estimate of
+       KL(policy ‖ reference). But single terms may be negative, and they scatter widely.
+    2. *Less scatter.* Add `exp(-d) - 1` to each d. Its mean over the policy's tokens is 0, because exp(−d) is
+       reference ÷ policy, and Σ policy × reference ÷ policy = Σ reference = 1. So the mean is still KL. Now each
+       term is at least 0, and they scatter less ([Schulman 2020](http://joschu.net/blog/kl-approx.html)).
+    3. *The gradient*, which you are given. Autograd does not see that the policy drew the tokens. So it
+       would return the gradient of another quantity, KL(reference ‖ policy) ([Shah et al.
+       2025](https://arxiv.org/abs/2512.21852)). Multiply each term by `(now - now.detach()).exp()`. This factor is 1, and its
+       gradient is that of `now`. Then the gradient of each term is its d.
     """)
     return
 
 
 @app.function
 def kl(now, before, sampled):
-    """Return an estimate in nats a token, whose gradient at `now` is that of KL.
+    """Return an estimate of KL(policy ‖ reference), whose gradient at `now` is that of KL.
+
+    It is in nats a token: logarithms are natural, so a token with d = 0.69 is twice as likely.
+    Step 3 is given: multiply each term by `(now - now.detach()).exp()`.
 
     For the tensors [-1.0, 0.0], [-2.0, -9.0], [True, False] it is 0.368: the tool wrote the second
-    token. The gradient is [1.0, 0.0].
+    token. The first has d = 1, so the gradient is [1.0, 0.0].
     """
     ...
 
@@ -535,10 +481,11 @@ def _():
         lambda: kl,
         Solutions,
         level="core",
-        minutes=5,
+        minutes=8,
+        lines=3,
         hints=(
-            "Which tokens did the policy not choose? What would they do to the mean? And of what is `exp` 1, if `x.detach()` is `x` without its gradient?",
-            "Take `d = (now - before)[sampled]`. The factor is the `exp` of `now - now.detach()` at the same tokens.",
+            "Which tokens did the policy not choose? What would they do to the mean?",
+            "Take `d = (now - before)[sampled]`, and the factor at the same tokens: `(now - now.detach())[sampled].exp()`. Multiply before you take the mean.",
         ),
     )
     return
@@ -586,18 +533,6 @@ def _(config, old, policy, sampling, start_hack):
 
 
 @app.cell(hide_code=True)
-def _(distance, hacked):
-    lesson.needs(lambda: hacked)
-    # Here, and not in training: an edit of the exercise must not train again.
-    with torch.no_grad():
-        measured = [
-            [row | {"kl": float(distance(*row["tokens"]))} for row in rows]
-            for rows in hacked.values()
-        ]
-    return (measured,)
-
-
-@app.cell(hide_code=True)
 def _(ask_hack, card, config, hacked):
     _was, _is = nb05c.ends(hacked[0.0])
     _six, _five = 6 * config.hack_bonus, 5 * config.hack_bonus + 1
@@ -628,8 +563,7 @@ def _(ask_hack, card, config, hacked):
 def _():
     mo.md("""
     The penalty adds your KL, times a weight, to the *loss*. Its gradient pulls the policy back to the
-    reference. The reward stays as it is. (TRL's `beta` does the same; other libraries subtract KL from the reward.
-    Weights cannot be compared between libraries: they depend on the learning rate, and on what is summed or averaged.)
+    reference. The reward stays as it is. (TRL's `beta` does the same; other libraries subtract KL from the reward.)
     """)
     return
 
@@ -647,10 +581,15 @@ def _(config):
 
 
 @app.cell(hide_code=True)
-def _(ask_kl, config, hacked, measured, shaped_runs, whose_distance):
-    (_began, _free), (_, _held) = map(nb05c.ends, measured)
-    _honest = {run["penalty"]: run for run in shaped_runs["runs"] if run["bonus"] == 0}
-    _strict = _honest[max(_honest)]
+def _(ask_kl, distance, hacked, whose_distance):
+    lesson.needs(lambda: hacked)
+    # Here, and not in training: an edit of the exercise must not train again.
+    with torch.no_grad():
+        _measured = [
+            [row | {"kl": float(distance(*row["tokens"]))} for row in rows]
+            for rows in hacked.values()
+        ]
+    (_began, _free), (_, _held) = map(nb05c.ends, _measured)
     lesson.reveal(
         ask_kl,
         right=nb05c.saved(_began, _free, _held),
@@ -658,39 +597,25 @@ def _(ask_kl, config, hacked, measured, shaped_runs, whose_distance):
     It ends {_held["kl"]:.3f} nats a token from its reference, and without a penalty {_free["kl"]:.3f}, by {whose_distance}.
     Of the last steps' episodes {_held["accuracy"]:.0%} are right, without a penalty {_free["accuracy"]:.0%}; in the first steps {_began["accuracy"]:.0%} were. That is one seed.
 
-    A penalty knows only where the policy began, so it holds back honest learning too. Two recorded runs were paid for right answers alone.
-    Without a penalty the last step had {_honest[0]["accuracy"][-1]:.0%} right, with weight {_strict["penalty"]:g} {_strict["accuracy"][-1]:.0%}.
-    The free one was {_honest[0]["kl"][-1]:.2f} nats away then: KL alone does not tell learning from a hack.
+    A penalty knows only where the policy began, so it holds back honest learning too. And honest learning also leads away from the
+    reference, so KL alone does not tell learning from a hack. See both in the recorded runs below, at a reward of 0 for a call.
     So mend the reward: in `zorplex_rl/task/rewards.py` a call more than needed *costs* something.
     """,
-        shows=[
-            lesson.figure(
-                lines.shaped_chart(
-                    *(
-                        [row[of] for row in hacked[config.hack_penalty]]
-                        for of in ("accuracy", "calls")
-                    ),
-                    6,
-                ),
-                "The same bonus, with the penalty.",
-            )
-        ],
     )
     return
 
 
 @app.cell(hide_code=True)
-def _():
-    shaped_runs = nb05c.recorded_runs()
+def _(shaped_runs):
     mo.vstack(
         [
             lesson.md(
-                f"The sliders choose among recorded runs of `train`. A negative reward for a call is a fine. *Recorded* on {shaped_runs['date']} with `python {shaped_runs['command']}`, {shaped_runs['conditions']['steps']} steps each, one seed."
+                f"The sliders choose among recorded runs of `train`. Below 0, the reward of a call is a fine. Run A at the top of the page was paid {nb05c.TWO[0]:g} for a call, run B {nb05c.TWO[1]:g}. *Recorded* on {shaped_runs['date']} with `python {shaped_runs['command']}`, {shaped_runs['conditions']['steps']} steps each, one seed."
             ),
             nb05c.shaped_slider(shaped_runs, static="execute" in mo.cli_args()),
         ]
     )
-    return (shaped_runs,)
+    return
 
 
 @app.cell(hide_code=True)
@@ -727,9 +652,11 @@ def _():
 
 
 @app.cell(hide_code=True)
-def _(config, passes):
+def _(config, gains, pass_means):
+    _low, _high = gains
+    _was, _is = pass_means.values()
     lesson.headline(
-        f"On {config.pass_difficulty} tasks, pass@{min(config.pass_at)} went from {fmean(passes['before'][min(config.pass_at)]):.0%} to {fmean(passes['after'][min(config.pass_at)]):.0%}, pass@{config.pass_judged} from {fmean(passes['before'][config.pass_judged]):.0%} to {fmean(passes['after'][config.pass_judged]):.0%}."
+        f"On {config.pass_difficulty} tasks, pass@{_low} went from {_was[_low]:.0%} to {_is[_low]:.0%}, pass@{_high} from {_was[_high]:.0%} to {_is[_high]:.0%}."
     )
     return
 

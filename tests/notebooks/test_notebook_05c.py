@@ -4,7 +4,6 @@ its first cell to its last."""
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from statistics import fmean
 from types import SimpleNamespace
@@ -66,7 +65,8 @@ def test_the_gradient_of_the_other_kl_is_told_as_that():
         return ((-d).exp() - 1 + d).mean()
 
     said = exercise.complaint(notebook.Solutions.check_kl, kl)
-    assert "its gradient at the first token is 0.632, as that of KL(reference ‖ policy)" in said
+    assert said.startswith("step 3 is missing: the gradient is that of KL(reference ‖ policy)")
+    assert "is `[0.6321, 0]`, and should be `[1, 0]`" in said
 
 
 def test_the_recorded_runs_begin_as_this_page_trains():
@@ -101,6 +101,8 @@ def test_the_recorded_runs_show_what_the_page_says_of_them():
     found = {(run["bonus"], run["penalty"]): run for run in runs}
     assert len(found) == len({bonus for bonus, _ in found}) * len({penalty for _, penalty in found})
     hacked, harmless = found[config.hack_bonus, 0.0], found[0.0, 0.0]
+    assert list(nb05c.TWO) == [0.0, config.hack_bonus]
+    assert harmless["reward"][-1] > harmless["reward"][0], "the page's first figure"
     assert (
         hacked["reward"][-1] > hacked["reward"][0]
         and hacked["accuracy"][-1] < hacked["accuracy"][0] - 0.2
@@ -129,7 +131,6 @@ def test_runs_from_its_first_cell_to_its_last():
     for whose in ("whose_paired", "whose_estimator", "whose_distance"):
         assert "the course's" in values[whose]
     assert list(values["passes"]["before"]) == [1, 2, 8]
-    assert len(values["entropies"]) == 3 and all(map(math.isfinite, values["entropies"]))
     assert set(values["kinds"]) == {"simple", "multi_step", "recursive"}
     assert {penalty: len(rows) for penalty, rows in values["hacked"].items()} == {
         0.0: 2,

@@ -2,13 +2,13 @@
 
 fetch_button  pretrained    SmolLM2: a button that gets it, and the policy, if it is there
 four_kinds                  a task of each kind, side by side
-rows                        the rows of a table, from text
+rollout                     an episode of each task, in batches
 accuracy_chart  gallery_of  the benchmark's accuracies with intervals; an episode of each ending, and how often each comes
 real_answers                SmolLM2's answers without and with examples, and a result that it invented
 prices                      what each ending earns
 batch_chart                 a batch on its slots
-generate                    the scored episodes of a training step, in groups of four
-compare_within_groups       their advantages
+generate  advantages_of     the scored episodes of a training step, in groups; their advantages
+new_trainer  mean_seconds   what trains the small policy; what a clock measured
 straggler_by_lag            what the simulator finds for one straggler
 """
 
@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import marimo as mo
 
+from zorplex_rl.config import LearnerConfig
 from zorplex_rl.course.figures.bars import outcome_chart
 from zorplex_rl.course.figures.loop_drawing import ROLES
 from zorplex_rl.course.figures.tokens import episode_card, invents, written
@@ -31,16 +32,19 @@ from zorplex_rl.course.lesson import lesson
 from zorplex_rl.course.widgets.timeline_simulator import GRID, ONE_STRAGGLER
 from zorplex_rl.devices import cores as cores
 from zorplex_rl.errors import PolicyError
+from zorplex_rl.learning.learner import Learner
 from zorplex_rl.learning.train_simple import compare, play
 from zorplex_rl.policy import smollm2
 from zorplex_rl.policy.evaluate import Report, summarise
 from zorplex_rl.policy.load import Policy, load_policy
-from zorplex_rl.policy.rollout import Sampling
+from zorplex_rl.policy.rollout import RolloutRequest, Sampling
+from zorplex_rl.policy.rollout import rollout as sample
 from zorplex_rl.run import figure as style
 from zorplex_rl.run.figure import render
+from zorplex_rl.run.timeline import SpanRecorder
 from zorplex_rl.simulation.simulate import compare as simulate
 from zorplex_rl.task.environment import Zorplex
-from zorplex_rl.task.episode import OUTCOMES, Episode
+from zorplex_rl.task.episode import OUTCOMES, Episode, Task
 from zorplex_rl.task.specs import TASK_SPECS
 
 if TYPE_CHECKING:
@@ -93,12 +97,21 @@ def four_kinds(environment: Zorplex) -> str:
     return f'<div class="lesson-side-by-side">{cards}</div>'
 
 
-def rows(text: str) -> list[dict[str, str]]:
-    """Return the rows of a table: the first line of ``text`` names the columns, with | between them."""
-    names, *lines = (
-        [cell.strip() for cell in line.split("|")] for line in text.strip().splitlines()
-    )
-    return [dict(zip(names, line, strict=True)) for line in lines]
+def rollout(
+    policy: Policy,
+    environment: Zorplex,
+    tasks: Sequence[Task],
+    sampling: Sampling,
+    one_more: Callable[..., None],
+) -> list[Episode]:
+    """Return an episode of each of ``tasks``, sampled 16 at a time; ``one_more`` counts them."""
+    requests = [RolloutRequest(task, seed) for seed, task in enumerate(tasks)]
+    episodes = list[Episode]()
+    for first in range(0, len(tasks), 16):
+        batch = requests[first : first + 16]
+        episodes += sample(policy, batch, environment.execute, sampling)
+        one_more(number=len(batch))
+    return episodes
 
 
 def accuracy_chart(reports: Sequence[Report]) -> str:
@@ -205,25 +218,28 @@ def batch_chart(seconds: Sequence[float], plan: Sequence[tuple[int, float]]) -> 
     return render(draw, 70 + 26 * slots, "A batch waits for its slowest episode", said)
 
 
-def generate(policy: Policy, environment: Zorplex, step: int, sampling: Sampling) -> list[Episode]:
-    """Return four scored episodes of each of the eight training tasks of ``step``."""
-    tasks = [
-        task for task in environment.tasks(("compositional",), 8, start=8 * step) for _ in range(4)
-    ]
-    episodes = play(policy, environment, tasks, 1000 * step, sampling)
-    for number, episode in enumerate(episodes):
-        episode.group = number // 4
-    return episodes
+def generate(
+    policy: Policy,
+    environment: Zorplex,
+    step: int,
+    sampling: Sampling,
+    prompts: int = 8,
+    samples: int = 4,
+    seeds: int = 1000,
+) -> list[Episode]:
+    """Return ``samples`` scored episodes of each of the ``prompts`` tasks of ``step``, which has ``seeds`` of its own."""
+    tasks = []
+    for task in environment.tasks(("compositional",), prompts, start=prompts * step):
+        tasks.extend([task] * samples)
+    return play(policy, environment, tasks, seeds * step, sampling)
 
 
-def compare_within_groups(episodes: Sequence[Episode]) -> list[float]:
-    """Return the advantage of each of ``episodes``, in groups of four."""
-    rewards = [episode.scored.reward for episode in episodes]
-    return [
-        advantage
-        for first in range(0, len(rewards), 4)
-        for advantage in compare(rewards[first : first + 4])
-    ]
+def advantages_of(rewards: list[float], samples: int = 4) -> list[float]:
+    """Return the advantages of ``rewards``, each within its group of ``samples``."""
+    advantages = []
+    for first in range(0, len(rewards), samples):
+        advantages += compare(rewards[first : first + samples])
+    return advantages
 
 
 def straggler_by_lag() -> dict[int, float]:
@@ -231,3 +247,16 @@ def straggler_by_lag() -> dict[int, float]:
     return {
         n: simulate(replace(ONE_STRAGGLER, max_lag=n)).asynchronous.seconds for n in GRID["max_lag"]
     }
+
+
+def new_trainer() -> Learner:
+    """Return a trainer of a copy of the small policy."""
+    return Learner(load_policy("embedded"), LearnerConfig(learning_rate=3e-4, warmup_steps=0))
+
+
+def mean_seconds(clock: SpanRecorder) -> dict[str, float]:
+    """Return the mean seconds of each phase that ``clock`` has recorded."""
+    found: dict[str, list[float]] = {}
+    for span in clock.drain():
+        found.setdefault(span.kind, []).append(span.end - span.start)
+    return {kind: fmean(seconds) for kind, seconds in found.items()}

@@ -1,5 +1,6 @@
-"""Drive notebook 05c: draws for its checks, a verdict on pass@k, recorded runs.
+"""Drive notebook 05c: its training, draws for its checks, a verdict on pass@k, recorded runs.
 
+settings  Training  shares_by_word            what the page sets and does not show; a run; an exam, word by word
 drawn_shares  drawn_attempts  drawn_tokens    arguments of ``change``, ``pass_at_k`` and ``kl``
 check_change  check_pass_at_k  check_kl       their checks, with the mistakes that learners make
 other_seeds        benchmarks/seeds.jsonl ──► runs that differ in nothing but their seed
@@ -8,6 +9,7 @@ verdict            pass@1 and pass@k, before and after ──► taught, sharpen
 PaidCard           what a policy writes in training, with what it is paid for it
 tokens_of  ends    the tokens of a batch as three tensors; the first and the last steps of a run
 recorded_runs  shaped_slider  answer_of       benchmarks/shaped_rewards.json ──► the sliders
+two_rewards                                   two of these runs, of which one learned the task
 """
 
 from __future__ import annotations
@@ -19,19 +21,29 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, pstdev, stdev, variance
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 
-from zorplex_rl.course import FILES
-from zorplex_rl.course.figures.lines import seeds_chart, shaped_chart
+from zorplex_rl.config import LearnerConfig
+from zorplex_rl.course import FILES, nb05
+from zorplex_rl.course.figures.lines import (
+    Line,
+    line_panels,
+    seeds_chart,
+    shaped_chart,
+    whole_steps,
+)
 from zorplex_rl.course.lesson import exercise
 from zorplex_rl.course.lesson.lesson import figure, md
-from zorplex_rl.course.lesson.markup import quote
 from zorplex_rl.course.nb05b import Card, example, varied
 from zorplex_rl.course.widgets.what_if import Answer, Knob, WhatIf
-from zorplex_rl.policy.load import Policy
+from zorplex_rl.learning.learner import Learner, response_logprobs
+from zorplex_rl.policy.load import Policy, load_policy
 from zorplex_rl.policy.rollout import Sampling
+from zorplex_rl.run import figure as style
+from zorplex_rl.task.environment import Zorplex
 from zorplex_rl.task.episode import Episode, Score
 
 RECORDED = FILES / "benchmarks" / "shaped_rewards.json"
@@ -39,6 +51,69 @@ SEEDS = FILES / "benchmarks" / "seeds.jsonl"
 Change = Callable[[Sequence[float], Sequence[float]], Sequence[float]]
 MISTAKES = (("wrong_answer",), ("wrong_format",), ("tool_spam", "truncated"))
 """Outcomes of failed episodes, as the page asks for them."""
+TWO = (0.0, 0.5)
+"""What a call earned in runs A and B, which the page shows first."""
+
+
+def settings(policy: str, **shown: Any) -> SimpleNamespace:
+    """Return the page's settings: those ``shown``, what follows from the policy, and those of its later sections."""
+    embedded = policy == "embedded"
+    return SimpleNamespace(
+        policy=policy,
+        device="cuda" if torch.cuda.is_available() else "cpu",
+        shots=0 if embedded else 2,  # worked examples, as turns of the chat
+        max_tokens=96 if embedded else 256,
+        learning_rate=4e-4 if embedded else 3e-6,
+        threads=1 if embedded else torch.get_num_threads(),
+        kind_tasks=100,  # of each kind that was not trained
+        pass_tasks=40,
+        pass_difficulty="hard",  # four words, where training has two
+        pass_samples=32,  # attempts at each of these tasks
+        pass_at=(1, 2, 4, 8, 16, 32),
+        pass_judged=16,  # the old policy leaves room there
+        hack_steps=14,
+        hack_bonus=0.5,  # for every tool call
+        hack_penalty=3.0,  # weight of the KL penalty
+        **shown,
+    )
+
+
+class Training:
+    """Train a copy of the policy that ``config`` names; another copy is its reference."""
+
+    def __init__(self, config: SimpleNamespace, kl: float) -> None:
+        self.config = config
+        self.policy = load_policy(config.policy, config.device)
+        self.reference = load_policy(config.policy, config.device)
+        rate = LearnerConfig(learning_rate=config.learning_rate, warmup_steps=2, kl_coefficient=kl)
+        self.learner = Learner(self.policy, rate)
+
+    def play(self, step: int) -> list[Episode]:
+        """Return the scored episodes of a step, one group after the other."""
+        config = self.config
+        environment = Zorplex(config.seed, shots=config.shots)
+        sampling = Sampling(max_tokens=config.max_tokens)
+        sizes = config.prompts, config.samples
+        return nb05.generate(self.policy, environment, step, sampling, *sizes, math.prod(sizes))
+
+    def step(
+        self, episodes: list[Episode], rewards: list[float], advantages: list[float]
+    ) -> SimpleNamespace:
+        """Take a step. Returns its record; ``before`` holds the reference's log-probs."""
+        before = response_logprobs(self.reference, episodes)
+        self.learner.step(episodes, advantages, before)
+        return SimpleNamespace(
+            policy=self.policy, episodes=episodes, reward=fmean(rewards), before=before
+        )
+
+
+def shares_by_word(episodes: Sequence[Episode]) -> list[float]:
+    """Return the share of right answers for each word, in the order in which the words are asked for."""
+    right: dict[tuple[str, ...], list[bool]] = {}
+    for episode in episodes:
+        found = right.setdefault(episode.task.words, [])
+        found.append(episode.scored.outcome == "success")
+    return [fmean(found) for found in right.values()]
 
 
 def drawn_shares(rng: random.Random) -> tuple[list[float], list[float]]:
@@ -127,7 +202,7 @@ def check_pass_at_k(attempt: exercise.Attempt, solution: exercise.Attempt) -> No
 
 
 def check_kl(attempt: exercise.Attempt, solution: exercise.Attempt) -> None:
-    """Compare numbers, and then gradients: first on the smallest case, where a mistake has a name."""
+    """Compare numbers, and then gradients, first on the smallest case."""
     small = as_tensors([-1.0, 0.0], [-2.0, -9.0], [True, False])
 
     def terms(now: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
@@ -155,14 +230,22 @@ def check_kl(attempt: exercise.Attempt, solution: exercise.Attempt) -> None:
             )[own].mean(),
         },
     )
-    called = exercise.case(quote("kl([-1.0, 0.0], [-2.0, -9.0], [True, False])"))
-    gradient, *_ = exercise.gradients_of(attempt(*small), small)
-    plain = 1 - math.exp(-1)
-    assert gradient is None or not exercise.same(gradient[0], plain), (
-        f"{called} gives the right number, but its gradient at the first token is {plain:.3f}, as that of "
-        "KL(reference ‖ policy) would be: a policy that changes also draws other tokens"
+    exercise.agree(
+        attempt,
+        solution,
+        drawn_tokens,
+        times=30,
+        examples=[small],
+        mistakes={
+            "step 3 is missing: the gradient is that of KL(reference ‖ policy)": lambda now, before, own: (
+                terms(now, before)[own].mean()
+            ),
+            "only the factor has a gradient: the terms need theirs, too": lambda now, before, own: (
+                (now - now.detach()).exp() * terms(now, before).detach()
+            )[own].mean(),
+        },
+        gradients=True,
     )
-    exercise.agree(attempt, solution, drawn_tokens, times=30, gradients=True)
 
 
 def verdict(once: Sequence[float], often: Sequence[float], old: float) -> str:
@@ -265,7 +348,7 @@ def other_seeds(change: Change, whose: str, file: Path = SEEDS) -> list[Any]:
     best, worst = max(after), min(after)
     return [
         md(f"""
-        An interval over *tasks* says what other questions would give. It does not say what another *run* would give: other training
+        An interval over *questions* says what others would give. It does not say what another *run* would give: other training
         tasks, other draws. So run again. Here are {len(rows)} runs of SmolLM2 with nothing changed but the seed, by
         `{rows[0]["command"]}`.
         """),
@@ -276,14 +359,14 @@ def other_seeds(change: Change, whose: str, file: Path = SEEDS) -> list[Any]:
             "Right answers, sampled, of the same held-out questions: before training, and after it. A row for each seed.",
         ),
         md(f"""
-        The best run ended at {best:.0%}, the worst at {worst:.0%}. Whoever shows one of them may show either. In the mean, training
-        changed the share by {points(gain)} ± {100 * noise:.0f} points, by {whose}, with a run in the place of a task. That
+        The best run ended at {best:.0%}, the worst at {worst:.0%}. Who shows one run can choose between them. In the mean, training
+        changed the share by {points(gain)} ± {100 * noise:.0f} points, by {whose}, with one number for each run. That
         interval is about the *mean* of many runs. A single further run would mostly end within {100 * scatter:.0f} points
         of {fmean(after):.0%}.
 
-        What makes runs differ? Look first at what is drawn once for a whole run. In this course it was the *worked
-        examples*. With two examples of the same wording, SmolLM2 copied the call only where a question was worded like
-        them, and some seeds never got beyond that. Since then the examples are worded in turns.
+        What makes runs differ? Look first at what is drawn once for a whole run, because it does not average out. Here
+        that is the *worked examples* in each prompt. When both had the same wording, SmolLM2 called the tool only for questions
+        of that wording, and some seeds never learned more. So our two examples have different wordings.
         """),
     ]
 
@@ -294,6 +377,21 @@ def recorded_runs() -> dict[str, Any]:
     return study
 
 
+def two_rewards(study: Mapping[str, Any]) -> str:
+    """Draw the mean reward of runs A and B over their steps."""
+    free = {run["bonus"]: run["reward"] for run in study["runs"] if run["penalty"] == 0}
+    panels = {
+        f"run {name}: mean reward": [Line("_", list(enumerate(free[bonus], 1)), style.GREEN)]
+        for name, bonus in zip("AB", TWO, strict=True)
+    }
+
+    def finish(number: int, axes: Any) -> None:
+        axes.set_ylim(0)
+        whole_steps(axes)
+
+    return line_panels(panels, "Two rewards", "both rise over the steps", 220, finish)
+
+
 def shaped_slider(study: Mapping[str, Any], static: bool) -> WhatIf:
     """Return two sliders that choose among the recorded runs of ``study``."""
     bonuses, penalties = (
@@ -301,9 +399,12 @@ def shaped_slider(study: Mapping[str, Any], static: bool) -> WhatIf:
     )
     return WhatIf(
         "Shaped rewards: first and last step of recorded runs",
-        [Knob("bonus", "Reward of a call", bonuses), Knob("penalty", "KL penalty", penalties)],
+        [
+            Knob("bonus", "Reward of a call (below 0: a fine)", bonuses),
+            Knob("penalty", "KL penalty", penalties),
+        ],
         lambda bonus, penalty: answer_of(study, bonus, penalty),
-        {"bonus": 0.0, "penalty": 0.0},
+        {"bonus": TWO[1], "penalty": 0.0},
         static=static,
     )
 
