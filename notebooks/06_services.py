@@ -673,14 +673,9 @@ async def _(Healing, start_charging):
 def _(always, ask_once, noted, once, whose_charge_once):
     lesson.needs(lambda: noted)
     _found = [(max(made) > 1, min(made) < 1) for made in (always, noted)]
-    _options = {
-        ((True, False), (True, False)): 0,
-        ((True, False), (False, True)): 1,
-        ((False, True), (True, False)): 2,
-    }
     lesson.reveal(
         ask_once,
-        right=_options.get(tuple(_found), []),
+        right=1 if _found == [(True, False), (False, True)] else [],
         why=f"""
         `charge_always` made {sum(n > 1 for n in always)} of ten charges more than once. `note_then_charge` forgot {noted.count(0)}: the number was noted, and the process died before the effect. By
         {whose_charge_once}, {once.count(1)} of ten were made exactly once. So for exactly once, send *at least once* and remember. But check and effect must be *one atomic step*.

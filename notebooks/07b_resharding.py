@@ -370,16 +370,9 @@ def _(policy):
 @app.cell(hide_code=True)
 def _(ask_heads, head_rows, heads, keys, keys_on):
     _first, _count = keys_on[1].offsets[0], keys_on[1].sizes[0]
-    _right = (
-        0
-        if _count < head_rows
-        else {0: 1, head_rows: 2}.get(_first, [])
-        if _count == head_rows
-        else []
-    )
     lesson.reveal(
         ask_heads,
-        right=_right,
+        right=1 if (_first, _count) == (0, head_rows) else [],
         why=f"""
         The projection has {keys.shape[0]} rows, {head_rows} for each of {heads} heads. Rank 1 holds rows {_first} to {_first + _count - 1}: {"the same as rank 0" if keys_on[0].offsets == keys_on[1].offsets else "others than rank 0"}. Two ranks want the same head, so
         a plan for {2 * heads} ranks moves more bytes than the parameter has.
@@ -474,7 +467,7 @@ def _(ask_busiest, plans):
         ask_busiest,
         right=0 if _times < 2.9 else 1 if _times < 5.3 else 2,
         why=f"""
-        {_times:.1f} times: rank 0 sends all that is wanted, {_from_0 / 1e6:.2f} MB, after it has received {(nb07b.gather_then_scatter_bytes(_plan) - _from_0) / 1e6:.2f} MB. With the plan the
+        {_times:.1f} times: rank 0 sends all that is wanted, {_from_0 / 1e6:.2f} MB, and receives {(nb07b.gather_then_scatter_bytes(_plan) - _from_0) / 1e6:.2f} MB. With the plan the
         busiest rank sends {_busiest / 1e6:.2f} MB, and no trainer rank receives anything. In all, the plan moves {_plan.bytes_moved / 1e6:.2f} MB, which is
         {"the minimum" if _plan.bytes_moved == _from_0 else "not the minimum"}.
 
