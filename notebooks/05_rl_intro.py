@@ -227,8 +227,6 @@ def _(config):
 
 @app.cell(hide_code=True)
 def _(config, environment, sampling, small, start_small):
-    from zorplex_rl.policy.evaluate import summarise
-
     lesson.wait_for(start_small)
     answered, reports = {}, []
     with lesson.counting(len(TASK_SPECS) * config.samples, "questions") as _one_more:
@@ -236,13 +234,12 @@ def _(config, environment, sampling, small, start_small):
             answered[_kind] = benchmark(
                 small, environment, _kind, config.samples, sampling, _one_more
             )
-            reports.append(summarise(_kind, answered[_kind]))
-    return answered, reports, summarise
+            reports.append(nb05.summarise(_kind, answered[_kind]))
+    return answered, reports
 
 
 @app.cell(hide_code=True)
 def _(answered, config, reports):
-    _words = len({episode.task.words for episode in answered["simple"]})
     mo.vstack(
         [
             lesson.figure(
@@ -251,8 +248,8 @@ def _(answered, config, reports):
             ),
             lesson.md(f"""
     The black line is an interval: with 95% certainty the true share lies in it. Two questions about
-    the same word are not independent, so we count them as one observation. The `simple` questions are about {_words} words, so
-    they are only {_words} observations. That makes the interval wide.
+    the same word are not independent, so we count them as one observation. The {config.samples} `simple` questions
+    are about {len({episode.task.words for episode in answered["simple"]})} words, so they are only as many observations. That makes the interval wide.
     """),
         ]
     )
@@ -626,8 +623,8 @@ def _():
     for them (09). And to repeat such a run bit for bit, somebody must write down what came when (11).
 
     Play with it. The simulator draws both ways, as if each side had its own machine. Raise the *variation*, the scatter of the
-    answers' times, and watch who waits. Its table asks of each part: how long would the run take at least if only this part
-    took time? The largest number is the limit.
+    answers' times, and watch who waits. Its table asks of each part: how long does the run take at least, if
+    this part alone holds it up? No run is quicker than the largest number.
     """)
     return
 

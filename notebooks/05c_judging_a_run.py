@@ -263,8 +263,7 @@ def _(ask_kinds, config, examined, paired):
     kinds = {}
     for _kind in ("simple", "multi_step", "recursive"):
         _right = [nb05c.shares_by_word(episodes) for _, episodes in examined[_kind]]
-        _gain, _noise = map(float, paired(*_right))
-        kinds[_kind] = len(_right[0]), *map(fmean, _right), _gain, _noise
+        kinds[_kind] = len(_right[0]), *map(fmean, _right), *map(float, paired(*_right))
     _better = sum(gain > noise for *_, gain, noise in kinds.values())
     lesson.reveal(
         ask_kinds,
@@ -293,10 +292,7 @@ def _(ask_kinds, config, examined, paired):
 
 @app.cell(hide_code=True)
 def _(paired, whose_paired):
-    _title = mo.md("""
-    ## The same settings, another seed
-    """)
-    mo.vstack([_title, *nb05c.other_seeds(paired, whose_paired)])
+    mo.vstack(nb05c.other_seeds(paired, whose_paired))
     return
 
 
@@ -535,7 +531,6 @@ def _(config, old, policy, sampling, start_hack):
 @app.cell(hide_code=True)
 def _(ask_hack, card, config, hacked):
     _was, _is = nb05c.ends(hacked[0.0])
-    _six, _five = 6 * config.hack_bonus, 5 * config.hack_bonus + 1
     _up, _change = _is["reward"] - _was["reward"], _is["accuracy"] - _was["accuracy"]
     lesson.reveal(
         ask_hack,
@@ -545,7 +540,7 @@ def _(ask_hack, card, config, hacked):
     These are means of the first steps and of the last. {"That is **reward hacking**: nobody cheated, the policy learns what is paid." if _change < -0.1 else ""}
     On a dashboard of rewards this run looks like a success.
 
-    Six calls are not even the best: they earn 6 × {config.hack_bonus} = {_six:.1f}, and five with a right answer 5 × {config.hack_bonus} + 1 = {_five:.1f}. Why does
+    Six calls are not even the best: they earn 6 × {config.hack_bonus} = {6 * config.hack_bonus:.1f}, and five with a right answer 5 × {config.hack_bonus} + 1 = {5 * config.hack_bonus + 1:.1f}. Why does
     it learn six? A call always pays, an answer only if it is right. The gradient follows what pays more among the episodes that were sampled, not
     what could pay most.
 

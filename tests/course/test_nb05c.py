@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from statistics import fmean
+from types import SimpleNamespace
 
 import pytest
 
@@ -23,6 +24,18 @@ from zorplex_rl.course import nb05c
 )
 def test_every_outcome_has_its_verdict(once, often, old, said):
     assert said in nb05c.verdict(once, often, old)
+
+
+def test_all_questions_about_a_word_are_one_observation():
+    exam = [("blip", 1), ("zork", 0), ("blip", 0), ("blip", 1), ("blip", 0)]
+    episodes = [
+        SimpleNamespace(
+            task=SimpleNamespace(words=(word,)),
+            scored=SimpleNamespace(outcome="success" if right else "wrong_answer"),
+        )
+        for word, right in exam
+    ]
+    assert nb05c.shares_by_word(episodes) == [0.5, 0.0]
 
 
 def test_a_penalty_saves_the_accuracy_only_if_it_held_the_policy_nearer():

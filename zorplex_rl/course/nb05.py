@@ -256,7 +256,8 @@ def new_trainer() -> Learner:
 
 def mean_seconds(clock: SpanRecorder) -> dict[str, float]:
     """Return the mean seconds of each phase that ``clock`` has recorded."""
-    found: dict[str, list[float]] = {}
-    for span in clock.drain():
-        found.setdefault(span.kind, []).append(span.end - span.start)
-    return {kind: fmean(seconds) for kind, seconds in found.items()}
+    spans = clock.drain()
+    return {
+        kind: fmean(span.end - span.start for span in spans if span.kind == kind)
+        for kind in ("generate", "train", "weights")
+    }

@@ -240,9 +240,6 @@ def check_kl(attempt: exercise.Attempt, solution: exercise.Attempt) -> None:
             "step 3 is missing: the gradient is that of KL(reference ‖ policy)": lambda now, before, own: (
                 terms(now, before)[own].mean()
             ),
-            "only the factor has a gradient: the terms need theirs, too": lambda now, before, own: (
-                (now - now.detach()).exp() * terms(now, before).detach()
-            )[own].mean(),
         },
         gradients=True,
     )
@@ -317,7 +314,7 @@ def tokens_of(
 def ends(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:
     """Return the means over the first and the last three steps of a run."""
     count = min(3, len(rows) // 2) or 1
-    names = [name for name in ("reward", "accuracy", "calls", "kl") if name in rows[0]]
+    names = [name for name in rows[0] if name != "tokens"]
     return [
         {name: fmean(row[name] for row in part) for name in names}
         for part in (rows[:count], rows[-count:])
@@ -344,10 +341,10 @@ def other_seeds(change: Change, whose: str, file: Path = SEEDS) -> list[Any]:
         return [md("The recorded runs of several seeds are not in this copy of the course.")]
     before, after = ([row[when]["sampled"] for row in rows] for when in ("before", "after"))
     gain, noise = map(float, change(before, after))
-    scatter = 2 * stdev(after)
-    best, worst = max(after), min(after)
     return [
         md(f"""
+        ## The same settings, another seed
+
         An interval over *questions* says what others would give. It does not say what another *run* would give: other training
         tasks, other draws. So run again. Here are {len(rows)} runs of SmolLM2 with nothing changed but the seed, by
         `{rows[0]["command"]}`.
@@ -359,9 +356,9 @@ def other_seeds(change: Change, whose: str, file: Path = SEEDS) -> list[Any]:
             "Right answers, sampled, of the same held-out questions: before training, and after it. A row for each seed.",
         ),
         md(f"""
-        The best run ended at {best:.0%}, the worst at {worst:.0%}. Who shows one run can choose between them. In the mean, training
+        The best run ended at {max(after):.0%}, the worst at {min(after):.0%}. Who shows one run can choose between them. In the mean, training
         changed the share by {points(gain)} ± {100 * noise:.0f} points, by {whose}, with one number for each run. That
-        interval is about the *mean* of many runs. A single further run would mostly end within {100 * scatter:.0f} points
+        interval is about the *mean* of many runs. A single further run would mostly end within {200 * stdev(after):.0f} points
         of {fmean(after):.0%}.
 
         What makes runs differ? Look first at what is drawn once for a whole run, because it does not average out. Here
@@ -385,11 +382,13 @@ def two_rewards(study: Mapping[str, Any]) -> str:
         for name, bonus in zip("AB", TWO, strict=True)
     }
 
-    def finish(number: int, axes: Any) -> None:
-        axes.set_ylim(0)
-        whole_steps(axes)
-
-    return line_panels(panels, "Two rewards", "both rise over the steps", 220, finish)
+    return line_panels(
+        panels,
+        "Two rewards",
+        "both rise over the steps",
+        220,
+        lambda number, axes: whole_steps(axes),
+    )
 
 
 def shaped_slider(study: Mapping[str, Any], static: bool) -> WhatIf:
