@@ -74,12 +74,11 @@ def _(sampling):
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    How do you teach a model to use a tool, if nobody has written thousands of right texts for it? Notebook 05 found
-    that the policy often knows the answer, and only has to be paid for saying it. Here you write the two functions that
-    do so. One samples a text, with a tool's results in it; one pushes the tokens of good texts up.
+    How do you teach a model to use a tool, if nobody has written thousands of right texts for it? In notebook 05
+    the policy often knew the answer, and only had to be paid for saying it. Here you write the two functions that
+    do so: one samples a text, with a tool's results in it; one pushes the tokens of good texts up.
 
     Solid boxes are the policy's tokens, dashed ones the tool's. It is a recording, until your functions have trained.
-    (Notebook 05 limits the calls, this page only the tokens, so the first text may run on for longer than there.)
     """)
     return
 
@@ -100,11 +99,10 @@ def _():
 
     If you know REINFORCE, skip to *A task that can only be looked up*.
 
-    Supervised learning copies a right text. Often nobody has written one, but
-    a program can check one. In reinforcement learning the model, called a {lesson.term("policy")}, writes
-    the answer itself, and a {lesson.term("reward")} says how good it was.
+    Supervised learning copies a right text. In reinforcement learning the model, called a {lesson.term("policy")}, writes
+    the answer itself, and a {lesson.term("reward")} says how good it was. Often nobody has written a right text, but a program can check one.
 
-    The smallest example: ten questions, ten answers, a table of 100 logits. The lines with a comment differ.
+    The smallest example: ten questions, ten answers, 100 logits. The lines with a comment differ.
     """)
     return
 
@@ -175,7 +173,7 @@ def _(with_labels, with_rewards):
             ),
             lesson.md(
                 "`rl_loop` estimates this mean from one sampled answer. This is REINFORCE. The minus is there because an optimizer descends. Each step samples from the "
-                f"present model; such data are called {lesson.term('on-policy')}. Answers of an older model need a correction: notebook 09."
+                f"present model; such data are called {lesson.term('on-policy')}. Older ones need a correction: notebook 09."
             ),
         ]
     )
@@ -245,9 +243,8 @@ def _():
     An {lesson.term("episode")} goes from the question to the end of the answer. *Generate* a token,
     *call* the tool when a call is complete, *inject* its result as tokens, and go on.
 
-    Only look at what was written since the last result: else you find the old call again after every token, and
-    run it for ever. Draw with Python's `rng.choices` and not with torch, so that your tokens can be
-    compared with those of the course.
+    Only look at what was written since the last result: else you find the old call again after every token.
+    Draw with Python's `rng.choices`, so that your tokens can be compared with the course's.
     """)
     return
 
@@ -355,50 +352,9 @@ def _(ask_injected, by_engine, policy):
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    ### Exercise 2: find two faults
-
-    `training_row` prepares an episode for the trainer: two lists, the ids of the response, and for each whether the
-    trainer learns from it. It has two faults, and none raises an exception. But a trainer with the same weights
-    should find the log-probabilities that were recorded while sampling, and this one does not.
+    Keep the tokens, not the text: many ids spell the same text. Whoever encodes the text again trains on tokens that the policy
+    never drew, and nothing raises an exception. So an episode records `token_ids`, and with each whether the policy drew it: *token in, token out*.
     """)
-    return
-
-
-@app.function
-def training_row(policy, episode):
-    """The ids of the response, and for each whether the trainer learns from it.
-
-    An episode has `text`, and lists of equal length: `token_ids`, `sampled`, `logprobs`.
-
-    >>> training_row(policy, by_engine[0])
-    """
-    ids = encode_text(policy.tokenizer, episode.text)
-    return ids, [True] * len(ids)
-
-
-@app.cell(hide_code=True)
-def _(by_engine, policy):
-    lesson.table(
-        f"What a trainer would log of {len(by_engine)} episodes",
-        nb05b.diagnosis(policy, by_engine, training_row, Solutions.training_row),
-    )
-    return
-
-
-@app.cell(hide_code=True)
-def _():
-    exercise.feedback(
-        lambda: training_row,
-        Solutions,
-        level="warm-up",
-        minutes=3,
-        hints=(
-            "The trainer learns from more tokens than the policy sampled. Who wrote the others? "
-            "And where are the tokens that end a text?",
-            "`episode.text` is for people: many ids spell the same text, so encoding it need not give "
-            "back those that were drawn. They were written down while the policy sampled.",
-        ),
-    )
     return
 
 
@@ -440,8 +396,7 @@ def _():
     lesson.folded(
         "Why may the mean be subtracted, and what does the division cost?",
         "Subtracting a constant b takes b Σ∇p, a sum over all answers, from the mean gradient. That is 0: "
-        "probabilities always add up to 1. The reward alone would push up every answer that earns a "
-        "little, and other steps would have to undo it. A constant near the mean leaves less to "
+        "probabilities always add up to 1. A constant near the mean leaves less to "
         "undo, so a step's gradient usually scatters less.\n\nDividing by the standard deviation lets "
         "every group push about equally hard. So it overweights groups that are nearly all right or all wrong: of eight "
         f"episodes with one wrong, that one gets {advantages_of([1.0] * 7 + [0.0])[-1]:.1f}. "
@@ -474,10 +429,8 @@ def _():
                 r"\pi_\theta(e_t \mid e_{\lt t})"
             ),
             lesson.md(
-                "The loss divides by the drawn tokens of the whole batch. That is a choice, called the token mean: a long episode "
-                "counts for more than a short one."
-                "\n\nTry one push, at the place where an answer begins. "
-                "Its size is invented; a real step moves less."
+                "The loss divides by the drawn tokens of the whole batch, a choice called the token mean: long episodes count for more."
+                "\n\nTry one push, where an answer begins. (A real step moves less.)"
             ),
         ]
     )
@@ -506,10 +459,10 @@ def _(config, environment, policy):
 
 @app.cell(hide_code=True)
 def _():
-    mo.md("""
-    ### Exercise 3: the loss of a batch
+    lesson.md(f"""
+    ### Exercise 2: the loss of a batch
 
-    Write L. An episode has `prompt_ids`, `token_ids` and `sampled`.
+    Write L, whose gradient is the {lesson.term("policy gradient")}. An episode has `prompt_ids`, `token_ids` and `sampled`.
     """)
     return
 
@@ -557,14 +510,11 @@ def _():
     lesson.folded(
         "Two names that you will meet everywhere: PPO and GRPO",
         f"""
-    - {lesson.term("PPO")} takes several steps on one batch, so that the batch is soon off-policy.
-      It weights each token by the ratio of its new to its old probability, and
-      [clips](https://arxiv.org/abs/1707.06347) that ratio; notebook 09 shows both.
-      A second model, the critic, estimates the reward to be expected.
+    - {lesson.term("PPO")} takes several steps on one batch, so it weights each token by the ratio of its new to its old
+      probability, and [clips](https://arxiv.org/abs/1707.06347) that ratio (notebook 09). A second model estimates the reward to be expected.
     - {lesson.term("GRPO")} replaces that model by the group
       ([DeepSeekMath](https://arxiv.org/abs/2402.03300), section 4). The step here has its
-      advantage, with the plain policy gradient. In the paper GRPO also clips, takes the mean over each
-      answer's own tokens, and adds a penalty for drifting from the starting model (KL). In TRL's `GRPOConfig`, the step here
+      advantage, without its clip and its penalty for drifting from the starting model (KL). In TRL's `GRPOConfig`, the step here
       is `beta=0`, `num_iterations=1`, `scale_rewards="group"` and `loss_type="dapo"`, the token mean.
     """,
     )
@@ -613,18 +563,6 @@ def train(policy, environment, sampling, config, sampler, loss_of, on_step):
         torch.nn.utils.clip_grad_norm_(parameters, 1.0)
         optimizer.step()
         on_step(step + 1, episodes)
-
-
-@app.cell(hide_code=True)
-def _(card):
-    ask_gain = lesson.predict(
-        f"Before, about {card.recording['right'][0]:.0%} of the held-out tasks are right. And after your training, with half as many episodes a step as in notebook 05?",
-        "less than 20 points more",
-        "20 to 40 points more",
-        "more than 40 points more",
-    )
-    ask_gain
-    return (ask_gain,)
 
 
 @app.cell(hide_code=True)
@@ -684,7 +622,7 @@ def _(
 
 
 @app.cell(hide_code=True)
-def _(ask_gain, history, loss_of, now, sampler, was, whose_loss, whose_sampler):
+def _(history, loss_of, now, sampler, was, whose_loss, whose_sampler):
     gain = 100 * (now.accuracy - was.accuracy)
     _form = was.outcomes["wrong_format"] - now.outcomes["wrong_format"]
     _lines = [
@@ -693,22 +631,20 @@ def _(ask_gain, history, loss_of, now, sampler, was, whose_loss, whose_sampler):
         for line in exercise.solution_source(name, of).splitlines()
         if line.strip()
     ]
-    lesson.reveal(
-        ask_gain,
-        right=0 if gain < 20 else 1 if gain <= 40 else 2,
-        why=f"""
+    mo.vstack(
+        [
+            lesson.md(f"""
     **From {was.accuracy:.0%} to {now.accuracy:.0%}, with {len(_lines)} lines: {whose_sampler}, and {whose_loss}.** Nobody showed the policy a single right
-    text. Move the slider of the card at the top: its steps are yours.
+    text. The steps of the card at the top are yours now.
 
     What has it learned? Texts without `[ANSWER]` fell from {was.outcomes["wrong_format"]:.0%} to {now.outcomes["wrong_format"]:.0%}, which is
     {"most of the gain: it knew the answers before, and now it says them" if 200 * _form > gain else "less than half of the gain"}. 05c looks closer.
-    """,
-        shows=[
+    """),
             lesson.figure(
                 nb05b.mass_chart(history),
                 "What it writes where an answer should begin, step by step, on held-out tasks.",
-            )
-        ],
+            ),
+        ]
     )
     return (gain,)
 
@@ -763,7 +699,7 @@ def _():
     SmolLM2 has 135 million parameters, and was never taught this task. It gets two
     worked examples before each question, because then some of its answers are right. The functions are
     *yours*. Around the model is a key-value cache, so that it need not read all of the text again for each
-    token. (`my_rl_smollm2.py`, which the button above writes beside your file, has that cache.)
+    token. (The button above also writes it, as `my_rl_smollm2.py`.)
     """)
     return
 
@@ -821,7 +757,7 @@ def _(Sampling):
         lines=2,
     )
     _told = lesson.md("""
-    An arrow in a *solid* box is an invented result: SmolLM2 did not wait for the tool. When does that stop?
+    An arrow in a *solid* box is an invented result. When does that stop?
     """)
     mo.vstack([_told, real_card])
     return (real_card,)
@@ -897,11 +833,10 @@ def _():
     lesson.md(f"""
     ## Which weights moved?
 
-    All of them, a little. Do so many have to? {lesson.term("LoRA")} leaves the weight `W` of a layer as it is. Beside
-    it stands a narrow path of two small matrices, `A` and `B`, and only these are trained. `A` makes a few
-    numbers of the input, `rank` of them. `B` makes an output of these. `B` begins as zeros, so at first nothing changes.
+    All of them, a little. Do so many have to? {lesson.term("LoRA")} leaves the weight `W` of a layer as it is, and trains a narrow path
+    beside it. `A` makes `rank` numbers of the input, and `B` an output of these. `B` begins as zeros, so at first nothing changes.
 
-    ### Exercise 4: a narrow path
+    ### Exercise 3: a narrow path
     """)
     return
 
@@ -939,22 +874,18 @@ def _():
 @app.cell(hide_code=True)
 def _(real):
     trained = nb05b.trained_parameters(real)
-    _rows = [
-        {
-            "trained": name,
-            "million": f"{count / 1e6:.2f}",
-            "one in": f"{trained['all weights'] / count:.0f}",
-        }
-        for name, count in trained.items()
-    ]
+    _all, _some, _few = trained.values()
     ask_narrow = lesson.predict(
-        "The same tasks and steps, but only paths of rank 16 are trained, at ten times the rate. How many answers of the last batch will be right?",
-        "clearly fewer than with all weights: by more than 15 points",
-        "about as many",
-        "clearly more: by more than 15 points",
+        "The same tasks and steps with paths of rank 16, at ten times the rate. Of the last batch, how much will be right, beside the run above?",
+        "more than 15 points less",
+        "about as much",
+        "more than 15 points more",
     )
-    mo.vstack([lesson.table("What is trained in SmolLM2", _rows), ask_narrow])
-    return ask_narrow, trained
+    _told = lesson.md(
+        f"SmolLM2 has {_all / 1e6:.1f} million weights. Paths of rank 16 beside its layers have {_some / 1e6:.1f} million numbers, one in {_all / _some:.0f}; of rank 1 {_few / 1e6:.2f} million, one in {_all / _few:.0f}."
+    )
+    mo.vstack([_told, ask_narrow])
+    return (ask_narrow,)
 
 
 @app.cell(hide_code=True)
@@ -1013,17 +944,16 @@ def _(
 
 
 @app.cell(hide_code=True)
-def _(ask_narrow, marks, real_curve, shares, trained, whose_layer):
+def _(ask_narrow, marks, real_curve, shares, whose_layer):
+    lesson.needs(lambda: (marks, shares))
     _right, _why = nb05b.narrow_learned(real_curve.series, shares)
     lesson.reveal(
         ask_narrow,
         right=_right if marks else [],
         why=f"""
-    {_why} These are sixteen answers a batch, of one seed. The layer was {whose_layer}. Rank 1 has
-    {trained["paths of rank 1"] / 1e6:.1f} million numbers; `zorplex-rl train --preset smollm2 --lora-rank 1` tries it.
+    {_why} These are sixteen answers a batch, of one seed, by {whose_layer}. `zorplex-rl train --preset smollm2 --lora-rank 1` tries rank 1.
 
-    Schulman and others (*LoRA without regret*, 2025) found that RL learns as much with adapters, at ten times the rate. The reason: a reward says
-    little, about one bit an episode, so few numbers can hold it.
+    *LoRA without regret* (Schulman and others, 2025) has a reason: a reward says about one bit an episode, so few numbers can hold it.
     """,
     )
     return
@@ -1031,7 +961,7 @@ def _(ask_narrow, marks, real_curve, shares, trained, whose_layer):
 
 @app.cell(hide_code=True)
 def _():
-    lesson.predicted(4)
+    lesson.predicted(3)
     return
 
 
@@ -1105,12 +1035,6 @@ class Solutions:
         most = sampling.max_tokens
         return ids[:most], sampled[:most]
 
-    def check_training_row(training_row):
-        toy_policies.check_row(training_row, Solutions.training_row)
-
-    def training_row(policy, episode):
-        return episode.token_ids, episode.sampled
-
     def check_policy_gradient(policy_gradient):
         toy_policies.check_loss(policy_gradient, Solutions.policy_gradient)
 
@@ -1136,8 +1060,7 @@ class Solutions:
         toy_policies.check_adapted(adapted, Solutions.adapted)
 
     def adapted(x, W, A, B, scale):
-        narrow = x @ A.T  # [..., rank]
-        return x @ W.T + scale * (narrow @ B.T)
+        return x @ W.T + scale * (x @ A.T @ B.T)
 
 
 if __name__ == "__main__":

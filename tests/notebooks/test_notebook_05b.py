@@ -14,7 +14,6 @@ from test_notebooks import Later
 from zorplex_rl.course.nb05b import (
     as_episode,
     chances_after,
-    diagnose,
     example,
     learned,
     push,
@@ -97,17 +96,6 @@ def test_the_advantages_are_those_of_the_package():
         assert notebook.advantages_of(rewards) == pytest.approx(compare(rewards))
 
 
-def test_the_diagnostics_tell_the_planted_faults_from_the_solution(embedded, batch):
-    planted = diagnose(embedded, batch, notebook.training_row)
-    healthy = diagnose(embedded, batch, notebook.Solutions.training_row)
-    learned, ends, mean, gap = healthy
-    own = sum(sum(episode.sampled) for episode in batch)
-    assert int(healthy[learned]) == own < int(planted[learned]), "the tools' tokens are trained on"
-    assert int(planted[ends]) == 0 < int(healthy[ends]), "no text ends"
-    assert float(healthy[gap]) < 1e-3 < 1 < float(planted[gap])
-    assert int(planted[mean].rstrip("%")) < int(healthy[mean].rstrip("%"))
-
-
 def test_a_push_moves_mass_as_the_softmax_says():
     chances = {"[ANSWER": 0.5, "So": 0.3, "5": 0.196, "7": 0.004}
     for advantage in (-2.0, 0.0, 1.0):
@@ -176,7 +164,10 @@ def test_where_no_answer_was_ever_right_the_page_says_why_it_stays_so(embedded):
     task = ENV.tasks(("compositional",), 1, "held_out")[0]
     ids = encode_text(embedded.tokenizer, f"[ANSWER] {task.answer + 1}\n")
     exam = [as_episode(embedded, task, ids, [True] * len(ids))]
-    assert "what it could be paid for was the form of an answer" in learned([[exam, exam], [exam, exam]])[1]
+    assert (
+        "what it could be paid for was the form of an answer"
+        in learned([[exam, exam], [exam, exam]])[1]
+    )
 
 
 def test_its_two_loops_both_learn_and_only_one_is_told_the_answer():

@@ -2,7 +2,7 @@
 
 as_episode              what a learner's sampler returns ──► a scored Episode
 beside_the_engine       the learner's sampler against the package's, episode by episode
-foreseen  diagnosis     how well tokens are foreseen; what a trainer would log of the rows that it gets
+foreseen                how well tokens are foreseen, the policy's and the tool's
 chances_after           the next-token probabilities where an answer begins
 push  mass_chart        these after one push; over the steps of a run
 Card  example  varied   episodes before training and after each step, with a slider; one is on all pages
@@ -32,7 +32,6 @@ from zorplex_rl.course.kept_file import EXAMPLES
 from zorplex_rl.course.lesson import exercise
 from zorplex_rl.course.lesson.lesson import table
 from zorplex_rl.course.lesson.markup import quote
-from zorplex_rl.course.lesson.time_limit import run_within
 from zorplex_rl.course.recorded_steps import recorded_steps
 from zorplex_rl.course.widgets.live_curve import LiveCurve
 from zorplex_rl.course.widgets.what_if import Answer, Bar, Knob, Panel, WhatIf
@@ -57,7 +56,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Sampler = Callable[..., tuple[list[int], list[bool]]]
-Row = Callable[[Policy, Episode], tuple[list[int], list[bool]]]
 SMOLLM2 = ModelShape(30, 576, heads=9, kv_heads=3, intermediate=1536, vocabulary=49_152)
 ANSWERS, TALKS = "[ANSWER", "So"
 """The tokens between which the embedded policy chooses where an answer should begin."""
@@ -120,48 +118,6 @@ def foreseen(policy: Policy, episodes: Sequence[Episode]) -> dict[bool, float]:
         for own, logprob in zip(episode.sampled, logprobs, strict=True):
             chances[own].append(math.exp(logprob))
     return {own: fmean(found) for own, found in chances.items()}
-
-
-def diagnosis(
-    policy: Policy, episodes: Sequence[Episode], yours: Row, healthy: Row
-) -> list[dict[str, str]]:
-    """Return the rows of a table: what a trainer would log of healthy rows, and of yours."""
-    right, found = diagnose(policy, episodes, healthy), dict[str, str]()
-    wrong = run_within(10.0, lambda: found.update(diagnose(policy, episodes, yours)))
-    said = f"raises {type(wrong).__name__}" if wrong else ""
-    return [
-        {"": name, "healthy": value, "yours": found.get(name, said)}
-        for name, value in right.items()
-    ]
-
-
-def diagnose(policy: Policy, episodes: Sequence[Episode], training_row: Row) -> dict[str, str]:
-    """Return what a trainer that gets these rows would log, by name."""
-    rows = []
-    for episode in episodes:
-        ids, own = (torch.as_tensor(part).tolist() for part in training_row(policy, episode))
-        rows.append(replace(episode, token_ids=ids, sampled=[bool(flag) for flag in own]))
-    learned = [
-        _own(row, logprobs)
-        for row, logprobs in zip(rows, response_logprobs(policy, rows), strict=True)
-    ]
-    recorded = [_own(episode, episode.logprobs) for episode in episodes]
-    pairs = [
-        pair
-        for now, then in zip(learned, recorded, strict=True)
-        for pair in zip(now, then, strict=False)
-    ]
-    ends = sum(token in policy.eos_ids for row in rows for token in _own(row, row.token_ids))
-    return {
-        "tokens that the trainer learns from": f"{sum(map(len, learned))}",
-        "of these, tokens that end a text": f"{ends}",
-        "mean probability that the trainer gives them": f"{fmean(math.exp(lp) for row in learned for lp in row):.0%}",
-        "largest difference from the log-prob at sampling": f"{max(abs(one - other) for one, other in pairs):.4f}",
-    }
-
-
-def _own(row: Episode, values: Sequence[Any]) -> list[Any]:
-    return [value for value, own in zip(values, row.sampled, strict=True) if own]
 
 
 @torch.inference_mode()

@@ -2,7 +2,6 @@
 
 check_sampler   sixty drawn policies, tasks, tools, limits, temperatures and seeds: the same tokens as the course's?
 check_loss      fifteen drawn models and batches: the same number, and the same gradient?
-check_row       the same tokens, and the same mask, handed to the trainer?
 check_adapted   the same output of a layer with a narrow path beside it?
 """
 
@@ -287,29 +286,6 @@ def _drawn_episode(rng: random.Random, vocabulary: int) -> SimpleNamespace:
     sampled = [True, *(rng.random() < 0.6 for _ in response[1:])]
     rng.shuffle(sampled)
     return SimpleNamespace(prompt_ids=prompt, token_ids=response, sampled=sampled)
-
-
-def check_row(attempt: Callable[..., Any], solution: Callable[..., Any], times: int = 20) -> None:
-    """Compare what two functions hand to the trainer. The sentence does not say what is right."""
-
-    def one(rng: random.Random) -> None:
-        # The policy spells the text of the episode otherwise.
-        text, drawn = "".join(rng.choices("ab7 ", k=rng.randint(2, 6))), _drawn_episode(rng, 90)
-        policy, episode = ScriptedPolicy("x"), SimpleNamespace(**vars(drawn) | {"text": text})
-        known = ", ".join(f"{name}={value!r}" for name, value in vars(episode).items())
-        called = exercise.case(quote(f"training_row(policy, Episode({known}))"))
-        found, right = attempt(policy, copy.deepcopy(episode)), solution(policy, episode)
-        reads = isinstance(found, tuple) and exercise.same(found[0], right[0])
-        which = (
-            "learns from other tokens than the policy sampled"
-            if reads
-            else "reads other tokens than the episode has"
-        )
-        assert exercise.same(found, right), (
-            f"{called} gives {quote(exercise.shown(found))}: the trainer {which}"
-        )
-
-    exercise.shortest(one, times)
 
 
 def check_adapted(

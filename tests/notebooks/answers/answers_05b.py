@@ -175,34 +175,6 @@ def with_cross_entropy(policy, episodes, advantages):
     return torch.stack(parts).sum() / drawn
 
 
-def spells_the_text_again(policy, episode):
-    ids = encode_text(policy.tokenizer, episode.text)
-    return ids, episode.sampled[: len(ids)]
-
-
-def trains_on_all(policy, episode):
-    return episode.token_ids, [True] * len(episode.token_ids)
-
-
-def trains_on_the_tools_tokens(policy, episode):
-    return episode.token_ids, [not own for own in episode.sampled]
-
-
-def leaves_the_tools_tokens_out(policy, episode):
-    own = [
-        token for token, sampled in zip(episode.token_ids, episode.sampled, strict=True) if sampled
-    ]
-    return own, [True] * len(own)
-
-
-def drops_the_last_token(policy, episode):
-    return episode.token_ids[:-1], episode.sampled[:-1]
-
-
-def the_other_way_round(policy, episode):
-    return episode.sampled, episode.token_ids
-
-
 def the_path_alone(x, W, A, B, scale):
     return scale * x @ A.T @ B.T
 
@@ -264,14 +236,6 @@ WRONG = {
         named("detaches", loss(detached=True)),
         named("takes_the_probability_not_its_logarithm", loss(log=False)),
     ],
-    "training_row": [
-        spells_the_text_again,
-        trains_on_all,
-        trains_on_the_tools_tokens,
-        leaves_the_tools_tokens_out,
-        drops_the_last_token,
-        the_other_way_round,
-    ],
     "adapted": [
         the_path_alone,
         without_the_path,
@@ -289,10 +253,6 @@ RIGHT = {
         named("as_the_course", loss()),
         all_at_once_with_padding,
         with_cross_entropy,
-    ],
-    "training_row": [
-        lambda policy, episode: (torch.tensor(episode.token_ids), torch.tensor(episode.sampled)),
-        lambda policy, episode: [tuple(episode.token_ids), [int(own) for own in episode.sampled]],
     ],
     "adapted": [lambda x, W, A, B, scale: x @ (W + scale * B @ A).T],
 }
