@@ -968,7 +968,6 @@ def _():
 @app.cell(hide_code=True)
 def _():
     lesson.recap(
-        "RL needs a reward, and a model that already gets some answers right.",
         "The log-probability of an episode is a sum over tokens; a tool's carry no gradient.",
         "RL raises only what the policy already does now and then: here the form of the answer comes first.",
         "A narrow path beside frozen weights can learn the same with a fraction of the numbers.",
