@@ -430,7 +430,7 @@ def _():
             ),
             lesson.md(
                 "The loss divides by the drawn tokens of the whole batch, a choice called the token mean: long episodes count for more."
-                "\n\nTry one push, where an answer begins. (A real step moves less.)"
+                "\n\nTry one push, where an answer begins:"
             ),
         ]
     )
