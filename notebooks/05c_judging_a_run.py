@@ -292,7 +292,8 @@ def _(ask_kinds, config, examined, paired):
 
 @app.cell(hide_code=True)
 def _(paired, whose_paired):
-    mo.vstack(nb05c.other_seeds(paired, whose_paired))
+    _heading = mo.md("## The same settings, another seed")
+    mo.vstack([_heading, *nb05c.other_seeds(paired, whose_paired)])
     return
 
 

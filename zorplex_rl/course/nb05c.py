@@ -343,8 +343,6 @@ def other_seeds(change: Change, whose: str, file: Path = SEEDS) -> list[Any]:
     gain, noise = map(float, change(before, after))
     return [
         md(f"""
-        ## The same settings, another seed
-
         An interval over *questions* says what others would give. It does not say what another *run* would give: other training
         tasks, other draws. So run again. Here are {len(rows)} runs of SmolLM2 with nothing changed but the seed, by
         `{rows[0]["command"]}`.
@@ -362,8 +360,8 @@ def other_seeds(change: Change, whose: str, file: Path = SEEDS) -> list[Any]:
         of {fmean(after):.0%}.
 
         What makes runs differ? Look first at what is drawn once for a whole run, because it does not average out. Here
-        that is the *worked examples* in each prompt. When both had the same wording, SmolLM2 called the tool only for questions
-        of that wording, and some seeds never learned more. So our two examples have different wordings.
+        that is the *worked examples* in each prompt. When there were two, and both had the same wording, SmolLM2 called the tool only for
+        questions of that wording, and some seeds never learned more. So now there is one example of each wording.
         """),
     ]
 
