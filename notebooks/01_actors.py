@@ -80,7 +80,7 @@ def _():
 
     | word | what it is | in our system |
     |---|---|---|
-    | actor | an object that lives in a process and takes messages | a generator with its copy of the model |
+    | actor | an object with a mailbox, in a process: only messages reach it | a generator with its copy of the model |
     | endpoint | a method of it that messages may call | `generate`, `load_weights` |
     | message | the call and its arguments, as a copy | a question, a finished text |
     | mesh | many processes, or actors, under one name | eight generators |
@@ -717,7 +717,7 @@ def _():
     return
 
 
-@app.cell
+@app.cell(hide_code=True)
 async def _(config, procs):
     player_class, whose_player = exercise.running(lambda: MendedPlayer, Solutions)
     ping, pong = await nb01.two_players(procs, player_class)
@@ -805,7 +805,8 @@ def _(half, send_numbers, sums):
         right=sum(_sent / _here > edge for edge in (0.8, 1.2, 2)),
         why=f"""
         Sending the numbers took {_sent / _here:.1f} times as long as adding them here; sending the end took
-        {_end / _here:.1f} times as long, on {cores()} cores. With as many free cores as actors it could be a quarter.
+        {_end / _here:.1f} times as long, on {cores()} cores. With as many free cores as actors it could be a quarter; on busy cores
+        it may take longer than in one process.
         {"All three sums are equal." if len({found for found, _ in sums}) == 1 else "The sums differ!"}
         {"*Send the work to the data, not the data to the work.*" if _end < _sent else "Sending the data cost less this time."}
 

@@ -562,7 +562,7 @@ def _(greeting, new_greeting, old_or_new):
 def _():
     mo.md("""
     So new code has to be sent. Short of restarting the whole program, three ways remain. Send a
-    function to `run`: it is copied with every call, so it is always new. Spawn a new actor into the old
+    function to `run`: what is written in the notebook is copied with every call, so it is always new. (A function of an imported module travels as its name, and the old process has the old module.) Spawn a new actor into the old
     processes. Or start new processes.
     """)
     return
@@ -675,7 +675,7 @@ def _():
     So Monarch can collect the lines of some seconds, and show fewer. Here it collects for two seconds.
 
     Four processes print a line of a training log. The loss is 0.71 in three of them. In the process of
-    rank 2 it is `nan`: not a number, the first sign of a run that goes wrong.
+    rank 2 (Monarch's rank here, as in 01) it is `nan`: not a number, the first sign of a run that goes wrong.
     """)
     return
 
@@ -741,7 +741,7 @@ def _(terminal, which_line):
         why=f"""
         You read {lesson.quote(" / ".join(_collected) or "nothing")}. Its brackets say how many lines it stands for,
         and the rank whose line you see. "Similar" is judged by the share of characters that differ. In a line of this
-        length, `nan` and `0.71` are few.
+        length, those of `nan` and `0.71` are a small part.
         {"The line of rank 2 stands for the others, too, in which all is well." if _nan_shown else "The process that went wrong is not on your screen."}
         Whose line stands for all is chance.
 

@@ -48,7 +48,7 @@ def _():
     mo.md("""
     ## Too big for one
 
-    You want to train a model of 8 billion parameters. Adam keeps four numbers for each: the weight, its
+    You want to train a model of 8 billion parameters. Training with Adam needs four numbers for each: the weight, its
     gradient, a running mean of the gradient, and one of the gradient's square. In float32 that is 4 · 4 · 8 = 128 GB,
     and what the layers compute comes on top. Your GPU has 80 GB. So the tensors have to be cut, and every process
     holds a share.
@@ -159,8 +159,8 @@ def _():
     with every other, over the same switches at the same moment. In a ring each rank sends to one neighbour only: first its own share, then
     always the share that has just arrived. So a wire between neighbours carries one share at a time. After `ranks − 1` steps all have all.
 
-    Both ways send as many bytes, and fewer are impossible. Each rank has to receive `ranks − 1` shares. Everything that is received was
-    sent by somebody, so on average each rank sends as many.
+    Both ways send the same number of bytes, and fewer are impossible. Each rank has to receive `ranks − 1` shares. Everything that is received was
+    sent by somebody, so on average each rank sends `ranks − 1` shares, too.
 
     A reduce_scatter is the same ring, in which the numbers grow on the way. Each share travels round, and
     every rank adds its own summand. At the end each rank has one finished share. An `all_reduce` is a reduce_scatter, and then an all_gather of
@@ -454,7 +454,7 @@ def _():
         "A placement says what each rank holds: a share, all of it, or a summand. Shares may be uneven, or empty.",
         "Collectives turn placements into each other; from Replicate to Shard nothing is sent.",
         "In a ring each rank passes on what has just arrived. An all_reduce is a reduce_scatter and an all_gather; a backend may send more than the formula, so count.",
-        "Trainers and generators of an RL run are different groups, and no collective connects them. Notebook 07b plans that transfer.",
+        "Trainers and generators of an RL run are different groups, with different cuts. Notebook 07b plans the transfer between them.",
     )
     return
 

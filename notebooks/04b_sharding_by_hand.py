@@ -263,7 +263,7 @@ def _():
     sum at its end, and `x` at its beginning. Each needs a rule; write *dL/dy* for the gradient of the loss with respect to *y*.
 
     *The sum at the end.* *y = y₀ + y₁*. If *y₀* grows by a little, *y* grows by as much. So *dL/dy₀ = dL/dy*, and the same holds for *y₁*:
-    every rank takes the gradient as it is. Nothing is sent.
+    every rank takes the gradient as it is. After the sum each rank has the whole *y* and computes the same loss, which counts once. So nothing is sent.
 
     *The x at the beginning.* *x* is used twice: *h₀ = x · A₀* and *h₁ = x · A₁*. If *x* changes, the loss changes on both ways, and the changes add up:
     *dL/dx* is the part through *h₀* plus the part through *h₁*. Each rank knows one part. So they are added, by an all_reduce.
@@ -376,7 +376,7 @@ def _():
 
     ### Exercise 2: a share for each
 
-    All weights are laid out in one flat tensor first. `all_gather_single` wants shares of equal size. A DTensor pads its shares by
+    All weights are laid out in one flat tensor first. torch's all_gather of one tensor wants shares of equal size. A DTensor pads its shares by
     itself; here you do it. Complete `share_of`: pad the 1-D tensor `flat` with zeros until
     `ranks` divides its length, with as few zeros as possible. Return the share of `rank`, in a
     tensor of its own: a slice would keep the whole tensor in memory, and nothing would be saved.
@@ -413,7 +413,7 @@ def _():
 
     Complete `fsdp_step`. It runs on every rank, and is plain gradient descent. The loss of all is the *mean* of the ranks' losses.
 
-    The check names the shares of all ranks, a slope for each, and `rate`. There a rank's gradient is its slope times `weights - weights[0]`.
+    The check names the shares of all ranks, a slope for each, and `rate`. It uses a made-up gradient, so that the case is small: a rank's slope times `weights - weights[0]`.
     """)
     return
 

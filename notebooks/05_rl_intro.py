@@ -85,7 +85,7 @@ def _(card):
     This run was recorded. Further down, under *The loop in turns, with a clock*, a button trains the model here; then
     the card shows your run.
 
-    The course starts here. The end of this page uses actors; if they are new to you, do notebook 01 first.
+    You can start the course here: nothing before it is needed, and the end of this page says what an actor is.
     """)
     return
 
@@ -638,7 +638,7 @@ def _():
 @app.cell(hide_code=True)
 def _():
     ask_lag = lesson.predict(
-        "In the scenario *one straggler*, one answer takes 8 s instead of 1. With `max_lag` 1 the generators may be one batch ahead. "
+        "In the scenario *one straggler*, one answer takes 8 s instead of 1, and a training step 4 s. With `max_lag` 1 the generators may be one batch ahead. "
         "Does that hide the straggler, so that it costs less than 2% of the run? Think first, then try it above.",
         "yes",
         "no, but `max_lag` 2 does",

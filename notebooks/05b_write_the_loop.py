@@ -654,7 +654,7 @@ def _():
     mo.md("""
     ## Your file
 
-    Your `sample_episode` and `policy_gradient`, with a little around them, are a whole program.
+    Your `sample_episode` and `policy_gradient`, with a task and a tool around them, are a whole program.
     """)
     return
 
@@ -834,7 +834,7 @@ def _():
     ## Which weights moved?
 
     All of them, a little. Do so many have to? {lesson.term("LoRA")} leaves the weight `W` of a layer as it is, and trains a narrow path
-    beside it. `A` makes `rank` numbers of the input, and `B` an output of these. `B` begins as zeros, so at first nothing changes.
+    beside it. `A` maps the input to `rank` numbers, and `B` these to an output. `B` begins as zeros, so at first nothing changes.
 
     ### Exercise 3: a narrow path
     """)
@@ -845,7 +845,7 @@ def _():
 def adapted(x, W, A, B, scale):
     """The output [..., out] of a layer with a narrow path beside it: W x + scale · B (A x).
 
-    x is [..., in], W [out, in], A [rank, in], B [out, rank]. Never make a matrix as large as W.
+    x is [..., in], W [out, in], A [rank, in], B [out, rank].
     """
     ...
 
@@ -876,13 +876,13 @@ def _(real):
     trained = nb05b.trained_parameters(real)
     _all, _some, _few = trained.values()
     ask_narrow = lesson.predict(
-        "The same tasks and steps with paths of rank 16, at ten times the rate. Of the last batch, how much will be right, beside the run above?",
+        "The same tasks and steps with paths of rank 16, at ten times the rate. Of the last batch, how much will be right, compared with the run above?",
         "more than 15 points less",
         "about as much",
         "more than 15 points more",
     )
     _told = lesson.md(
-        f"SmolLM2 has {_all / 1e6:.1f} million weights. Paths of rank 16 beside its layers have {_some / 1e6:.1f} million numbers, one in {_all / _some:.0f}; of rank 1 {_few / 1e6:.2f} million, one in {_all / _few:.0f}."
+        f"SmolLM2 has {_all / 1e6:.1f} million weights. Paths of rank 16 beside its layers have {_some / 1e6:.1f} million numbers, one in {_all / _some:.0f}; at rank 1 it is {_few / 1e6:.2f} million, one in {_all / _few:.0f}."
     )
     mo.vstack([_told, ask_narrow])
     return (ask_narrow,)
@@ -953,7 +953,7 @@ def _(ask_narrow, marks, real_curve, shares, whose_layer):
         why=f"""
     {_why} These are sixteen answers a batch, of one seed, by {whose_layer}. `zorplex-rl train --preset smollm2 --lora-rank 1` tries rank 1.
 
-    *LoRA without regret* (Schulman and others, 2025) has a reason: a reward says about one bit an episode, so few numbers can hold it.
+    *LoRA without regret* (Schulman et al. 2025) has a reason: a reward says about one bit an episode, so few numbers can hold it.
     """,
     )
     return
@@ -970,7 +970,7 @@ def _():
     lesson.recap(
         "The log-probability of an episode is a sum over tokens; a tool's carry no gradient.",
         "RL raises only what the policy already does now and then: here the form of the answer comes first.",
-        "A narrow path beside frozen weights can learn the same with a fraction of the numbers.",
+        "LoRA trains a narrow path beside frozen weights: at rank 16 one number in 28.",
     )
     return
 

@@ -720,8 +720,8 @@ class PoolActor(Actor):
         await self.pool.__aenter__()
 
     @concurrent_endpoint
-    async def route(self, endpoint, *args):
-        return await self.pool.route(endpoint, *args)
+    async def route(self, endpoint, *args, again=False):
+        return await self.pool.route(endpoint, *args, again=again)
 
     @concurrent_endpoint
     async def close(self):
@@ -739,7 +739,7 @@ class Trainer(Actor):
     @concurrent_endpoint
     async def ask(self, name):
         pool = await self.names.find.call_one(name)
-        return await pool.route.call_one("ping")
+        return await pool.route.call_one("ping", again=True)
 
 
 @app.cell(hide_code=True)

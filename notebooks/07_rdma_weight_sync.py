@@ -63,7 +63,7 @@ def _():
 
     The trainer has taken a step. The generators still write with the weights from before it, because the new ones lie in another process, or
     on another machine. For a small language model that is half a gigabyte a step, for a large one a terabyte. The obvious way is to call the trainer and wait
-    for the reply, and it is slow. The usual way, a broadcast, makes *everybody* stand still until the slowest has come.
+    for the reply. Then the trainer has to answer, and until it does, everybody waits. The usual way, a broadcast, makes *everybody* stand still until the slowest has come.
 
     There is a better way: the trainer goes on with its next step while its weights are fetched, and does not even notice. You will build that, and see what can go wrong.
 
@@ -167,7 +167,7 @@ def _(config):
     - *RDMABuffer*: a one-sided read with the handle.
     - *shared memory*: both processes map the same pages. That works on one host only.
 
-    We read {config.megabytes} MB three times over each. First the owner is free. Then its Python computes for {config.busy_seconds:g} s, as in a training step. Then the operating system stops its whole *process* for {config.busy_seconds:g} s (`SIGSTOP`; a second signal wakes it).
+    We read {config.megabytes} MB in three situations over each transport. First the owner is free. Then its Python computes for {config.busy_seconds:g} s, as in a training step. Then the operating system stops its whole *process* for {config.busy_seconds:g} s (`SIGSTOP`; a second signal wakes it).
     """)
     return
 
@@ -940,7 +940,7 @@ def _():
         "Publishing stops the trainer, fetching stops nobody, the swap stops the generator.",
         "A one-sided read can be torn, silently. A seqlock reveals it.",
         "In bfloat16 half of the bytes need not travel; at a small learning rate most weights do not change; adapters fit in a message.",
-        "Who pushes waits for the slowest reader. Who pulls has older weights.",
+        "Who pushes and waits until all have taken it waits for the slowest reader. Who pulls has older weights.",
     )
     return
 

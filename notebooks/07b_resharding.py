@@ -515,7 +515,7 @@ def _():
     Four processes: two trainer ranks with FSDP, two generator ranks with tensor parallelism, each side with a gloo process group of its own. The
     trainer takes a real step and publishes. Each generator rank reads its pieces, and nothing else, from both trainer ranks. The model is small: an
     embedding, four blocks of two matrices, and an output layer. `cut` shards it by PyTorch's own functions. Their names count in the formula
-    `x @ W`, but torch stores a weight as `[out, in]`: what `ColwiseParallel` cuts are *rows* of the tensor, `Shard(0)`.
+    `x @ W`, but torch stores a weight as `[out, in]`: what `ColwiseParallel` cuts are *rows* of the tensor, `Shard(0)`. (An embedding is stored as `[vocabulary, width]`, so there `RowwiseParallel` cuts rows.)
     """)
     return
 
@@ -635,7 +635,7 @@ def _(ask_losses, transfer, whose):
         {transfer.equal} of {transfer.compared} parameters were equal bit for bit, compared whole as torch itself gathers them, after {len(transfer.losses)} steps. The last losses are {transfer.losses[-1][0]:.6f} with FSDP and {transfer.losses[-1][1]:.6f} with tensor parallelism. {_losses}
 
         The pieces were planned by {whose}. Each version, {_read / 1e6:.2f} MB were read in all; the minimum is {nb07b.minimum_bytes(_plan) / 1e6:.2f} MB. {_sent}
-        Why so unequal? Half of the matrices are cut by rows on both sides, as in the lower half of the drawing: their shards go to the counterpart alone. Only what is cut by columns goes to both.
+        Why so unequal? All matrices but `down` are cut by rows on both sides, as in the lower half of the drawing: their shards go to the counterpart alone. Only what is cut by columns goes to both.
         """,
     )
     return

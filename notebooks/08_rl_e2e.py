@@ -67,7 +67,7 @@ def _():
     If a tool is slow, both wait for it. You pay for two machines and use one.
 
     So let them work *side by side*: while the trainer works on one batch, the generator already writes the next.
-    That is *asynchronous RL*. It makes steps faster. Whether it also makes *learning* faster is another question, and this page measures both.
+    That is *asynchronous RL*. It can make steps faster. Whether it also makes *learning* faster is another question, and this page measures both.
     You write what decides who works when, the **controller**.
     """)
     _drawing = lesson.figure(
@@ -442,7 +442,7 @@ def _(ask_busy, busy, busy_runs):
 @app.cell(hide_code=True)
 def _(config):
     _text = mo.md("""
-    Real tools take time: a search, a database, a compiler. That is a second kind of idle time. To fill it needs no free core, because a process that waits for a tool does not compute.
+    Real tools take time: a search, a database, a compiler. That is a second kind of idle time. Filling it needs no free core, because a process that waits for a tool does not compute.
     Let our tools be slow, too. Half of the calls take less than 0.6 times the average, and one in fifty more than 5 times.
     From here on the small policy runs.
     """)
@@ -704,7 +704,7 @@ def _(ask_killed, books, config, loading_seconds, run_log):
         ask_killed,
         right=0 if books.trained < _all else 2 if books.each_once else 1,
         why=f"""
-    {_said}. {books.started} were started, and {books.lost} died with the generator. A generator gets half a batch at a time, and may sample several of these at once. All that it had not finished were lost.
+    {_said}. {books.started} were started, and {books.lost} died with the generator. A generator gets half a batch at a time, and may sample several of these at once. What it had not finished was lost.
     Their numbers were given out again, and a number makes the same task. With newer weights its episodes may be others.
     The spare was in place {_mended:.2f} s after the kill. At the top of this page, starting and loading took {loading_seconds:.1f} s.
     """,

@@ -175,7 +175,7 @@ def _():
 
     So why not give each token its own ratio, and be done? A toy. An answer has two words, each *yes* or *no*.
     The reward is 1 if the second word repeats the first. μ begins with *yes* in 9 of 10 cases, π in 1 of 10.
-    The second word is *yes* in half of all cases, for both policies and after either first word. Training can change only how often.
+    The second word is *yes* in half of all cases, for both policies and after either first word. Training can change one number only: how often the second word is *yes*, whatever the first was.
 
     π mostly begins with *no*, so *yes* should become rarer.
     """)
@@ -374,13 +374,13 @@ def _():
         "Six losses", [dict(zip(_columns, row, strict=True)) for row in _rows]
     )
     _names = mo.md("""
-    **Clipping** stops a push that goes too far, and leaves the way back open. At r = 0.5 a bad token gets no gradient, and a good one gets its own.
+    **Clipping** stops a push that goes too far, and leaves the way back open. At r = 0.5 a bad token gets no gradient, and a good one is still pushed up, with the factor 0.5.
 
     One name means two things. TRL and verl call *corrected* **truncated importance sampling**, TIS: a weight min(π₀/μ, C) beside a clip around π₀ (Yao et al. 2025).
     Our `--loss tis` is *truncated*, an older form: the weight is π/μ, and nothing is clipped.
     In Hilton et al. (2022) and AReaL (Fu et al. 2025) *corrected* is **decoupled PPO**.
 
-    If you use TRL: `AsyncGRPOTrainer` is *clipped*, around μ. `GRPOTrainer` clips around π₀, and with vLLM it leaves out episodes whose π₀/μ is above 3 by default.
+    If you use TRL: `AsyncGRPOTrainer` is *clipped*, around μ. `GRPOTrainer` clips around π₀, and with vLLM it leaves out episodes for which the product of π₀/μ over their tokens is above 3, by default.
     Its `num_iterations=2` makes the two updates of this page.
     """)
     _elsewhere = lesson.folded(
@@ -643,13 +643,13 @@ def _(config, study):
     _why = mo.md("""
     Losses that stop a token from moving *further* bear most. Weights alone, and a mask that stops late, bear little.
     *Corrected* bears lag 8 and gives way at 32, for the reason in the figure above: nothing bounds the way from μ over many steps.
-    *Masked by difference* is no better at lag 32 than at 8, because its ranges overlap.
+    Whether *masked by difference* is better at lag 32 than at 8, five seeds cannot say: its ranges overlap.
 
     AReaL reports that *corrected* bore old data better than PPO's clip, on models of more than a billion parameters. Here the two do not differ clearly at lag 8.
     Our model has one million parameters, 40-token answers, and a learning rate at which the plain loss fails.
     So take the *reasons* from this table, and its ranking only for what it was measured on.
 
-    How old, then? Take the smallest `max_lag` at which nobody waits: your timeline of notebook 08 shows who does. More age costs accuracy and saves no second.
+    How old, then? Take the smallest `max_lag` at which the slower side never waits: your timeline of notebook 08 shows which that is. More age costs accuracy and saves no second.
     If that lag is small, the clipped loss bears it.
     """)
     mo.vstack([_text, _table, _why])
@@ -664,7 +664,7 @@ def _():
         "The plain loss on old data pushes tokens that are already rare, step after step. Clipping stops that.",
         "A clip around π₀ bounds a step. A clip around μ bounds the age.",
         "Before you blame the lag, run the control: the same run on fresh data.",
-        "Take the smallest `max_lag` at which nobody waits.",
+        "Take the smallest `max_lag` at which the slower side never waits.",
     )
     mo.vstack([lesson.predicted(3), lesson.recap(*_points)])
     return

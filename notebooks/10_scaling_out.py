@@ -228,8 +228,8 @@ def _(static):
 
     _seven = MODELS["7B"]
     lesson.md(f"""
-    One answer of 2,048 tokens of Qwen2.5-7B takes {float(logits(2048, _seven.vocabulary)) / 1e9:.1f} GB of logits, by {_whose}, and {activation_bytes(_seven, 2048, 2) / 1e9:.1f} GB of activations. That is why
-    some trainers compute the loss in pieces of the vocabulary or of the tokens. From here on the budget is the sum of all six parts.
+    One answer of 2,048 tokens of Qwen2.5-7B takes {float(logits(2048, _seven.vocabulary)) / 1e9:.1f} GB of logits, by {_whose}, and {activation_bytes(_seven, 2048, 2) / 1e9:.1f} GB of activations. Because of
+    the logits some trainers compute the loss in pieces of the vocabulary or of the tokens. From here on the budget is the sum of all six parts.
     """)
     return (trainer_budget,)
 
@@ -458,7 +458,7 @@ def _():
 @app.cell(hide_code=True)
 def _(config, many_slots):
     ask_slots = lesson.predict(
-        f"Suppose a generator of {config.name} may take {config.budget / 1e6:,.0f} MB. By `memory.py` that has room for {many_slots} slots. {math.prod(config.sampled)} answers are written, with {config.few_slots} slots and with {many_slots}. How do the seconds of the processor change?",
+        f"Suppose a generator of {config.name} may take {config.budget / 1e6:,.0f} MB. By `memory.py` that is enough for {many_slots} slots. {math.prod(config.sampled)} answers are written, with {config.few_slots} slots and with {many_slots}. How do the seconds of the processor change?",
         "hardly: the same tokens are computed",
         "to between a half and nine tenths",
         "to less than a half",
@@ -517,7 +517,7 @@ def _():
 
     From here on nothing is measured: the same arithmetic is applied to published models and a published GPU. Stages 1 and 2 send about as much between the GPUs as no ZeRO at all.
     Stage 3 sends half as much again, because it gathers the weights in both passes ([Rajbhandari et al. 2020](https://arxiv.org/abs/1910.02054)). So take the first stage that fits. And if the activations of a *single* answer do not fit, no
-    number of ranks helps. Then there is **activation checkpointing**: keep only the input of each layer, and compute the rest of a layer again
+    stage helps, because none divides one answer. Tensor parallelism (04b) would. Simpler is **activation checkpointing**: keep only the input of each layer, and compute the rest of a layer again
     when the backward pass arrives there. It costs one more forward pass.
     """)
     return
@@ -682,7 +682,7 @@ def _():
     ## Other stacks
 
     The site's reference page [Sixteen stacks](stacks.html) compares them on eight questions, with
-    sources. Zorplex RL divides a model only by FSDP2: for many billions of parameters, use another one.
+    sources. Zorplex RL divides a model only by FSDP2: for many billions of parameters, use another stack.
     """)
     return
 

@@ -36,7 +36,7 @@ def _():
         hardware="two CPU cores, 2 GB of free memory, no network",
         goals=[
             "say why a silent host is not yet a dead one, and what two trainers would do",
-            "say when the successor of a lost trainer may start, whatever the clocks do",
+            "say when the successor of a lost trainer may start, however slow the clocks are within a known drift",
             "choose the length of a lease",
         ],
     )
@@ -82,7 +82,7 @@ def _():
     the same heartbeat back. So the newest one that has come back is a moment at which the link worked in both directions, and the keeper counts from there.
 
     An example, with a lease of 10 s. The keeper sends 100.0, it comes back, and then the cable is pulled. The keeper ends its trainer when its clock shows 110.0. The controller counts
-    10 s from the *arrival* of that heartbeat, which was later. So it never stops counting too early, if both clocks run equally fast. Nobody compares two clocks: each reads its own.
+    10 s from the *arrival* of that heartbeat, which was later. So when the controller's 10 s are over, the keeper's are over, too, if both clocks run equally fast. Nobody compares two clocks: each reads its own.
 
     This is the keeper. (In `hosts/lease.py`, the package's keeper, a heartbeat is called a token.)
     """)
@@ -336,7 +336,7 @@ def _(lives):
     1%, a lease of {lesson.in_words(_lease)} would have done, says {_whose}. A successor would start after {lesson.in_words(_wait)}, of which {MARGIN_SECONDS:g} s is the margin.
 
     A real host loads a checkpoint, swaps, or waits for a disk, so one looks at days and not at seconds. `zorplex-rl` takes {LEASE_SECONDS:g} s, and a
-    margin of {MARGIN_SECONDS:g} s. Two clocks can be hours apart, but each runs too fast or too slow by a few millionths only. So each machine reads its own clock, and only the drift counts: twice, once in each direction.
+    margin of {MARGIN_SECONDS:g} s. Two clocks can be hours apart, but each runs too fast or too slow by some tens of millionths only. So each machine reads its own clock, and only the drift counts: twice, once in each direction.
     """)
     return
 
@@ -347,7 +347,7 @@ def _():
     ## A run over two hosts
 
     `zorplex-rl train --hosts` does this with real roles: the drawing on top is this run. The host that dies is the second one, with `generator_0` and a spare. The trainer lives
-    on the first. Of many hosts most have generators, so this is the loss that you will see most often. Two real trainers are not shown, because with the lease there never are two.
+    on the first. Of many hosts most have generators, so this is the loss that you will see most often. Two real trainers are not shown, because with the lease there are not two, unless a keeper is held up for longer than the margin. Against that one numbers the trainers: whoever takes weights refuses those of an older number (*fencing*).
 
     Where this page may, it makes *namespaces*: Linux then gives a process its own network, process ids and `/tmp`, as on a machine of its own. That
     needs root. Otherwise two plain processes stand in for hosts.
@@ -443,7 +443,7 @@ def _():
         "A dead host and one that is cut off look alike: silence. Only one of them is harmless.",
         "With a lease the host promises to end by itself. It counts on its own clock, from the newest heartbeat that came back.",
         "A successor starts when the lease must be over, even by a slow clock: `lease * (1 + drift) + margin` after the last heartbeat.",
-        "A lease is as long as the longest silence of a healthy host, or longer. A generator may live twice, so nobody would have to wait for its lease.",
+        "A lease is as long as the longest silence of a healthy host, or longer. A generator may live twice, so its groups could be given away at once; this version waits for the lease.",
     )
     return
 

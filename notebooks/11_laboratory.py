@@ -150,7 +150,7 @@ def _(before, conditions, config, failing_curve, start_runs):
 @app.cell(hide_code=True)
 def _():
     ask_record = lesson.predict(
-        "One run has wrong records, one trains on old data, and one has too high a learning rate. In which are the records wrong? Decide by the curves; then we measure.",
+        "One run fails because of wrong records, one because its data are old, and one because its learning rate is too high. In which are the records wrong? Decide by the curves; then we measure.",
         "run A",
         "run B",
         "run C",
@@ -220,7 +220,7 @@ def _(ask_record, before, config, ended, first_batches, then):
         right=[*far].index(_worst),
         why=f"""
     By {_whose}, it is {_worst}: {far[_worst]:.1%} of its tokens are far off with the same weights, in the others at most {far[_others[-1]]:.1%}.
-    A curve can suggest that. This measurement shows it.
+    A curve can suggest that. This measurement shows it. (Run B has notebook 09's clipped loss, which reads the records. The plain loss of A and C does not.)
 
     We planted it: {config.wrong_share:.0%} of the recorded log-probs got noise of standard deviation {config.wrong_spread:g}. That is far more than engines usually differ, so that {config.steps} steps show it.
     """,
@@ -238,7 +238,7 @@ def _(ask_record, before, config, ended, first_batches, then):
 def _():
     start_controls = lesson.start_button("Train the controls of A and C", seconds=25)
     ask_control = lesson.predict(
-        "Run A and run C have right records. One trains on old data, the other has too high a learning rate. Train both again at lag 0. What do you expect?",
+        "Run A and run C have right records. One fails because its data are old, the other because its learning rate is too high. Train both again at lag 0. What do you expect?",
         "both learn",
         "one learns, and the other fails again",
         "both fail again",
@@ -282,7 +282,7 @@ def _(ask_control, before, config, control_curve, controls, ended, failing_curve
         why=f"""
     The control of run A ends at {_a}, that of run C at {_c}. Before training it was {before:.0%}.
     {"So in run A the learning rate is too high, because it does not learn from fresh data, either. Run C fails on old data only." if _as_planted else "With this seed, on this machine, the controls do not show what we planted."}
-    (We planted a learning rate of {config.high_rate:g} in run A, and data of up to {config.old} versions ago in run C.)
+    (We planted a learning rate of {config.high_rate:g} in run A, whose data were old as well, and data of up to {config.old} versions ago in run C.)
 
     Solid: the runs. Dashed: their controls. Run B needs none, because it had lag 0 from the start.
     """,
@@ -356,7 +356,7 @@ def _():
     _rows = nb11.worth(study, _rule)
     _lower = next(row for row in _rows if row["advice"] == "lower the rate")
     _judged = lesson.md(f"""
-    For old data the advice is good. For the {_lower["runs"]} runs with too high a rate it is not the best: lowered, they reach {_lower["with the advice"]}, and clipped {_lower["clipped instead"]}.
+    For old data the advice lifts them most of the way; a lower rate besides lifts them further, at the price of steps. For the {_lower["runs"]} runs with too high a rate it is not the best: lowered, they reach {_lower["with the advice"]}, and clipped {_lower["clipped instead"]}.
     Clipping bounds long steps, too. And most of these runs had two faults, since their data were also old. Both cures together reach {_lower["both cures"]}.
     So clip from the start, and lower the rate where the control fails.
     """)
@@ -405,7 +405,7 @@ def _():
       A token with k outside its bounds counts nothing; inside, k is its weight. The second ratio is what has changed since, and PPO's clip bounds it.
     - INTELLECT-3 (arXiv 2512.16144, eq. 1) has one ratio, π/μ, for both: a token counts inside 0.5 … 5, without a clip. That is `--loss icepop` of this package, the *masked* of notebook 09.
 
-    Neither is the last word. Ring's own authors report that IcePop masks *fewer* tokens while the gap between the engines grows (KPop, May 2026).
+    Neither is the last word. Ring's own authors report that IcePop masks *fewer* tokens while the gap between the engines grows.
 
     ### Exercise 3: IcePop, as in Ring-1T
 

@@ -194,7 +194,7 @@ def pushes(
 
 
 MOVED = (1.0, 0.3, 1.5, 0.7, 0.9, 1.1, 3.0, 6.0)
-STALE = (1.0, 3.0, 0.4, 6.0)
+STALE = (1.0, 3.0, 0.45, 6.0)
 """The ratios π/π₀ and π₀/μ at which ``check_loss`` looks: on both sides of every bound."""
 SMALL_BATCH = "two episodes of two tokens (π = π₀ = μ, A = 1 and −2, the last token not sampled, `tokens` = 5)"
 
@@ -300,7 +300,7 @@ def draw_batch(draw: random.Random) -> tuple[Tensor, Tensor, Tensor, Tensor, Ten
         return torch.tensor(draw.choices(values, k=rows * columns)).reshape(rows, columns)
 
     behaviour = table(-6.0, -5.2, -4.1)
-    start = behaviour + table(0.4, 0.9, 1.0, 1.3, 3.0, 6.0).log()
+    start = behaviour + table(0.45, 0.9, 1.0, 1.3, 3.0, 6.0).log()
     logp = start + table(0.3, 0.7, 0.9, 1.1, 1.5, 3.0).log()
     mask = table(0.0, 1.0, 1.0)
     mask[0, 0] = 1.0

@@ -58,12 +58,11 @@ def train(
 def fell(before: float, ended: dict[str, float]) -> str:
     """Return whether the runs, which began at ``before``, have fallen, as sentences."""
     risen = " and ".join(name for name, end in ended.items() if end >= before)
-    losses = "Runs A and C have notebook 09's plain loss, run B the clipped one."
     if not risen:
-        return f"All three ended below the {before:.0%} with which they began. {losses}"
+        return f"All three ended below the {before:.0%} with which they began."
     return (
         f"On this machine {risen} did not fall below the {before:.0%} at the beginning. "
-        f"So for {risen} the page explains a failure that did not happen here. {losses}"
+        f"So for {risen} the page explains a failure that did not happen here."
     )
 
 
