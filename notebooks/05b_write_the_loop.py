@@ -635,7 +635,7 @@ def _(history, loss_of, now, sampler, was, whose_loss, whose_sampler):
         [
             lesson.md(f"""
     **From {was.accuracy:.0%} to {now.accuracy:.0%}, with {len(_lines)} lines: {whose_sampler}, and {whose_loss}.** Nobody showed the policy a single right
-    text. The steps of the card at the top are yours now.
+    text. The card at the top now shows these steps.
 
     What has it learned? Texts without `[ANSWER]` fell from {was.outcomes["wrong_format"]:.0%} to {now.outcomes["wrong_format"]:.0%}, which is
     {"most of the gain: it knew the answers before, and now it says them" if 200 * _form > gain else "less than half of the gain"}. 05c looks closer.
@@ -833,7 +833,7 @@ def _():
     lesson.md(f"""
     ## Which weights moved?
 
-    All of them, a little. Do so many have to? {lesson.term("LoRA")} leaves the weight `W` of a layer as it is, and trains a narrow path
+    All, a little. Do so many have to? {lesson.term("LoRA")} leaves the weight `W` of a layer as it is, and trains a narrow path
     beside it. `A` maps the input to `rank` numbers, and `B` these to an output. `B` begins as zeros, so at first nothing changes.
 
     ### Exercise 3: a narrow path
