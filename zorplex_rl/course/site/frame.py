@@ -124,7 +124,8 @@ def contents_page(cards: Sequence[Card], searchable: bool = False) -> str:
 def glossary_page(pages: Sequence[tuple[str, str, str]], searchable: bool = False) -> str:
     """Build the page that explains all terms, in the alphabet's order. ``pages`` holds (file,
     title, HTML): who uses a term is named with it."""
-    entries, letters = [], {}
+    entries: list[str] = []
+    letters: dict[str, str] = {}
     for term in sorted(GLOSSARY, key=str.lower):
         users = [
             f'<a href="{html.escape(file)}">{html.escape(title)}</a>'
