@@ -65,8 +65,7 @@ def watch_memory(run: Path, peaks: dict[str, int], is_over: threading.Event) -> 
 
 def seconds_of_parts(run: Path, steps: int) -> dict[str, float]:
     """Return the seconds of each part of a step: the median over all steps but the first."""
-    timeline = json.loads((run / "timeline.json").read_text())
-    events = timeline if isinstance(timeline, list) else timeline["traceEvents"]
+    events = json.loads((run / "timeline.json").read_text())["traceEvents"]
     seconds: dict[str, dict[int, float]] = {part: defaultdict(float) for part in PARTS}
     for event in events:
         if event["name"] in PARTS:
@@ -82,10 +81,9 @@ def seconds_of_parts(run: Path, steps: int) -> dict[str, float]:
 def row_of(rank: int, options: Options) -> list[str]:
     """Train with adapters of ``rank``. Returns a row of the table."""
     config = preset_config("smollm2").changed(policy=options.policy, lora_rank=rank)
-    shape = shape_of(policy_folder(options.policy))
-    work = workload_of(
-        config, policy_folder(options.policy), shape, EnvironmentSource.of(config).make()
-    )
+    model = policy_folder(options.policy)
+    shape = shape_of(model)
+    work = workload_of(config, model, shape, EnvironmentSource.of(config).make())
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
         flags = {"--policy": options.policy, "--lora-rank": rank, "--steps": options.steps}

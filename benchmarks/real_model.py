@@ -5,7 +5,8 @@
     bound   products.py                       which share of the machine our sampling and gradient reach
 
 Ours is what a user runs, ``--preset smollm2``; TRL has the same adapters by its ``peft_config``, the
-same worked examples and limit on tokens, and the best of three learning rates.
+same worked examples and limit on tokens, and ``--trl-rate``. Our rate falls over ``--steps``, so fewer
+steps than the preset's are another run, not its beginning.
 
 Each run is evaluated after every step. The accuracy of a step is the mean over three: it and its
 neighbours. The first with 0.80 or more is the arrival. How long a step takes until then is measured in

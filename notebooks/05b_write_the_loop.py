@@ -970,7 +970,7 @@ def _():
     lesson.recap(
         "The log-probability of an episode is a sum over tokens; a tool's carry no gradient.",
         "RL raises only what the policy already does now and then: here the form of the answer comes first.",
-        "LoRA trains a narrow path beside frozen weights: at rank 16 one number in 28.",
+        "LoRA trains a narrow path beside frozen weights.",
     )
     return
 
