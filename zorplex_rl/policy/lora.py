@@ -5,8 +5,8 @@ linear layer is trained.
     └───► A [rank, in] ──► B [out, rank] ──► · 32 / rank ──► ┘        rank · (in + out) numbers instead of in · out
 
 B begins as zeros, so at first the adapted model computes the same as before. Sampler and trainer compute
-the same sum, so a token's log-prob is the same in both, in 16 bits but for rounding. Files and tensors have the names of the library
-PEFT, which reads what ``save_adapter`` writes.
+the same sum, so a token's log-prob is the same in both (in 16 bits but for rounding). Files and tensors
+have the names of the library PEFT, which reads what ``save_adapter`` writes.
 """
 
 from __future__ import annotations
