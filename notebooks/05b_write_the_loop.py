@@ -711,10 +711,10 @@ def _(config):
         kind="simple",  # look up one word: at sums SmolLM2 is never right
         prompts=2,
         samples=8,
-        steps=3,
+        steps=lesson.size(3, brief=1),
         learning_rate=5e-5,
         max_tokens=26,  # the longest right answer has 22
-        exam=16,  # tasks of each kind
+        exam=lesson.size(16, brief=4),  # tasks of each kind
     )
     return (real_config,)
 
@@ -946,7 +946,7 @@ def _(
 @app.cell(hide_code=True)
 def _(ask_narrow, marks, real_curve, shares, whose_layer):
     lesson.needs(lambda: (marks, shares))
-    _right, _why = nb05b.narrow_learned(real_curve.series, shares)
+    _right, _why = nb05b.narrow_learned(real_curve, shares)
     lesson.reveal(
         ask_narrow,
         right=_right if marks else [],

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
 Sampler = Callable[..., tuple[list[int], list[bool]]]
 SMOLLM2 = ModelShape(30, 576, heads=9, kv_heads=3, intermediate=1536, vocabulary=49_152)
 ANSWERS, TALKS = "[ANSWER", "So"
+SAMPLED = "right answers, sampled"
 """The tokens between which the embedded policy chooses where an answer should begin."""
 
 
@@ -346,7 +347,7 @@ def teach(
         return answers
 
     def on_step(step: int, episodes: Sequence[Episode]) -> None:
-        curve.add("right answers, sampled", step, accuracy(episodes))
+        curve.add(SAMPLED, step, accuracy(episodes))
         card.play(policy, step)
 
     before = ask()
@@ -385,13 +386,11 @@ def _narrow_output(adapted: Callable[..., Any], layer: AdaptedLinear, x: torch.T
     return adapted(x, layer.weight, layer.lora_a, layer.lora_b, layer.scale)
 
 
-def narrow_learned(
-    series: Mapping[str, Any], shares: Sequence[float]
-) -> tuple[int | list[int], str]:
+def narrow_learned(curve: LiveCurve, shares: Sequence[float]) -> tuple[int | list[int], str]:
     """Return the right option of the prediction, and why, from the curve of all weights and the ``shares``."""
     if not shares:
         return [], "SmolLM2 is not on this machine."
-    *_, (_, whole) = series["right answers, sampled"]
+    *_, (_, whole) = dict(curve.series)[SAMPLED]
     gap = shares[-1] - whole
     option = 0 if gap < -0.15 else 1 if gap <= 0.15 else 2
     return (
