@@ -239,7 +239,7 @@ def _():
 
     A replica that fails at every start would be started a hundred times a minute. So the pool waits before the next start: twice as
     long after each failure, up to a cap. That is **back-off**. And it waits a random part of that, which is **jitter**: what has
-    failed together should not come back together.
+    failed together should not come back together: at the same moment it would fail together again.
     """)
     return
 
@@ -269,49 +269,6 @@ def _():
             "How often has the wait doubled after `failures` failures?",
             "`base * pow(2.0, failures - 1)`, cut at `cap`. But `pow(2.0, 5000)` raises an OverflowError: bound the exponent first.",
         ),
-    )
-    return
-
-
-@app.cell(hide_code=True)
-def _():
-    ask_jitter = lesson.predict(
-        "Callers whose request was refused can wait by the same rule. In a tenth of a second the service can answer 10 requests. A refusal costs it a tenth of an answer: if 100 come at once, it only refuses. So 100 callers come at once. By which rule is everybody answered soonest?",
-        "if they try again at once",
-        "with doubled waits",
-        "with doubled waits and jitter",
-    )
-    ask_jitter
-    return (ask_jitter,)
-
-
-@app.cell
-def _():
-    my_delay, whose_delay = exercise.running(lambda: retry_delay, Solutions)
-    rules = {
-        "at once": lambda failures: 0,
-        "doubled": lambda failures: my_delay(failures, 0.25, 2, 1),
-        "and with jitter": lambda failures: my_delay(failures, 0.25, 2, random.random()),
-    }
-    returning = {name: nb06.all_at_once(rule) for name, rule in rules.items()}
-    return my_delay, returning, whose_delay
-
-
-@app.cell(hide_code=True)
-def _(ask_jitter, returning, whose_delay):
-    _lengths = [len(load) for load in returning.values()]
-    _once, _doubled, _jitter = (
-        f"not within {length / 10:.0f} s"
-        if length == 600
-        else f"within {length / 10:.1f} s"
-        for length in _lengths
-    )
-    lesson.reveal(
-        ask_jitter,
-        right=[i for i, length in enumerate(_lengths) if length == min(_lengths)],
-        why=f"""
-        Simulated, with {whose_delay}. At once: {_once}. Doubled: {_doubled}, in crowds of up to {max(returning["doubled"][1:])}. With jitter: {_jitter}.
-        """,
     )
     return
 
@@ -369,21 +326,21 @@ def _():
     the one with the least *load*. Beware: a dead replica has no requests, so it has the least load, and would get all of them. So remove
     it before you ask another one. To end it is the work of its `keep_one`.
 
-    When a replica dies, its requests may have been carried out, or not. Only the caller knows whether a second time does harm. It
-    says so by the argument `again`.
+    A dead replica never answers, so its requests would have to be sent again. Only the caller knows whether a second time does harm. It
+    must say so, by the argument `again`.
     """)
     return
 
 
 @app.function
-async def route(self, endpoint, *args, again=True):
+async def route(self, endpoint, *args, again):
     """Send a request to the replica with the least ``load``. Returns its answer.
 
     Use ``await self.there()``, ``self.remove(replica)`` and ``await self.ask(replica, endpoint,
     *args)``. Where this raises ReplicaDied, always remove the replica. Then ask
     another; without ``again``, raise. Other exceptions are the endpoint's answer: let them through.
 
-    >>> await pool.route("look_up", 7)
+    >>> await pool.route("look_up", 7, again=True)
     """
     ...
 
@@ -405,14 +362,15 @@ def _():
 
 
 @app.cell(hide_code=True)
-def _(my_delay):
+def _():
+    my_delay, _whose = exercise.running(lambda: retry_delay, Solutions)
     my_keep_one, whose_keep_one = exercise.running(lambda: keep_one, Solutions)
     my_route, whose_route = exercise.running(lambda: route, Solutions)
 
     class Healing(Pool):
         keep_one, route, retry_delay = my_keep_one, my_route, staticmethod(my_delay)
 
-    return Healing, my_keep_one, my_route, whose_keep_one, whose_route
+    return Healing, my_delay, my_keep_one, my_route, whose_keep_one, whose_route
 
 
 @app.cell(hide_code=True)
@@ -420,7 +378,7 @@ def _():
     mo.md("""
     ## Kill one, hang one
 
-    Now the pool meets real faults, with each of your functions that passes its check. Callers send `look_up` and `charge` in turns. One replica gets
+    Now the pool meets real faults, with each of your functions that passes its check. Callers send `look_up` with `again=True` and `charge` with `again=False`, in turns. One replica gets
     `kill -9`. In a second run one gets `SIGSTOP`, which freezes a process without ending it: it exists, but does not respond.
     """)
     return
@@ -438,7 +396,7 @@ def settings():
     return (config,)
 
 
-@app.function
+@app.function(hide_code=True)
 async def call_for_ever(pool, outcomes, over):
     """A caller. Writes down what became of each of its requests, by number."""
     while not over.is_set():
@@ -453,7 +411,7 @@ async def call_for_ever(pool, outcomes, over):
             outcomes[number] = "failed"
 
 
-@app.function
+@app.function(hide_code=True)
 async def break_one(pool, fault):
     """Do ``fault`` to one replica, and wait until all places are filled again."""
     victim = pool.ready[0]
@@ -524,7 +482,7 @@ def _():
 @app.cell(hide_code=True)
 def _():
     ask_done = lesson.predict(
-        "Some `charge` requests got an error. Had the money been taken?",
+        "Some `charge` requests got an error. Had their lines been written into the ledger, as if the money were taken?",
         "from none of them",
         "from all of them",
         "from some of them",
@@ -691,12 +649,12 @@ def _():
 
     So far the caller holds the pool object itself. But a trainer is an actor in another process: how does it find the tools? The
     addresses of the replicas are wrong after the first replacement. So the pool becomes an actor, too, and only *its* address is
-    published: one more actor holds a table, from names to addresses. The trainer knows the table and a name, and nothing of replicas.
+    published. `Names` is one more actor, with a table from names to addresses. The trainer knows `Names` and a name, and nothing of replicas.
     """)
     return
 
 
-@app.class_definition
+@app.class_definition(hide_code=True)
 class Names(Actor):
     def __init__(self):
         self.addresses = {}
@@ -710,7 +668,7 @@ class Names(Actor):
         return self.addresses[name]
 
 
-@app.class_definition
+@app.class_definition(hide_code=True)
 class PoolActor(Actor):
     def __init__(self, pool):
         self.pool = pool
@@ -720,7 +678,7 @@ class PoolActor(Actor):
         await self.pool.__aenter__()
 
     @concurrent_endpoint
-    async def route(self, endpoint, *args, again=False):
+    async def route(self, endpoint, *args, again):
         return await self.pool.route(endpoint, *args, again=again)
 
     @concurrent_endpoint
@@ -737,9 +695,9 @@ class Trainer(Actor):
         self.names = names
 
     @concurrent_endpoint
-    async def ask(self, name):
+    async def ask(self, name, endpoint, again):
         pool = await self.names.find.call_one(name)
-        return await pool.route.call_one("ping", again=True)
+        return await pool.route.call_one(endpoint, again=again)
 
 
 @app.cell(hide_code=True)
@@ -749,18 +707,21 @@ def _():
     return (start_names,)
 
 
-@app.function
+@app.function(hide_code=True)
 async def ask_by_name(Healing):
     """Ask twice, and kill the only replica in between. Returns who answered."""
-    async with keep_open.stopping(this_host().spawn_procs()) as procs:
+    async with (
+        keep_open.stopping(this_host().spawn_procs()) as procs,
+        keep_open.stopping(this_host().spawn_procs()) as others,
+    ):
         names = procs.spawn("names", Names)
-        trainer = procs.spawn("trainer", Trainer, names)
         pool = procs.spawn("pool", PoolActor, Healing(Tool, 0.0, replicas=1))
+        trainer = others.spawn("trainer", Trainer, names)
         await pool.open.call_one()
         await names.publish.call_one("tools", pool)
-        first = await trainer.ask.call_one("tools")
+        first = await trainer.ask.call_one("tools", "ping", True)
         os.kill(first, signal.SIGKILL)
-        second = await trainer.ask.call_one("tools")
+        second = await trainer.ask.call_one("tools", "ping", True)
         await pool.close.call_one()
     return first, second
 
@@ -777,7 +738,7 @@ def _(answered_by):
     _first, _second = answered_by
     lesson.md(
         f"""
-    The pool has one replica, process {_first}, and it answered the name `tools`. Then it was killed. Nothing was published again, and under the same name
+    Names and pool share a process; the trainer has its own. The pool has one replica, process {_first}, which answered under the name `tools`. Then it was killed. Nothing was published again, and under the same name
     """
         + (
             f"process {_second} answered: the pool had noticed the death, started another replica, and sent it the request."
@@ -821,7 +782,7 @@ def _(pool_py, write_file):
 
 @app.cell(hide_code=True)
 def _():
-    lesson.predicted(4)
+    lesson.predicted(3)
     return
 
 
@@ -877,7 +838,7 @@ class Solutions:
     def check_route(route):
         nb06_checks.check_route(route, Solutions.route)
 
-    async def route(self, endpoint, *args, again=True):
+    async def route(self, endpoint, *args, again):
         while True:
             replica = min(await self.there(), key=lambda replica: replica.load)
             try:

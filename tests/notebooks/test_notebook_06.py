@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import os
-import random
 import re
 import signal
 import subprocess
@@ -22,8 +21,9 @@ from test_notebooks import NOTEBOOKS, load, packages_of
 
 from zorplex_rl.config import Config, LearnerConfig
 from zorplex_rl.course import nb06
+from zorplex_rl.course.lesson import keep_open
 from zorplex_rl.services.options import ServiceOptions
-from zorplex_rl.services.runtime import start_monarch
+from zorplex_rl.services.runtime import start_monarch, this_host
 from zorplex_rl.services.service import Service
 from zorplex_rl.services.spawn import replicas_of
 
@@ -85,7 +85,7 @@ class Bad(Good):
 
 open_pool = getattr(kept, "healing_pool", None) or kept.Pool
 
-async def working(route): return set(await asyncio.gather(*(route("ping") for _ in range(12))))
+async def working(route): return set(await asyncio.gather(*(route("ping", again=True) for _ in range(12))))
 
 async def main():
     async with open_pool(Good) as pool:
@@ -93,7 +93,7 @@ async def main():
         for fault in (signal.SIGKILL, signal.SIGSTOP):
             victim = min(await working(route))
             once = [asyncio.create_task(route("add", n, again=False)) for n in range(3)]
-            asked = [asyncio.create_task(route("add", n)) for n in range(12)]
+            asked = [asyncio.create_task(route("add", n, again=True)) for n in range(12)]
             await asyncio.sleep(0.1)
             os.kill(victim, fault)
             assert await asyncio.gather(*asked) == list(range(1, 13))
@@ -103,7 +103,7 @@ async def main():
             while victim in (now := await working(route)) or len(now) < 3:
                 await asyncio.sleep(0.02)
         try:
-            await route("fail")
+            await route("fail", again=True)
         except Exception as error:
             assert "my own" in str(error) and len(await working(route)) == 3, "the caller's error, no death"
     began = time.monotonic()
@@ -174,7 +174,7 @@ def test_the_packages_service_survives_the_same_kill(page):
 
     async def both():
         async with healing(page)(page.Tool, 0.0, replicas=1) as pool:
-            by_pool = await killed(partial(pool.route, "ping"))
+            by_pool = await killed(partial(pool.route, "ping", again=True))
         options = ServiceOptions(replicas=1, idempotent={"ping"})
         async with Service("tools", replicas_of(page.Tool, 0.0), options) as service:
             return by_pool, await killed(service.ping.route)
@@ -215,20 +215,6 @@ def test_only_a_rule_that_checks_and_charges_in_one_step_charges_once_under_kill
     assert min(noted) == 0 and max(noted) == 1
 
 
-def test_where_a_refusal_costs_work_only_jitter_serves_a_crowd(page):
-    random.seed(0)
-
-    def load(draw):
-        return nb06.all_at_once(
-            lambda failures: page.Solutions.retry_delay(failures, 0.25, 2.0, draw())
-        )
-
-    assert len(nb06.all_at_once(lambda failures: 0.0)) == 600
-    assert len(load(lambda: 1.0)) == 600 and max(load(lambda: 1.0)[1:]) == 100
-    spread = load(random.random)
-    assert len(spread) < 60 and max(spread[1:]) < 100
-
-
 @pytest.mark.parametrize(
     ("name", "attempt", "words"),
     [
@@ -249,6 +235,22 @@ def test_the_pool_is_found_by_its_name_and_a_successor_answers_under_it(page, ca
     first, second = asyncio.run(page.ask_by_name(healing(page)))
     assert first != second
     assert "panicked" not in capfd.readouterr().err
+
+
+def test_whether_a_request_may_be_sent_twice_goes_through_the_name(page):
+    class EchoPool:
+        async def route(self, *request, again):
+            return [*request, again]
+
+    async def ask_both():
+        async with keep_open.stopping(this_host().spawn_procs()) as procs:
+            names = procs.spawn("names", page.Names)
+            pool = procs.spawn("pool", page.PoolActor, EchoPool())
+            await names.publish.call_one("tools", pool)
+            trainer = procs.spawn("trainer", page.Trainer, names)
+            return [await trainer.ask.call_one("tools", "charge", again) for again in (True, False)]
+
+    assert asyncio.run(ask_both()) == [["charge", True], ["charge", False]]
 
 
 def test_a_pool_that_closes_waits_for_a_replica_that_is_starting(page):

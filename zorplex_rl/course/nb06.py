@@ -1,4 +1,4 @@
-"""Drive notebook 06: refused callers, a pool under load, a ledger whose process dies.
+"""Drive notebook 06: a pool under load, a ledger whose process dies.
 
 pool ──► watched(pool) ──► Recording ──► ServicePlayer
                       └──► account ──► a table
@@ -10,16 +10,14 @@ from __future__ import annotations
 
 import ast
 import asyncio
-import math
 import os
-import random
 import signal
 import sqlite3
 import tempfile
 import textwrap
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
@@ -30,33 +28,6 @@ from zorplex_rl.course.widgets.service_player import Life, Recording
 from zorplex_rl.services.runtime import ReplicaDied
 
 MODIFIES = ("INSERT", "UPDATE", "DELETE", "REPLAC")
-
-
-def all_at_once(
-    delay: Callable[[int], float],
-    callers: int = 100,
-    at_best: int = 10,
-    refusal: float = 0.1,
-    slots: int = 600,
-) -> list[int]:
-    """Return the requests in each slot of 0.1 s, until all ``callers`` are answered.
-
-    They come together; who is refused comes again after ``delay(failures)`` seconds. The service
-    answers ``at_best`` requests in a slot, and a refusal costs it the share ``refusal`` of an
-    answer.
-    """
-    load: list[int] = []
-    failures = {0: [0] * callers}
-    while failures and len(load) < slots:
-        now = min(failures)
-        waiting = failures.pop(now)
-        load += [0] * (now - len(load)) + [len(waiting)]
-        random.shuffle(waiting)
-        work = (at_best - refusal * len(waiting)) / (1 - refusal)
-        for failed in waiting[min(max(math.floor(work + 1e-9), 0), len(waiting)) :]:
-            later = now + 1 + int(max(delay(failed + 1), 0) / 0.1)
-            failures.setdefault(later, []).append(failed + 1)
-    return load[:slots]
 
 
 def watched(pool_class: type, recording: Recording) -> Any:
@@ -186,7 +157,9 @@ async def charge_under_kills(
         path = str(Path(folder) / "ledger")
         connect(path).close()
         async with pool_class(till, rule, path, replicas=2) as pool:
-            await asyncio.gather(*(pool.route("charge", number, 100) for number in range(charges)))
+            await asyncio.gather(
+                *(pool.route("charge", number, 100, again=True) for number in range(charges))
+            )
         with closing(connect(path)) as database:
             made = Counter(number for (number,) in database.execute("SELECT number FROM charges"))
     return [made[number] for number in range(charges)]
