@@ -56,6 +56,7 @@ def test_03_breaks_its_workers_and_says_what_it_measured():
         "03_fault_tolerance",
         config,
         "dict(saw=[one.saw for one in suffered], next=[one.next for one in suffered], woken=woken.next, late=[woken.before, woken.after],"
+        "beside=[one.beside for one in suffered], told=[handled, passed_on],"
         "did={fate: [made[1:] for made in one.decisions if made[2] != 'wait'] for fate, one in lived.items()},"
         "found={fate: sorted({made[1] for made in one.decisions}) for fate, one in lived.items()},"
         "state=[lived['kill -9'].before, lived['kill -9'].after], known=known, resumed=resumed,"
@@ -64,6 +65,10 @@ def test_03_breaks_its_workers_and_says_what_it_measured():
     )
     assert found["saw"] == ["ActorError", *["SupervisionError"] * 3]
     assert found["next"] == [7, *["SupervisionError"] * 3]
+    assert found["beside"] == ["here"] * 2 + ["SupervisionError"] * 2, (
+        "sys.exit ends the actor only"
+    )
+    assert found["told"] == [1, "SupervisionError"]
     assert found["late"] == [False, True], "a stopped process goes on where it was"
     assert found["woken"] == "SupervisionError"
     did = found["did"]
@@ -74,8 +79,8 @@ def test_03_breaks_its_workers_and_says_what_it_measured():
     assert "busy" in found["found"]["a call of 3 s"] and "slow" in found["found"]["SIGSTOP for 1 s"]
     assert found["state"] == [5, 1]
     assert found["resumed"] == found["known"] - found["known"] % 50
-    assert found["present"]["replaced"] == [2] * 9 + [1] + [2] * 20
-    assert found["error"]["replaced"] < found["error"]["one fewer"]
+    assert found["present"]["undisturbed"] == [2] * 30
+    assert found["error"]["undisturbed"] < found["error"]["one fewer"]
     assert found["present"]["one fewer"] == [2] * 9 + [1] * 21
 
 
@@ -207,15 +212,22 @@ def train(merge, present=(0, 1, 2), rounds=20):
     """Train as 03 does, with learners in this process; the mean error at the end."""
     notebook = load_03()
 
-    def guard(share):
+    def learner(share):
         async def steps(*args):
-            return notebook.local_steps(*notebook.curve(share, 3), *args)
+            return (
+                notebook.local_steps(*notebook.curve(share, 3), *args)
+                if share in present
+                else dead()
+            )
 
-        return SimpleNamespace(worker=share in present, call=lambda name, *args: steps(*args))
+        def call_one(*args):
+            return SimpleNamespace(as_asyncio=lambda: steps(*args))
+
+        return SimpleNamespace(actor=SimpleNamespace(train=SimpleNamespace(call_one=call_one)))
 
     config = SimpleNamespace(rounds=rounds, local_steps=20, rate=0.003, deadline=60.0, learners=3)
     _, history = asyncio.run(
-        notebook.semi_sync([guard(share) for share in range(3)], config, merge)
+        notebook.semi_sync([learner(share) for share in range(3)], config, merge)
     )
     assert {learners for learners, *_ in history} == {len(present)}
     return sum(history[-1][1]) / 3

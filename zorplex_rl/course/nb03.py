@@ -1,13 +1,10 @@
-"""Serve notebook 03: the curve that is learned, supervisors with a spare, cases for its checks."""
+"""Serve notebook 03: the curve that is learned, and cases for its checks."""
 
 from __future__ import annotations
 
-import asyncio
 import copy
-import functools
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -73,37 +70,6 @@ def predictions(weights: Tensor, shares: int) -> list[float]:
     """Return what a model with ``weights`` says at every x of the whole curve."""
     with torch.no_grad():
         return network(weights)(torch.tensor(whole_curve(shares)[0])[:, None])[:, 0].tolist()
-
-
-@asynccontextmanager
-async def guarded(
-    start: Callable[[int], Awaitable[Any]],
-    end: Callable[[Any], Awaitable[None]],
-    supervisor: Callable[[Callable[[], Awaitable[Any]]], Any],
-    learners: int,
-) -> AsyncIterator[list[Any]]:
-    """Give each learner a supervisor, and the last a spare; all end with the block."""
-    spares: list[Any] = []
-
-    async def begin(share: int) -> Any:
-        return spares.pop() if share == learners - 1 and spares else await start(share)
-
-    guards = [supervisor(functools.partial(begin, share)) for share in range(learners)]
-    async with AsyncExitStack() as stack:
-        entered = map(stack.enter_async_context, guards)
-        spare, *_ = await asyncio.gather(start(learners - 1), *entered)
-        spares.append(spare)
-        try:
-            yield guards
-        finally:
-            await asyncio.gather(*map(end, spares))
-
-
-async def until_replaced(guard: Any) -> None:
-    """Wait until a supervisor has replaced its worker. Raises TimeoutError after 30 s."""
-    async with asyncio.timeout(30):
-        while not (guard.failed_at and guard.worker):
-            await asyncio.sleep(0.1)
 
 
 def situation(**given: Any) -> dict[str, Any]:
