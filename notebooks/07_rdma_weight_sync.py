@@ -18,25 +18,22 @@ with app.setup(hide_code=True):
     import copy
     import itertools
     import math
-    import pickle
     import random
     import threading
     import time
-    from asyncio import gather
-    from statistics import fmean, median
+    from statistics import median
     from types import SimpleNamespace
 
     import marimo as mo
     import torch
 
-    from zorplex_rl.course import nb07, nb07_push, nb07_torn
+    from zorplex_rl.course import nb07, nb07_torn
     from zorplex_rl.course.figures import bars, drawing_of
-    from zorplex_rl.course.figures.spans import paired_timelines
     from zorplex_rl.course.lesson import exercise, lesson
     from zorplex_rl.course.nb07_torn import verdict
     from zorplex_rl.course.widgets import WeightRingRace
     from zorplex_rl.policy.load import load_policy
-    from zorplex_rl.services.runtime import quiet_stderr, start_monarch
+    from zorplex_rl.services.runtime import start_monarch
     from zorplex_rl.weights.fence import fence
     from zorplex_rl.weights.shared_memory import allocate
 
@@ -46,11 +43,11 @@ def _():
     lesson.header(
         __file__,
         minutes=50,
-        hardware="two CPU cores, 3 GB of free memory, no network; RDMA hardware and a GPU are used where there are any",
+        hardware="two CPU cores, 1 GB of free memory, no network; RDMA hardware and a GPU are used where there are any",
         goals=[
             "measure what each way of moving weights costs, from one model into the other",
             "tear a copy of the weights, and write the reader that never uses a torn one",
-            "say which bytes need not travel, and who waits when weights are pushed",
+            "say which bytes need not travel at all",
         ],
     )
     return
@@ -113,47 +110,25 @@ def settings():
         careless_reads=100,
         reads=30,  # by the learner's `read`
         rates=(1e-6, 1e-5, 1e-4, 4e-4),  # learning rates, of a single step
-        steps=4,  # of the trainer, pushing and pulling
-        batches=(8, 32),  # episodes in a batch, of the fast and the slow generator
     )
     return (config,)
 
 
 @app.cell(hide_code=True)
 def _():
-    mo.md("""
-    `RDMABuffer(tensor)` registers a tensor's memory and is itself the handle. How large is it?
-    """)
-    return
-
-
-@app.cell(hide_code=True)
-def _():
-    from monarch.rdma import RDMABuffer, get_rdma_backend
+    from monarch.rdma import get_rdma_backend
 
     start_monarch()
-    handle_bytes = {}
-    for _size in (10**3, 10**8):
-        with quiet_stderr():
-            _handle = RDMABuffer(torch.zeros(_size, dtype=torch.uint8))
-        handle_bytes[_size] = len(pickle.dumps(_handle))
     backend = get_rdma_backend()
-    return backend, handle_bytes
-
-
-@app.cell(hide_code=True)
-def _(backend, handle_bytes):
-    _small, _large = handle_bytes.values()
-    _backend = (
+    _here = (
         "This machine has RDMA hardware (ibverbs), and `RDMABuffer` uses it."
         if backend == "ibverbs"
         else "This machine has no RDMA hardware. `RDMABuffer` works over TCP here, with the same calls."
     )
-    lesson.md(f"""
-    {_small:,} bytes for 1 kB of memory, and {_large:,} bytes for 100 MB: it says whose
-    memory it is, where it begins and how long it is. {_backend}
-    """)
-    return
+    lesson.md(
+        f"`RDMABuffer(tensor)` registers a tensor's memory, and is itself the handle. {_here}"
+    )
+    return (backend,)
 
 
 @app.cell(hide_code=True)
@@ -256,9 +231,9 @@ def _(config):
 
     Besides *message* and *shared memory* there are:
 
-    - *file*: `torch.save`, then `torch.load`. The file stays in memory.
-    - *broadcast*: `torch.distributed` with gloo. It is a *collective*: both sides must call it at once, and it has no phases.
-    - *TCP*: `RDMABuffer` without a card, in chunks of 4 MB, because Monarch's settings are made for cards.
+    - *file*: `torch.save`, then `torch.load`.
+    - *broadcast*: `torch.distributed` with gloo. It is a *collective*: both sides must call it at once, and it writes into the model itself. So fetch and swap are one.
+    - *TCP*: `RDMABuffer` without a card, in chunks of 4 MB. Monarch's default is larger, because it is made for cards; over TCP smaller chunks are faster.
     """)
     return
 
@@ -310,10 +285,8 @@ def _(backend, waits):
 async def _(config, rungs, settings_of, start_ladder):
     lesson.wait_for(start_ladder)
     with lesson.counting(len(rungs) * (config.repeats + 1), "moves") as _one_more:
-        moves, late_move, whole_model = await nb07.climb(
-            config, rungs, settings_of, _one_more
-        )
-    return late_move, moves, whole_model
+        moves, late_move = await nb07.climb(config, rungs, settings_of, _one_more)
+    return late_move, moves
 
 
 @app.cell(hide_code=True)
@@ -334,7 +307,7 @@ def _(config, moves):
 def _(ask_ladder, config, late_move, middle, rates):
     _best = max(rates, key=rates.get)
     _times = rates[_best] / rates["message"]
-    _tcp = middle["TCP"]
+    _tcp, _message = middle["TCP"], middle["message"]
 
     lesson.reveal(
         ask_ladder,
@@ -342,14 +315,14 @@ def _(ask_ladder, config, late_move, middle, rates):
         why=f"""
         {_times:.1f} times, by {_best}.
 
-        Over TCP the trainer stands still for {1e3 * _tcp.publish:.1f} ms, and the generator for {1e3 * _tcp.swap:.1f} of the {1e3 * (_tcp.swap + _tcp.fetch):.1f} ms of its fetch and swap ({_tcp.swap / (_tcp.swap + _tcp.fetch):.0%}).
+        And a one-sided read without a card? Over TCP the move took {1e3 * _tcp.total:.0f} ms, as a message {1e3 * _message.total:.0f} ms. What it saves is the *trainer's* time: its Python works for {1e3 * _tcp.still:.0f} ms, and for {1e3 * _message.still:.0f} ms to answer a message. The generator stands still for the swap only, {1e3 * _tcp.swap:.0f} ms.
 
         In a broadcast both sides stand still, until the later one has come. With the generator
         {config.late_seconds:g} s late, the trainer's own call took {late_move.publish:.2f} s.
         """,
         shows=[
             lesson.table(
-                f"{config.megabytes} MB, the median of {config.repeats} times: milliseconds of each phase. The two sides of a broadcast overlap, so they are not added",
+                f"{config.megabytes} MB, the median of {config.repeats} times: milliseconds. In a broadcast both sides work at once, so they are not added",
                 [
                     {
                         "way": rung,
@@ -357,7 +330,7 @@ def _(ask_ladder, config, late_move, middle, rates):
                         "fetch": f"{1e3 * moved.fetch:.1f}",
                         "swap": f"{1e3 * moved.swap:.1f}",
                         "end to end": f"{1e3 * moved.total:.1f}",
-                        "GB/s": f"{rates[rung]:.2f}",
+                        "trainer stands still": f"{1e3 * moved.still:.1f}",
                     }
                     for rung, moved in middle.items()
                 ],
@@ -516,10 +489,11 @@ def _():
     0 until the slot is first written. It becomes odd before a copy into the slot begins, and
     even, larger by one, after the copy is done. While it is odd, trust nothing else in that slot.
 
-    The picture above counts the writes of each slot by itself. The code takes the next two numbers of the whole ring, so that the slot with the smallest sequence is the oldest one.
+    Each write takes the next two numbers of the whole ring, so the slot with the smallest sequence is the oldest one.
 
-    The order matters, and a processor may write in another order than the program says. `fence` forbids that: what stands above it is written before what
-    stands below.
+    The order matters, and a processor may write in another order than the program says. `fence()` forbids that: what stands above it is written before what
+    stands below. Python has none, so it is C's `atomic_thread_fence`, called through `ctypes`. A reader on another machine needs none, because its look, its copy and
+    its second look are three reads, and each is complete before the next begins.
     """)
     return
 
@@ -576,7 +550,7 @@ def _():
     mo.md("""
     ### Exercise 2: never a torn copy
 
-    Write `read`; it may call your `newest_slot`. `read_headers` has its own fences. The writer does not wait: it may do anything
+    Write `read`; it may call your `newest_slot`. The writer does not wait: it may do anything
     between two of your calls, and *during* `read_slot`. Try again as long as it takes.
     The check plays a writer that comes at the worst moments.
     """)
@@ -723,7 +697,7 @@ def share_unchanged(policy, learning_rate):
     """Take one step, and compare the rounded weights before and after it."""
     model = copy.deepcopy(policy.model)
     old = [weight.detach().bfloat16() for weight in model.parameters()]
-    nb07_push.supervised_step(model, torch.optim.AdamW(model.parameters(), learning_rate))
+    nb07.supervised_step(model, torch.optim.AdamW(model.parameters(), learning_rate))
     new = [weight.detach().bfloat16() for weight in model.parameters()]
     same = sum(int((a == b).sum()) for a, b in zip(old, new, strict=True))
     return same / sum(weight.numel() for weight in old)
@@ -749,7 +723,7 @@ def _():
     _inputs, _outputs, _rank = 576, 1536, 16
     lesson.md(f"""
     The other way is not to train all weights in the first place. With LoRA, low-rank adapters, the weights `W` of a layer stay as they are. Beside them two thin
-    matrices are trained, and the layer computes `W x + B (A x)`. The *rank* is the number of rows of `A`, and of columns of `B`.
+    matrices are trained, and the layer computes `W x + B (A x)`. (Notebook 05b also has a fixed factor before `B`.) The *rank* is the number of rows of `A`, and of columns of `B`.
 
     For example, a layer of SmolLM2 from {_inputs} to {_outputs:,} numbers has {_inputs * _outputs:,} weights. At rank {_rank}, `A` and `B` have {_rank * (_inputs + _outputs):,} together.
     The generators have `W` already, so only `A` and `B` travel.
@@ -758,39 +732,33 @@ def _():
 
 
 @app.cell(hide_code=True)
-def _(rates, whole_model):
+def _(rates):
     # Inputs and outputs of the layers of a block: queries, keys, values, output; gate, up, down.
     _block = [(576, 576)] * 2 + [(576, 192)] * 2 + [(576, 1536)] * 3
-    _at_rank_1 = 30 * sum(map(sum, _block))
     # The embedding, 61 norms, and the layers.
     _all = (49_152 + 61) * 576 + 30 * sum(map(math.prod, _block))
     _versions = {
-        "all weights": 4 * _all,
-        "rank 16": 64 * _at_rank_1,
-        "rank 1": 4 * _at_rank_1,
+        "float32": 4 * _all,
+        "bfloat16": 2 * _all,
+        "adapters of rank 16": 4 * 16 * 30 * sum(map(sum, _block)),
     }
     _ways = rates | {"a card of 400 Gb/s": 50}
-    _message = _versions["rank 16"] / 1e9 / rates["message"]
-    _rung, _megabytes, _moved = whole_model
-    _times = _moved.total * rates[_rung] * 1e3 / _megabytes
+    _message = _versions["adapters of rank 16"] / 1e9 / rates["message"]
     mo.vstack(
         [
             lesson.table(
-                "How long a version of SmolLM2 takes, in float32: its bytes, divided by the measured rate. Last row: the line rate (NVIDIA ConnectX-7 user manual)",
+                "How long a version of SmolLM2 takes, estimated: its bytes, divided by the measured rate. Last row: the line rate (NVIDIA ConnectX-7 user manual)",
                 [
                     {"way": way}
                     | {
-                        f"{name}, {size / 1e6:.1f} MB": lesson.in_words(size / 1e9 / rate)
+                        f"{name}, {size / 1e6:.0f} MB": lesson.in_words(size / 1e9 / rate)
                         for name, size in _versions.items()
                     }
                     for way, rate in _ways.items()
                 ],
             ),
             lesson.md(f"""
-            A model of {_megabytes} MB, moved by *{_rung}*, took {lesson.in_words(_moved.total)}: {_times:.1f} times its estimate.
-            {"The table is only an estimate, because a large model does not fit a processor's cache." if _times > 1.3 else "The table is only an estimate, because every move also pays for its calls, whatever its size." if _times < 0.77 else "So here the rate holds."}
-
-            As adapters of rank 16, a version takes {lesson.in_words(_message)} as a message{", so the simplest way is quick enough beside a step of one second" if _message < 0.3 else ""}.
+            As adapters of rank 16, in float32, a version takes {lesson.in_words(_message)} as a message{", so the simplest way is quick enough beside a step of one second" if _message < 0.3 else ""}.
             `zorplex-rl train --lora-rank 16` publishes them, and no more.
             """),
             lesson.folded(
@@ -806,112 +774,15 @@ def _(rates, whole_model):
 
 
 @app.cell(hide_code=True)
-def _(config):
-    lesson.md(f"""
+def _():
+    mo.md("""
     ## Push or pull?
 
     So far the reader *pulls*: it fetches when it wants to. A trainer can also *push*: after a step it offers the new version to
-    every generator, and waits until each has taken it. A generator takes it between two batches,
-    so that no batch has two versions.
-
-    The trainer takes steps of supervised training. Two generators
-    decode batches of {config.batches[0]} and of {config.batches[1]} episodes. When they pull, they do so by themselves before each batch, so `pulling` does not name them.
+    every generator, and waits until each has taken it. A generator takes it between two batches, so that no batch has two versions. So the trainer
+    waits for the slowest one, as it waited for the late generator in the broadcast. Who pulls makes nobody wait, but
+    writes with older weights until it does: that is staleness, and `max_lag` bounds it (notebook 08).
     """)
-    return
-
-
-@app.function
-async def pulling(trainer, generators, versions):
-    for version in versions:
-        await trainer.step.call_one(version)  # trains, and publishes
-
-
-@app.function
-async def pushing(trainer, generators, versions):
-    for version in versions:
-        await trainer.step.call_one(version)
-        await gather(*(generator.take.call_one().as_asyncio() for generator in generators))
-
-
-@app.cell(hide_code=True)
-def _(config):
-    ask_push = lesson.predict(
-        f"{config.steps} steps of the trainer, once pulled and once pushed. How does the time of a step change when it pushes?",
-        "hardly: moving the weights is quick",
-        "up to twice as long",
-        "more than twice as long",
-    )
-    ask_push
-    return (ask_push,)
-
-
-@app.cell(hide_code=True)
-def _():
-    start_protocols = lesson.start_button("Push, then pull", seconds=13)
-    start_protocols
-    return (start_protocols,)
-
-
-@app.cell(hide_code=True)
-async def _(config, start_protocols):
-    lesson.wait_for(start_protocols)
-    _model = (config.policy, config.device)
-    _decoders = {
-        name: (nb07_push.Decoder, name, *_model, batch)
-        for name, batch in zip(("fast", "slow"), config.batches, strict=True)
-    }
-    with lesson.counting(2 * config.steps, "steps") as _one_more:
-        async with nb07.processes(
-            trainer=(nb07_push.Trainer, *_model), **_decoders
-        ) as _all:
-            _trainer, *_generators = _all
-            _source = await _trainer.open_ring.call_one()
-            await _trainer.step.call_one(0)  # the first step is slower: it is not measured
-            for _each in _generators:
-                await _each.subscribe.call_one(_source)
-            protocols = {}
-            for _number, _protocol in enumerate((pushing, pulling)):
-                _first = 1 + _number * config.steps
-                protocols[_protocol.__name__] = await nb07_push.run_protocol(
-                    _protocol,
-                    _protocol is pulling,
-                    _trainer,
-                    _generators,
-                    range(_first, _first + config.steps),
-                    _one_more,
-                )
-    return (protocols,)
-
-
-@app.cell(hide_code=True)
-def _(ask_push, protocols):
-    _push, _pull = protocols["pushing"], protocols["pulling"]
-    _times, _shown = _push.step / _pull.step, min(_push.seconds, _pull.seconds)
-    _waits = 1 - _push.timeline.busy_share("trainer")
-    _ages = [fmean(run.ages[1]) if run.ages[1] else math.nan for run in (_push, _pull)]
-    _older = _ages[1] - _ages[0]
-    lesson.reveal(
-        ask_push,
-        right=0 if _times < 1.15 else 1 if _times <= 2 else 2,
-        why=f"""
-        A step took {_pull.step:.2f} s with pulling and {_push.step:.2f} s with pushing, {_times:.1f} times as long. When it pushes, the
-        trainer waits for {_waits:.0%} of its run: a generator takes weights only between batches, and the slow
-        one has long batches. And when a batch of the slow generator ended, its weights were
-        {_ages[0]:.1f} versions old with pushing, and {_ages[1]:.1f} with pulling.
-
-        {f"So in this run pulling was faster, and {'its price was age: that is staleness, and `max_lag` bounds it (notebook 08)' if _older > 0.2 else 'the weights were hardly older for it'}." if _times >= 1.15 else "So this run does not decide it: the two took about as long. Three processes share two cores, and while one waits, the others are faster."}
-        """,
-        shows=[
-            lesson.figure(
-                paired_timelines(
-                    {name: run.timeline for name, run in protocols.items()},
-                    _shown,
-                    ("trainer", "fast", "slow"),
-                ),
-                f"The first {_shown:.1f} seconds of each run, on one axis.",
-            ),
-        ],
-    )
     return
 
 
@@ -920,7 +791,7 @@ def _():
     lesson.folded(
         "A third way: one-sided push, and weights that change in mid-answer",
         "The system with the trillion parameters pushes, and still nobody waits: its trainer *writes* into the generators' staging buffers. That "
-        "needs cards that can write, and a generator that checks for torn copies as yours does. Then pushing costs no waiting and pulling no asking. "
+        "needs cards that can write, and a generator that checks for torn copies as yours does. "
         "And some systems (PipelineRL, AReaL) do not wait for the end of a batch: they swap in the middle of an answer. "
         "Then a text has two versions, and each token must remember which one wrote it (notebook 08).",
     )
@@ -929,7 +800,7 @@ def _():
 
 @app.cell(hide_code=True)
 def _():
-    lesson.predicted(5)
+    lesson.predicted(4)
     return
 
 

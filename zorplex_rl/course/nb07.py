@@ -25,13 +25,18 @@ from zorplex_rl.services.runtime import Actor, concurrent_endpoint
 from zorplex_rl.services.spawn import spawn
 from zorplex_rl.training.transports import Publisher, connect, subscribe
 
-SMOLLM2 = 540
-"""Megabytes of its weights in float32, in whole ``layers``."""
-
 
 def layers(megabytes: int, per_layer: int = 4) -> nn.ParameterList:
     """Return a model of float32 layers, 4 MB each."""
     return nn.ParameterList(torch.zeros(250_000 * per_layer) for _ in range(megabytes // per_layer))
+
+
+def supervised_step(model: Any, optimizer: Any) -> None:
+    """Take a real step on one batch of tokens."""
+    tokens = torch.arange(16 * 96, device=model.device).view(16, 96) % 200
+    logits = model(tokens[:, :-1]).logits
+    nn.functional.cross_entropy(logits.mT, tokens[:, 1:]).backward()
+    optimizer.step()
 
 
 def broadcast_all(model: nn.Module) -> None:
@@ -53,10 +58,6 @@ class Writer(Actor):
     def __init__(self, make_model: Callable[..., nn.Module], *args: Any) -> None:
         torch.set_num_threads(1)
         self.model, self.version = make_model(*args), 0
-
-    @concurrent_endpoint
-    async def grow(self, megabytes: int) -> None:
-        self.model = layers(megabytes)
 
     @concurrent_endpoint
     async def open_ring(self, slots: int = 3) -> Any:
@@ -95,6 +96,11 @@ class Writer(Actor):
             pass
 
     @concurrent_endpoint
+    async def worked(self) -> float:
+        """Return the seconds for which the thread of its Python has computed."""
+        return time.thread_time()
+
+    @concurrent_endpoint
     async def process(self) -> int:
         return os.getpid()
 
@@ -106,10 +112,6 @@ class Puller(Actor):
         torch.set_num_threads(1)
         self.model = make_model(*args)
         self.subscribers: dict[str, Any] = {}
-
-    @concurrent_endpoint
-    async def grow(self, megabytes: int) -> None:
-        self.model = layers(megabytes)
 
     @concurrent_endpoint
     async def subscribe(self, source: Any, transport: str) -> None:
@@ -205,6 +207,8 @@ class Moved:
     """The copy into the generator's model."""
     total: float
     """End to end. In a broadcast both sides work at the same time; elsewhere it is the sum."""
+    still: float
+    """Those in which the trainer cannot train: it publishes, or its Python answers a message."""
 
 
 async def open_pair(
@@ -246,13 +250,15 @@ async def move(writer: Any, puller: Any, transport: str, path: str, late: float 
         sending = asyncio.ensure_future(timed(writer.broadcast.call_one().as_asyncio()))
         await asyncio.sleep(late)
         fetch, own = await puller.receive.call_one(), await sending
-        return Moved(own, fetch, 0.0, max(own, fetch))
+        return Moved(own, fetch, 0.0, max(own, fetch), own)
+    before = await writer.worked.call_one()
     own = await timed(
         writer.save.call_one(path) if transport == "file" else writer.publish.call_one()
     )
     pulling = puller.load.call_one(path) if transport == "file" else puller.pull.call_one(transport)
     fetch, swap = await pulling
-    return Moved(own, fetch, swap, own + fetch + swap)
+    still = max(own, await writer.worked.call_one() - before)
+    return Moved(own, fetch, swap, own + fetch + swap, still)
 
 
 async def climb(
@@ -260,9 +266,8 @@ async def climb(
     rungs: Mapping[str, tuple[str, str]],
     settings_of: Mapping[str, dict[str, Any]],
     one_more: Callable[[], None],
-) -> tuple[dict[str, list[Moved]], Moved, tuple[str, int, Moved]]:
-    """Move by every rung, again and again. Returns what it took, a late broadcast, and a model of
-    ``SMOLLM2`` megabytes by the quickest rung that every machine has."""
+) -> tuple[dict[str, list[Moved]], Moved]:
+    """Move by every rung, again and again. Returns what it took, and a late broadcast."""
     import monarch
 
     moves: dict[str, list[Moved]] = {rung: [] for rung in rungs}
@@ -280,17 +285,7 @@ async def climb(
                 name, transport = rungs[rung]
                 moves[rung].append(await move(*pairs[name], transport, str(folder / "weights")))
                 one_more()
-            writer, puller = pairs["tuned"]
-            late = await move(writer, puller, "broadcast", "", late=config.late_seconds)
-            rung = "shared memory" if "shared memory" in rungs else "TCP"
-            await asyncio.gather(
-                writer.grow.call_one(SMOLLM2).as_asyncio(),
-                puller.grow.call_one(SMOLLM2).as_asyncio(),
-            )
-            source = replace(await writer.open_ring.call_one(slots=2), owner=writer)
-            await puller.subscribe.call_one(source, rungs[rung][1])
-            for _ in range(3):  # The first ones meet memory that was never touched.
-                whole = await move(writer, puller, rungs[rung][1], "")
+            late = await move(*pairs["tuned"], "broadcast", "", late=config.late_seconds)
     finally:
         monarch.configure(**settings_of["tuned"] | {"rdma_disable_ibverbs": False})
-    return moves, late, (rung, SMOLLM2, whole)
+    return moves, late

@@ -6,9 +6,9 @@
     WeightRingRace(static="execute" in mo.cli_args())
 
 The protocol is that of ``weights/ring.py``: a slot's sequence number is odd while the slot is
-written. The reader reads the sequence number, copies the slot, and reads the number again. With
-``seqlock`` it uses a copy only if the number has not changed; without it, it uses every copy. A
-copy is torn if it holds chunks of several versions.
+written, and each write takes the next two numbers of the whole ring. The reader reads the sequence
+number, copies the slot, and reads the number again. With ``seqlock`` it uses a copy only if the number
+has not changed; without it, it uses every copy. A copy is torn if it holds chunks of several versions.
 
 >>> careful, careless = (race(slots=2, ticks_per_chunk=3, pause=0, seqlock=seqlock) for seqlock in (True, False))
 >>> careless["torn_used"] > 0, careful["torn_used"], careful["torn_found"] > 0
@@ -129,7 +129,7 @@ def race(
     events = [frame[-1] for frame in frames]
     return {
         "frames": frames,
-        "published": sum(sequence // 2 for sequence in sequences),
+        "published": max(sequences) // 2,
         "whole": events.count("whole"),
         "torn_found": events.count("torn, again"),
         "torn_used": events.count("torn, used"),
@@ -143,11 +143,11 @@ def _write(ring: list[list[int]], sequences: list[int], pause: int) -> Iterator[
             yield None
         version += 1
         slot = version % len(ring)
-        sequences[slot] += 1
+        sequences[slot] = 2 * version + 1
         for chunk in range(CHUNKS):
             ring[slot][chunk] = version
             if chunk == CHUNKS - 1:
-                sequences[slot] += 1
+                sequences[slot] = 2 * version + 2
             yield slot, chunk
 
 
