@@ -46,7 +46,7 @@ def _():
         goals=[
             "say which part of a tensor each rank of a mesh holds",
             "write a planner that fetches every element once, and no more",
-            "compare it with gathering the model on one rank, in bytes and on the busiest link",
+            "say how much the busiest rank sends, with a plan and without one",
             "move real shards from FSDP to tensor parallel with your own plan, and check them bit for bit",
         ],
     )
@@ -60,7 +60,7 @@ def _():
 
     Your model does not fit into one process any more. Each process of the trainer holds a piece of it, and each process of the generators another. The two sides cut it
     differently, because each cuts as suits its own work. Now new weights have to go from the one to the other. The obvious way is to put the model together on one process, and
-    to send the pieces from there. Then everything passes through *one* machine, which may not even have room for it, while all the others wait.
+    to send the pieces from there. Then everything passes through the link of *one* machine, while all the others wait.
 
     But no piece has to go that way. What a generator wants lies on a few trainers, and it can fetch just that.
 
@@ -110,9 +110,17 @@ def _():
     coordinates in it. A **placement** says how a tensor is divided along *one* dimension of that grid, so there is one for each. `Shard(0)` cuts rows, `Shard(1)`
     cuts columns, `Replicate()` gives every rank all of it.
 
-    So a rank holds a box: in each dimension of the tensor a first index and an end. `box` computes it, one placement after the other. One case needs another
-    order. FSDP over tensor parallel cuts *each piece of tensor parallel* again, although its dimension of the grid comes first. torch calls such
-    a placement `StridedShard`, and `box` applies it last.
+    So a rank holds a box: in each dimension of the tensor a first index and an end. `box` computes it, one placement after the other.
+
+    Both dimensions of a grid may cut the same rows. Take eight rows on FSDP 2 × tensor parallel 2. Tensor parallelism cuts first: rows 0–3 and 4–7.
+    Then FSDP halves each piece:
+
+    | rows | tensor parallel 0 | tensor parallel 1 |
+    |---|---|---|
+    | FSDP 0 | rank (0, 0): 0–1 | rank (0, 1): 4–5 |
+    | FSDP 1 | rank (1, 0): 2–3 | rank (1, 1): 6–7 |
+
+    So FSDP, the first coordinate, cuts last. torch calls such a placement `StridedShard`, and `box` sorts it to the end.
     """)
     return
 
@@ -246,15 +254,14 @@ def _():
     mo.md("""
     ## The plan
 
-    `planned` asks `pieces` for every destination rank. `inside` turns a part of the whole tensor
-    into slices of a rank's own shard. A `Move` is two ranks, the slices there and here, and bytes. `plan_with` does that for all
-    parameters of a model.
+    `planned` asks `pieces` for every destination rank of one tensor. A `Move` is two ranks, where the part lies in the shard of each, and its bytes.
     """)
     return
 
 
-@app.function
+@app.function(hide_code=True)
 def inside(box, part):
+    """A part of the whole tensor, as slices of the shard that is `box`."""
     return tuple(
         slice(a - first, b - first) for (first, _), (a, b) in zip(box, part, strict=True)
     )
@@ -275,15 +282,16 @@ def planned(pieces, shape, source, destination, itemsize, sent):
     return moves
 
 
-@app.function
-def plan_with(pieces, held, wanted):
+@app.function(hide_code=True)
+def plan_with(pieces, source, destination):
     """The plan of a whole model, from descriptions of all its parameters on both sides."""
-    ranks = max(weight.sharding.ranks for weight in held.values())
+    ranks = max(weight.sharding.ranks for weight in source.values())
     moves, sent = {}, dict.fromkeys(range(ranks), 0)
-    for name, weight in held.items():
-        there, here, size = weight.sharding, wanted[name].sharding, weight.dtype.itemsize
-        moves[name] = tuple(planned(pieces, weight.shape, there, here, size, sent))
-    return ModelPlan(held, wanted, moves)
+    for name, weight in source.items():
+        shardings = weight.sharding, destination[name].sharding
+        found = planned(pieces, weight.shape, *shardings, weight.dtype.itemsize, sent)
+        moves[name] = tuple(found)
+    return ModelPlan(source, destination, moves)
 
 
 @app.cell(hide_code=True)
@@ -302,8 +310,8 @@ def _():
     ## Heads, not rows
 
     A real model cannot be cut just anywhere. An attention head looks at its own queries, keys and values, so it is computed on one rank, and tensor parallelism gives each rank whole heads. Models with
-    grouped queries have fewer heads for keys and values than for queries. With more ranks than such heads, some ranks would get none. The policy of this page
-    has few, as Qwen2.5-0.5B has.
+    grouped queries have fewer heads for keys and values than for queries, and there may be more ranks than such heads. Then libraries do something of their own. What? The policy of this page
+    has few such heads, as Qwen2.5-0.5B has.
     """)
     return
 
@@ -390,51 +398,16 @@ def _():
     mo.md("""
     ## Who sends how much
 
-    The obvious way needs no plan. *Gather* the whole model on trainer rank 0, and *scatter* it from there: each generator rank is sent what it wants. Done one layer
-    after the other, rank 0 needs no room for the whole.
+    The obvious way needs no plan. *Gather* the whole model on trainer rank 0, and *scatter* it from there: each generator rank is sent what it wants.
+    What takes time is the busiest rank. Its link carries both directions at once, so the busier direction counts: for rank 0 that is what it sends.
     """)
-    return
-
-
-@app.cell(hide_code=True)
-def _():
-    mo.md("""
-    ### Exercise 3: gather, then scatter, against the plan
-
-    A tensor of `size` bytes lies in equal parts on `sources` trainer ranks. Each of `destinations` generator ranks wants an equal part of it, or,
-    if `whole` is true, all of it. All ranks are different processes, so whatever a generator rank wants has to travel.
-    Complete `bytes_to_move`: return `(plan, gathered)`. The first is the number of bytes that
-    travel with the plan. The second is for the obvious way: rank 0 gathers what it does not hold, and sends every generator rank what it wants.
-    """)
-    return
-
-
-@app.function
-def bytes_to_move(size, sources, destinations, whole):
-    """bytes_to_move(1200, 2, 2, False) is (1200, 1800)."""
-    ...
-
-
-@app.cell(hide_code=True)
-def _():
-    exercise.feedback(
-        lambda: bytes_to_move,
-        Solutions,
-        level="core",
-        minutes=4,
-        hints=(
-            "With the plan, what travels is what all generator ranks want together.",
-            "Gathering adds what rank 0 does not hold: `size - size // sources`.",
-        ),
-    )
     return
 
 
 @app.cell(hide_code=True)
 def _():
     ask_busiest = lesson.predict(
-        "A link carries both directions at once, so what takes time is the busier direction of the busiest rank. For rank 0, which gathers and scatters, that is what it sends. "
-        "From FSDP on 4 ranks to tensor parallel on 2: how many times as much does it send as the busiest rank by the plan?",
+        "From FSDP on 4 ranks to tensor parallel on 2: how many times as much does rank 0 send, if it gathers and scatters, as the busiest rank by the plan?",
         "about twice",
         "about four times",
         "about eight times",
@@ -443,7 +416,41 @@ def _():
     return (ask_busiest,)
 
 
-@app.cell
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    ### Exercise 3: what the busiest rank sends
+
+    A tensor of `size` bytes lies in equal parts on `sources` trainer ranks. Each of `destinations` generator ranks wants an equal part of it, or,
+    if `whole` is true, all of it. All ranks are different processes, so whatever a generator rank wants has to travel.
+    Complete `busiest_sends`: return `(plan, scatter)`, the bytes that the busiest trainer rank sends to generators. With the plan all trainer ranks
+    share the sending; else rank 0 sends everything.
+    """)
+    return
+
+
+@app.function
+def busiest_sends(size, sources, destinations, whole):
+    """busiest_sends(1200, 3, 2, False) is (400, 1200)."""
+    ...
+
+
+@app.cell(hide_code=True)
+def _():
+    exercise.feedback(
+        lambda: busiest_sends,
+        Solutions,
+        level="core",
+        minutes=3,
+        hints=(
+            "How much do all generator ranks want together?",
+            "They want `size`, or `size * destinations` if `whole`. With the plan each trainer rank sends an equal share of that.",
+        ),
+    )
+    return
+
+
+@app.cell(hide_code=True)
 def _(planner, policy):
     trainers = [{"FSDP": 2}, {"FSDP": 4}, {"FSDP": 2, "TP": 2}]
     generators = [{"TP": 2}, {"TP": 4}, {"copies": 2}]
@@ -467,9 +474,8 @@ def _(ask_busiest, plans):
         ask_busiest,
         right=0 if _times < 2.9 else 1 if _times < 5.3 else 2,
         why=f"""
-        {_times:.1f} times: rank 0 sends all that is wanted, {_from_0 / 1e6:.2f} MB, and receives {(nb07b.gather_then_scatter_bytes(_plan) - _from_0) / 1e6:.2f} MB. With the plan the
-        busiest rank sends {_busiest / 1e6:.2f} MB, and no trainer rank receives anything. In all, the plan moves {_plan.bytes_moved / 1e6:.2f} MB, which is
-        {"the minimum" if _plan.bytes_moved == _from_0 else "not the minimum"}.
+        {_times:.1f} times: rank 0 sends all that is wanted, {_from_0 / 1e6:.2f} MB, and with the plan the
+        busiest rank sends {_busiest / 1e6:.2f} MB. {"The plan moves no more than that minimum" if _plan.bytes_moved == _from_0 else "The plan moves another number of bytes than that"}, and no trainer rank has to receive anything.
 
         When does a plan pay? When the transfer takes a share of a step that you notice, and rank 0 is what it waits for: large models, many ranks, slow links between the two sides. With
         a model of a gigabyte on one machine it does not. Choose other meshes below.
@@ -702,36 +708,12 @@ class Solutions:
                 found.append((min(ranks, key=sent.get), part))
         return found
 
-    def check_bytes_to_move(bytes_to_move):
-        def drawn(draw):
-            sources, destinations = draw.randint(1, 6), draw.randint(1, 6)
-            size = sources * destinations * draw.randint(1, 400)
-            return size, sources, destinations, draw.random() < 0.5
+    def check_busiest_sends(busiest_sends):
+        nb07b.check_busiest_sends(busiest_sends, Solutions.busiest_sends)
 
-        exercise.agree(
-            bytes_to_move,
-            Solutions.bytes_to_move,
-            drawn,
-            times=60,
-            examples=[(1200, 2, 2, False), (1200, 2, 2, True), (1200, 3, 1, False)],
-            mistakes={
-                "with `whole` every generator rank wants all of it": lambda *given: (
-                    Solutions.bytes_to_move(*given[:3], False)
-                ),
-                "without `whole` the generator ranks want it once, together": lambda *given: (
-                    Solutions.bytes_to_move(*given[:3], True)
-                ),
-                "rank 0 gathers only what it does not hold": lambda size, *given: (
-                    Solutions.bytes_to_move(size, *given)[0],
-                    size + Solutions.bytes_to_move(size, *given)[0],
-                ),
-            },
-        )
-
-    def bytes_to_move(size, sources, destinations, whole):
+    def busiest_sends(size, sources, destinations, whole):
         wanted = size * destinations if whole else size
-        missing_on_rank_0 = size - size // sources
-        return wanted, missing_on_rank_0 + wanted
+        return wanted / sources, wanted
 
 
 if __name__ == "__main__":

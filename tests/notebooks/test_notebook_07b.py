@@ -48,7 +48,7 @@ def shardings(*meshes: tuple[int, ...]) -> list[Sharding]:
 
 
 def test_the_planner_on_the_page_has_at_most_25_lines_and_no_finished_pieces_is_visible():
-    shown = ast.parse(written_out_as_shown("box", "inside", "planned"))
+    shown = ast.parse(written_out_as_shown("box", "planned"))
     solutions = [
         node
         for node in ast.parse(PATH.read_text()).body
@@ -96,6 +96,13 @@ def test_fsdp_over_tensor_parallel_cuts_each_piece_again(notebook, shape):
         assert tuple(found) == plan(shape, held, wanted, itemsize=4)
 
 
+def test_eight_rows_on_2_by_2_lie_as_the_table_says(notebook):
+    grid = Sharding((2, 2), (_StridedShard(0, split_factor=2), Shard(0)))
+    for rank in range(4):
+        ((first, end),) = notebook.box((8,), grid, rank)
+        assert f"rank {grid.coordinate(rank)}: {first}–{end - 1} |" in PATH.read_text()
+
+
 @pytest.mark.parametrize(
     ("name", "attempt", "words"),
     [
@@ -105,6 +112,9 @@ def test_fsdp_over_tensor_parallel_cuts_each_piece_again(notebook, shape):
         ("overlap", "the_first_dimension_alone", "look at every dimension"),
         ("pieces", "from_every_copy", "fetches `(0,)` from ranks 0 and 1"),
         ("pieces", "from_the_first_copy", "another rank with the same box has sent less"),
+        ("busiest_sends", "in_all", "you count what all of them send"),
+        ("busiest_sends", "shared_by_the_generators", "not by the generator ranks"),
+        ("busiest_sends", "gathers_on_the_same_link", "that is the other direction"),
         ("pieces", "keeps_the_account", "`sent` is kept up to date by the page: do not change it"),
     ],
 )

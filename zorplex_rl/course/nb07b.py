@@ -225,6 +225,45 @@ def check_overlap(overlap: Callable[..., Any], solution: Callable[..., Any]) -> 
     )
 
 
+def check_busiest_sends(attempt: Callable[..., Any], solution: Callable[..., Any]) -> None:
+    """Compare what the busiest rank sends with ``solution``."""
+
+    def drawn(draw: random.Random) -> tuple[int, int, int, bool]:
+        sources, destinations = draw.randint(1, 6), draw.randint(1, 6)
+        size = sources * destinations * draw.randint(1, 400)
+        return size, sources, destinations, draw.random() < 0.5
+
+    def of(pair: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda size, sources, destinations, whole: pair(
+            *solution(size, sources, destinations, whole), size, sources, destinations
+        )
+
+    agree(
+        attempt,
+        solution,
+        drawn,
+        times=60,
+        examples=[(1200, 3, 2, False), (1200, 3, 2, True), (1200, 1, 2, True)],
+        mistakes={
+            "with `whole` every generator rank wants all of it": lambda *given: solution(
+                *given[:3], False
+            ),
+            "without `whole` the generator ranks want it once, together": lambda *given: solution(
+                *given[:3], True
+            ),
+            "with the plan the trainer ranks share the sending; you count what all of them send": of(
+                lambda plan, wanted, *_: (wanted, wanted)
+            ),
+            "the sending is shared by the trainer ranks, not by the generator ranks": of(
+                lambda plan, wanted, size, sources, destinations: (wanted / destinations, wanted)
+            ),
+            "what rank 0 gathers it receives, and that is the other direction": of(
+                lambda plan, wanted, size, sources, _: (plan, wanted + size - size / sources)
+            ),
+        },
+    )
+
+
 def check_pieces(pieces: Pieces) -> None:
     """Ask for drawn boxes: each element comes once, from the holder that has sent least."""
 

@@ -134,46 +134,45 @@ def element_by_element(held, wanted, sent):
     return found
 
 
-def the_size_both_times(size, sources, destinations, whole):
-    return size, 2 * size
+def wanted_of(size, destinations, whole):
+    return size * destinations if whole else size
 
 
 def ignores_whole(size, sources, destinations, whole):
-    return size, size - size // sources + size
+    return size / sources, size
 
 
 def always_whole(size, sources, destinations, whole):
-    return size * destinations, size - size // sources + size * destinations
+    return size * destinations / sources, size * destinations
 
 
-def gathers_its_own_part_too(size, sources, destinations, whole):
-    wanted = size * destinations if whole else size
-    return wanted, size + wanted
+def in_all(size, sources, destinations, whole):
+    return (wanted_of(size, destinations, whole),) * 2
 
 
-def two_sources(size, sources, destinations, whole):
-    wanted = size * destinations if whole else size
-    return wanted, size // 2 + wanted
+def shared_by_the_generators(size, sources, destinations, whole):
+    wanted = wanted_of(size, destinations, whole)
+    return wanted / destinations, wanted
 
 
-def gathers_one_part(size, sources, destinations, whole):
-    wanted = size * destinations if whole else size
-    return wanted, size // sources + wanted
+def gathers_on_the_same_link(size, sources, destinations, whole):
+    wanted = wanted_of(size, destinations, whole)
+    return wanted / sources, wanted + size - size / sources
 
 
-def scatters_only(size, sources, destinations, whole):
-    wanted = size * destinations if whole else size
-    return wanted, wanted
+def the_other_way_round(size, sources, destinations, whole):
+    wanted = wanted_of(size, destinations, whole)
+    return wanted, wanted / sources
 
 
 def as_fractions(size, sources, destinations, whole):
-    wanted = Fraction(size) * (destinations if whole else 1)
-    return [wanted, wanted + Fraction(size) * (sources - 1) / sources]
+    wanted = Fraction(wanted_of(size, destinations, whole))
+    return [wanted / sources, wanted]
 
 
-def as_floats(size, sources, destinations, whole):
-    wanted = float(size * destinations**whole)
-    return wanted, wanted + size * (1 - 1 / sources)
+def as_whole_numbers(size, sources, destinations, whole):
+    wanted = size * destinations**whole
+    return wanted // sources, wanted
 
 
 WRONG = {
@@ -195,18 +194,17 @@ WRONG = {
         offsets_in_the_shard,
         keeps_the_account,
     ],
-    "bytes_to_move": [
-        the_size_both_times,
+    "busiest_sends": [
         ignores_whole,
         always_whole,
-        gathers_its_own_part_too,
-        two_sources,
-        gathers_one_part,
-        scatters_only,
+        in_all,
+        shared_by_the_generators,
+        gathers_on_the_same_link,
+        the_other_way_round,
     ],
 }
 RIGHT = {
     "overlap": [by_sets, as_a_tensor],
     "pieces": [in_order_of_sent, element_by_element],
-    "bytes_to_move": [as_fractions, as_floats],
+    "busiest_sends": [as_fractions, as_whole_numbers],
 }
