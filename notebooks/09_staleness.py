@@ -18,6 +18,7 @@ with app.setup(hide_code=True):
     import math
     from itertools import product
     from pathlib import Path
+    from statistics import fmean
     from types import SimpleNamespace
 
     import marimo as mo
@@ -49,7 +50,7 @@ def _():
             "say which of three policies stand in a ratio, and how old a batch is",
             "show why a ratio for each token does not make old data fresh",
             "write the two losses that most systems use for old data, and find them in TRL, verl and prime-rl",
-            "say how old data may be, and with which loss",
+            "choose the largest age of data from a chart of seconds and accuracy",
         ],
     )
     return
@@ -301,7 +302,7 @@ def _(conditions, config, plain_curve, policy, start_plain):
     # A batch of version 0 that no step trains on. Each later version looks back at it.
     _kept = sample_batch(policy, Zorplex(config.seed), 1000, 0, conditions)
     _batches = collate(_kept, advantages_of(_kept, conditions.samples), token_budget=8192)
-    ended, kept_at = {}, {}
+    ended, kept_at, wrote = {}, {}, {}
     with lesson.counting(2 * config.steps, "steps") as one_more:
         for _name, _lag in (("plain, fresh data", 0), ("plain, old data", config.lag)):
 
@@ -310,10 +311,10 @@ def _(conditions, config, plain_curve, policy, start_plain):
                 if lag == 0 and step in config.ages:
                     kept_at[step] = nb09.log_ratios(policy, _batches)
 
-            ended[_name] = nb09.curve_of(
+            ended[_name], wrote[_name] = nb09.curve_of(
                 _name, plain, _lag, plain_curve, conditions, config, also=_look_back
             )
-    return ended, kept_at
+    return ended, kept_at, wrote
 
 
 @app.cell(hide_code=True)
@@ -539,7 +540,7 @@ def _(config):
     saved_curve = LiveCurve(config.steps, title="Two losses, old and fresh data")
     kept_runs = lesson.Kept(
         __file__,
-        "notebook_09_losses",
+        "notebook_09_texts",
         config=repr(config),
         clipped=exercise.solution_source("clipped", clipped_loss),
         corrected=exercise.solution_source("corrected", corrected_loss),
@@ -564,6 +565,7 @@ def _(
 
     def _train():
         saved_curve.clear()
+        texts = {}
         losses = {"clipped": clipped_loss, "corrected": corrected_loss}
         with lesson.counting(4 * config.steps, "steps") as one_more:
 
@@ -573,44 +575,46 @@ def _(
             for (name, loss), (data, lag) in product(
                 losses.items(), (("old data", config.lag), ("fresh data", 0))
             ):
-                nb09.curve_of(
-                    f"{name}, {data}",
-                    loss,
-                    lag,
-                    saved_curve,
-                    conditions,
-                    config,
-                    also=count,
+                line = f"{name}, {data}"
+                _, texts[line] = nb09.curve_of(
+                    line, loss, lag, saved_curve, conditions, config, also=count
                 )
-        return saved_curve.series
+        return saved_curve.series, texts
 
-    saved_curve.series = kept_runs.get(_train)
+    saved_curve.series, saved_texts = kept_runs.get(_train)
     saved = {name: line[-1][1] for name, line in saved_curve.series}
-    return (saved,)
+    return saved, saved_texts
 
 
 @app.cell(hide_code=True)
-def _(config):
+def _():
     study = read_study(Path(mo.notebook_dir()).parent / "benchmarks" / "laboratory.jsonl")
-    in_study = {
-        f"{nb09.NAMES[loss]}, old data": (loss, config.lag, config.learning_rate)
-        for loss in ("reinforce", "grpo", "decoupled_ppo")
-    }
-    return in_study, study
+    return (study,)
 
 
 @app.cell(hide_code=True)
-def _(ask_saved, before, config, ended, in_study, plain_curve, saved, saved_curve, study):
+def _(
+    ask_saved,
+    before,
+    config,
+    ended,
+    plain_curve,
+    policy,
+    saved,
+    saved_curve,
+    saved_texts,
+    study,
+    wrote,
+):
     lesson.needs(lambda: (ended, saved))
+    _texts = {"before training": nb09.answer(policy)} | wrote
+    _texts |= {name: text for name, text in saved_texts.items() if "old" in name}
     _n = config.eval_tasks
     _ends = nb09.at_each_lag(study, config.learning_rate, ("grpo", "decoupled_ppo"))
     _clipped, _corrected = (lags[config.lag] for lags in _ends.values())
     _apart = (min(_clipped) > max(_corrected)) - (max(_clipped) < min(_corrected))
-    _old = {
-        name: line
-        for name, line in nb09.points(plain_curve, saved_curve).items()
-        if "old" in name
-    }
+    _curves = [*plain_curve.series, *saved_curve.series]
+    _old = {name: line for name, line in _curves if "old" in name}
     lesson.reveal(
         ask_saved,
         right={1: 0, -1: 1, 0: 2}[_apart],
@@ -619,12 +623,16 @@ def _(ask_saved, before, config, ended, in_study, plain_curve, saved, saved_curv
 
     On this page, with one seed and {config.steps} steps, clipped is at {nb09.uncertain(saved["clipped, old data"], _n)}, corrected at {nb09.uncertain(saved["corrected, old data"], _n)}, plain at {nb09.uncertain(ended["plain, old data"], _n)}.
     The controls, on fresh data: clipped {nb09.uncertain(saved["clipped, fresh data"], _n)}, corrected {nb09.uncertain(saved["corrected, fresh data"], _n)}, plain {nb09.uncertain(ended["plain, fresh data"], _n)}.
-    The ± covers the choice of tasks, not the seed. The thin lines are the recorded seeds: they differ by more.
+    The ± covers the choice of tasks, not the seed. The recorded seeds differ by more.
     """,
         shows=[
             lesson.figure(
-                lines.runs_chart(_old, before, nb09.recorded(study, in_study), height=420),
-                f"Old data. Thick: this page, seed {config.seed}. Thin: recorded {study.dates} with `python {study.command}`, {config.curve_tasks} tasks a point.",
+                lines.runs_chart(_old, before, height=420),
+                f"Old data, seed {config.seed}. A point has {config.curve_tasks} tasks, the last one {_n}.",
+            ),
+            nb09.answers(
+                _texts,
+                "The first question of notebook 05 again, asked on the same draws: how often each policy is right, and what it writes most often.",
             ),
         ],
     )
@@ -636,10 +644,10 @@ def _(config, study):
     _text = lesson.md("""
     ## How old may data be?
 
-    The same study has all six losses, at four lags. Lag 0 is the control: there all of them learn, so what the other columns lack is due to age.
+    The same study has all six losses. Lag 0 is the control: there all of them learn, so what the other columns lack is due to age.
     """)
     _caption = f"Accuracy after {config.schedule_steps} steps at a learning rate of {config.learning_rate:g}: the mean of five seeds, the lowest and the highest"
-    _table = lesson.table(_caption, nb09.by_lag(study, config.learning_rate, (0, 2, 8, 32)))
+    _table = lesson.table(_caption, nb09.by_lag(study, config.learning_rate, (0, 8, 32)))
     _why = mo.md("""
     Losses that stop a token from moving *further* bear most. Weights alone, and a mask that stops late, bear little.
     *Corrected* bears lag 8 and gives way at 32, for the reason in the figure above: nothing bounds the way from μ over many steps.
@@ -648,11 +656,41 @@ def _(config, study):
     AReaL reports that *corrected* bore old data better than PPO's clip, on models of more than a billion parameters. Here the two do not differ clearly at lag 8.
     Our model has one million parameters, 40-token answers, and a learning rate at which the plain loss fails.
     So take the *reasons* from this table, and its ranking only for what it was measured on.
-
-    How old, then? Take the smallest `max_lag` at which the slower side never waits: your timeline of notebook 08 shows which that is. More age costs accuracy and saves no second.
-    If that lag is small, the clipped loss bears it.
     """)
     mo.vstack([_text, _table, _why])
+    return
+
+
+@app.cell(hide_code=True)
+def _(config, study):
+    _ends = nb09.at_each_lag(study, config.learning_rate, ("reinforce", "grpo"))
+    _seconds = {lag: nb09.seconds_at(lag, study) for lag in _ends["plain"]}
+    _most = max(_seconds)
+    _enough = next(lag for lag in _seconds if _seconds[lag] < 1.05 * _seconds[_most])
+    _clipped = {lag: fmean(found) for lag, found in _ends["clipped"].items()}
+    _dots, _spans = {}, {}
+    for _loss, _lags in _ends.items():
+        _dots[_loss] = [(_seconds[lag], fmean(found)) for lag, found in _lags.items()]
+        _spans[_loss] = [(min(found), max(found)) for found in _lags.values()]
+    _text = lesson.md(f"""
+    ### The rule
+
+    Lag saves seconds and costs accuracy, so see both in one chart. Both are of {config.schedule_steps} steps of {study.conditions["prompts"]} groups.
+    The accuracy is the study's. Its data are always as old as the lag allows, and those of a run with this `max_lag` are often younger.
+    The seconds are simulated, with notebook 05's simulator. A step trains for 2 s, and a group takes 1 s in the mean, some several times as long.
+    """)
+    _rule = lesson.md(f"""
+    In turns the run takes {_seconds[0]:.0f} s. At lag {_enough} it takes {_seconds[_enough]:.0f} s, and no larger lag saves 5% more, because the trainer, the slower side here, hardly ever waits.
+    There clipped has {_clipped[_enough]:.0%}, at lag 0 {_clipped[0]:.0%}, at lag {_most} {_clipped[_most]:.0%}.
+
+    So take the smallest `max_lag` at which the slower side hardly waits, and clip. More age costs accuracy and saves no second.
+    Which lag that is depends on your machines: your timeline of notebook 08 shows who waits.
+    """)
+    _drawn = lesson.figure(
+        lines.seconds_chart(_dots, _spans, [f"lag {lag}" for lag in _seconds]),
+        f"Left is faster, up is better. Each dot is a lag: 0 at the right, then {', '.join(map(str, [*_seconds][1:]))}. A thin line is the range of five seeds, recorded {study.dates} with `python {study.command}`.",
+    )
+    mo.vstack([_text, _drawn, _rule])
     return
 
 
@@ -664,7 +702,7 @@ def _():
         "The plain loss on old data pushes tokens that are already rare, step after step. Clipping stops that.",
         "A clip around π₀ bounds a step. A clip around μ bounds the age.",
         "Before you blame the lag, run the control: the same run on fresh data.",
-        "Take the smallest `max_lag` at which the slower side never waits.",
+        "Take the smallest `max_lag` at which the slower side hardly waits.",
     )
     mo.vstack([lesson.predicted(3), lesson.recap(*_points)])
     return

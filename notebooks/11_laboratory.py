@@ -114,7 +114,7 @@ def _(config):
 
 
 @app.cell(hide_code=True)
-def _(before, conditions, config, failing_curve, start_runs):
+def _(before, conditions, config, failing_curve, start_runs, then):
     lesson.wait_for(start_runs)
     failing_curve.clear()
     _faults = partial(
@@ -132,25 +132,28 @@ def _(before, conditions, config, failing_curve, start_runs):
             loss=nb09.packaged("reinforce"), lag=config.old, rate=config.rate, faults=None
         ),
     }
-    first_batches = {}
-    ended = {}
+    first_batches, ended = {}, {}
+    _wrote = {"before training": nb09.answer(then)}
     with lesson.counting(len(runs) * config.steps, "steps") as _one_more:
         for _name, _run in runs.items():
-            ended[_name], first_batches[_name] = nb11.train(
+            ended[_name], _wrote[_name], first_batches[_name] = nb11.train(
                 _run, _name, failing_curve, conditions, config, _one_more
             )
-    _told = [lesson.md(nb11.fell(before, ended))]
+    _seen = "The first question of notebook 05 again: how often each policy is right at the end, and what it writes most often."
+    _told = f"{nb11.fell(before, ended)} The texts below are a symptom: they show *how* a run fails, but not yet why."
+    _shown = [lesson.md(_told), nb09.answers(_wrote, _seen)]
     if lesson.unattended():  # in the editor the live curve shows them
-        _drawn = lines.runs_chart(nb09.points(failing_curve), before)
-        _told.insert(0, lesson.figure(_drawn, "Right of the held-out tasks."))
-    mo.vstack(_told)
+        _drawn = lines.runs_chart(dict(failing_curve.series), before)
+        _seen = f"A point has {config.curve_tasks} held-out tasks, the dotted line and the last points {config.eval_tasks}."
+        _shown.insert(0, lesson.figure(_drawn, _seen))
+    mo.vstack(_shown)
     return ended, first_batches, runs
 
 
 @app.cell(hide_code=True)
 def _():
     ask_record = lesson.predict(
-        "One run fails because of wrong records, one because its data are old, and one because its learning rate is too high. In which are the records wrong? Decide by the curves; then we measure.",
+        "One run fails because of wrong records, one because its data are old, and one because its learning rate is too high. In which are the records wrong? Decide by curves and texts; then we measure.",
         "run A",
         "run B",
         "run C",
@@ -258,19 +261,28 @@ def _():
 def _(conditions, config, runs, start_controls):
     lesson.wait_for(start_controls)
     control_curve = LiveCurve(config.steps)
-    controls = {}
+    controls, controls_wrote = {}, {}
     with lesson.counting(2 * config.steps, "steps") as _one_more:
         for _name in ("run A", "run C"):
             _fresh = SimpleNamespace(**vars(runs[_name]) | {"lag": 0})
             _line = f"{_name}, fresh data"
-            controls[_line], _ = nb11.train(
+            controls[_line], controls_wrote[_line], _ = nb11.train(
                 _fresh, _line, control_curve, conditions, config, _one_more
             )
-    return control_curve, controls
+    return control_curve, controls, controls_wrote
 
 
 @app.cell(hide_code=True)
-def _(ask_control, before, config, control_curve, controls, ended, failing_curve):
+def _(
+    ask_control,
+    before,
+    config,
+    control_curve,
+    controls,
+    controls_wrote,
+    ended,
+    failing_curve,
+):
     lesson.needs(lambda: (controls, ended))
     _n = config.eval_tasks
     _learns = [nb09.compared(end, before, _n) > 0 for end in controls.values()]
@@ -289,10 +301,11 @@ def _(ask_control, before, config, control_curve, controls, ended, failing_curve
         shows=[
             lesson.figure(
                 lines.runs_chart(
-                    nb09.points(failing_curve, control_curve), before, height=420
+                    dict([*failing_curve.series, *control_curve.series]), before, height=420
                 ),
                 f"A point has {config.curve_tasks} held-out tasks, the last one {_n}.",
-            )
+            ),
+            nb09.answers(controls_wrote, "The same question, asked of the controls."),
         ],
     )
     return
@@ -463,7 +476,7 @@ def _(conditions, config, icepop_loss, runs, start_cure):
     cure_curve = LiveCurve(config.steps)
     _run = SimpleNamespace(**vars(runs["run B"]) | {"loss": icepop_loss})
     with lesson.counting(config.steps, "steps") as _one_more:
-        cured, _ = nb11.train(
+        cured, *_ = nb11.train(
             _run, "masked, k and clip", cure_curve, conditions, config, _one_more
         )
     return cure_curve, cured
@@ -473,14 +486,14 @@ def _(conditions, config, icepop_loss, runs, start_cure):
 def _(before, config, cure_curve, cured, ended, failing_curve):
     lesson.needs(lambda: (cured, ended))
     _n = config.eval_tasks
-    _drawn = {"clipped, wrong records": nb09.points(failing_curve)["run B"]}
+    _drawn = {"clipped, wrong records": dict(failing_curve.series)["run B"]}
     mo.vstack(
         [
             lesson.md(f"""
     Clipped, run B ended at {nb09.uncertain(ended["run B"], _n)}. With k and clip it ends at {nb09.uncertain(cured, _n)}, with the same wrong records.
     """),
             lesson.figure(
-                lines.runs_chart(_drawn | nb09.points(cure_curve), before, height=360),
+                lines.runs_chart(_drawn | dict(cure_curve.series), before, height=360),
                 f"Wrong records, lag 0. A point has {config.curve_tasks} tasks, the last one {_n}.",
             ),
         ]
@@ -521,6 +534,7 @@ def _(recording, unchanged):
     lesson.md(f"""
     {unchanged.same["episodes"]} of {unchanged.compared["episodes"]} episodes came out the same, token for token and
     log-prob for log-prob, in {unchanged.same["steps"]} of {unchanged.compared["steps"]} steps. {len(recording.events("restart"))} process died in the run, and the replay has that, too.
+    The run had the `{recording.config.learner.loss}` loss, `max_lag` {recording.config.max_lag}, a learning rate of {recording.config.learner.learning_rate:g} and {recording.config.steps} steps.
     {"So whatever you change now is the only difference." if unchanged.is_equal else f"The first difference: {unchanged.first_difference}; {unchanged.why}."}
     """)
     return

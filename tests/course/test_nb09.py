@@ -11,6 +11,7 @@ import torch
 
 from zorplex_rl.course import nb09
 from zorplex_rl.course.recorded_study import Row, Study, read_study
+from zorplex_rl.policy.load import load_policy
 
 
 def study_of(accuracies: dict[tuple[str, int, float], list[float]]) -> Study:
@@ -67,8 +68,17 @@ def test_losses_stand_with_the_mean_and_the_range_of_their_seeds():
     assert first["lag 0"] == "80% (70% to 90%)" and first["lag 8"] == "40% (30% to 50%)"
 
 
-def test_recorded_lines_are_those_of_the_seeds():
-    study = read_study(Path(__file__).parents[2] / "benchmarks" / "staleness.jsonl")
-    lines = nb09.recorded(study, {"plain": ("reinforce", 8, 4e-4)})["plain"]
-    assert len(lines) == 3
-    assert [step for step, _ in lines[0]] == list(range(3, 61, 3))
+def test_the_simulated_run_is_as_long_as_the_recorded_ones_and_lag_saves_time_up_to_some_lag():
+    study = read_study(Path(__file__).parents[2] / "benchmarks" / "laboratory.jsonl")
+    seconds = [nb09.seconds_at(lag, study) for lag in (0, 1, 2, 4, 8, 32)]
+    assert seconds == sorted(seconds, reverse=True) and seconds[0] > 2 * seconds[-1]
+    assert seconds[-1] < 1.05 * 2.0 * study.conditions["steps"], "the trainer hardly ever waits"
+    assert seconds[-2] < 1.05 * seconds[-1]
+
+
+def test_a_policy_is_asked_the_first_question_of_all_cards_and_its_usual_text_is_shown():
+    found = nb09.answer(load_policy("embedded"))
+    question, _, counted = found["question"].partition("? ")
+    assert question == "What is lurp - grix"
+    assert counted.startswith("Right ") and counted.endswith(f"of {nb09.DRAWS}, most often so:")
+    assert "run A: What is lurp" in nb09.answers({"run A": found}, "texts").text

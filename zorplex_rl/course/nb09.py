@@ -3,29 +3,34 @@
 A loss of these pages is called with log π, log π₀, log μ, advantage, mask, tokens, and returns one number.
 
 packaged                       a loss of the package in this form
-train_on_old_data, curve_of    a loss ──► a trained policy; a line of a live curve, and where it ends
+train_on_old_data, curve_of    a loss ──► a trained policy; a line of a live curve, where it ends, what it writes
 log_ratios                     how far a policy is from the one that sampled
 other_engine                   plant a fault: some recorded log-probs are wrong
 push, pushes                   what a loss does with one token ──► a figure
 check_loss, variant            the check of an exercise; a loss with a usual mistake
 uncertain, compared            a share with its ±; whether two of them differ clearly
-recorded, by_lag, at_each_lag  a recorded study ──► lines, a table, what each lag costs
+by_lag, at_each_lag            a recorded study ──► a table, what each lag costs
+seconds_at                     what each lag saves
+answer, answers                what policies write for the first question of all cards
 """
 
 from __future__ import annotations
 
 import math
 import random
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
+from statistics import fmean
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from zorplex_rl.course.figures.tokens import Written, written, written_card
 from zorplex_rl.course.lesson import exercise
+from zorplex_rl.course.lesson.lesson import figure
 from zorplex_rl.course.lesson.markup import quote
 from zorplex_rl.course.recorded_study import Study
 from zorplex_rl.course.staleness import (
@@ -36,11 +41,16 @@ from zorplex_rl.course.staleness import (
     weights_of,
 )
 from zorplex_rl.course.widgets import LiveCurve
+from zorplex_rl.course.widgets.timeline_simulator import START
 from zorplex_rl.learning.batches import MicroBatch, collate
 from zorplex_rl.learning.learner import schedule, token_logprobs
 from zorplex_rl.learning.losses import LOSSES, LossInputs, policy_loss
+from zorplex_rl.learning.train_simple import play
 from zorplex_rl.policy.load import Policy, load_policy
+from zorplex_rl.policy.rollout import Sampling
+from zorplex_rl.simulation.simulate import compare as simulate
 from zorplex_rl.task.environment import Zorplex
+from zorplex_rl.task.rewards import accuracy
 
 Loss = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, float], Tensor]
 NAMES = {
@@ -52,6 +62,8 @@ NAMES = {
     "dppo": "masked by difference",
 }
 """What the pages call the losses of the package."""
+DRAWS = 40
+"""How often ``answer`` asks: a single text would be luck."""
 MICRO_BATCH = 8192
 """The most tokens of a micro-batch."""
 
@@ -131,8 +143,9 @@ def curve_of(
     config: Any,
     also: Callable[[int, Policy, Any], None] = lambda *_: None,
     disturb: Callable[[MicroBatch, int], None] | None = None,
-) -> float:
-    """Train with ``loss`` and draw the line ``name``. Returns the accuracy at the end, on all held-out tasks.
+) -> tuple[float, Written]:
+    """Train with ``loss`` and draw the line ``name``. Returns the accuracy at the end, on all held-out tasks, and
+    what the policy then writes.
 
     The points before it have ``config.curve_tasks``. ``also`` is called before each step, and at the end.
     """
@@ -148,7 +161,26 @@ def curve_of(
     also(config.steps, policy, None)
     end = held_out_accuracy(policy, environment, conditions)
     curve.add(name, config.steps, end)
-    return end
+    return end, answer(policy)
+
+
+def answer(policy: Policy) -> Written:
+    """Ask ``policy`` the question that stands first in the cards of all pages, ``DRAWS`` times. Returns what it
+    writes most often, and at its question how many texts were right."""
+    environment = Zorplex()
+    tasks = environment.tasks(("compositional",), 1, "held_out") * DRAWS
+    episodes = play(policy, environment, tasks, 0, Sampling(max_tokens=96))
+    counts = Counter(tuple(episode.token_ids) for episode in episodes)
+    usual = max(episodes, key=lambda episode: counts[tuple(episode.token_ids)])
+    right = round(DRAWS * accuracy(episodes))
+    question = f"{usual.task.question} Right {right} times of {DRAWS}, most often so:"
+    return written(policy, usual) | {"question": question}
+
+
+def answers(texts: Mapping[str, Written], caption: str) -> Any:
+    """Return the texts as a figure, each under the name of its policy."""
+    named = [text | {"question": f"{name}: {text['question']}"} for name, text in texts.items()]
+    return figure(written_card(named), caption)
 
 
 def log_ratios(policy: Policy, batches: Sequence[MicroBatch]) -> list[Tensor]:
@@ -336,44 +368,22 @@ def compared(share: float, other: float, tasks: int) -> int:
     return (share > other + error) - (share < other - error)
 
 
-def points(*curves: LiveCurve) -> dict[str, list[tuple[int, float]]]:
-    """Return the lines of the curves, by name."""
-    return {
-        name: [(step, value) for step, value in line]
-        for curve in curves
-        for name, line in curve.series
-    }
-
-
-def recorded(
-    study: Study, wanted: dict[str, tuple[str, int, float]]
-) -> dict[str, list[list[tuple[int, float]]]]:
-    """Return the recorded lines of each wanted cell (loss, lag, rate), one a seed."""
-    cells = {(cell.loss, cell.lag, cell.learning_rate): cell for cell in study.cells()}
-    return {
-        name: [list(zip(row.eval_steps, row.accuracies, strict=True)) for row in cells[key].rows]
-        for name, key in wanted.items()
-    }
-
-
 def by_lag(study: Study, rate: float, lags: Sequence[int]) -> list[dict[str, Any]]:
     """Return a row for each loss of ``NAMES``: its mean accuracy at each of ``lags``, with the lowest and the
     highest of the seeds."""
-    cells = {(cell.loss, cell.lag): cell for cell in study.cells() if cell.learning_rate == rate}
-
-    def ends(loss: str, lag: int) -> str:
-        cell = cells[loss, lag]
-        return f"{cell.accuracy:.0%} ({min(cell.accuracies):.0%} to {max(cell.accuracies):.0%})"
-
     return [
-        {"loss": name} | {f"lag {lag}": ends(loss, lag) for lag in lags}
-        for loss, name in NAMES.items()
-        if all((loss, lag) in cells for lag in lags)
+        {"loss": name}
+        | {
+            f"lag {lag}": f"{fmean(found[lag]):.0%} ({min(found[lag]):.0%} to {max(found[lag]):.0%})"
+            for lag in lags
+        }
+        for name, found in at_each_lag(study, rate, NAMES).items()
+        if found
     ]
 
 
 def at_each_lag(
-    study: Study, rate: float, losses: Sequence[str]
+    study: Study, rate: float, losses: Iterable[str]
 ) -> dict[str, dict[int, list[float]]]:
     """Return the accuracies of the seeds at each lag, by the name of the loss."""
     cells = sorted(study.cells(), key=lambda cell: cell.lag)
@@ -385,3 +395,11 @@ def at_each_lag(
         }
         for loss in losses
     }
+
+
+def seconds_at(lag: int, study: Study) -> float:
+    """Return the seconds of as many simulated steps as ``study`` has, of as many groups, at ``max_lag`` ``lag``.
+
+    The machines are those of notebook 05's simulator, and answers take very unequally long."""
+    size = {"groups_per_step": study.conditions["prompts"], "steps": study.conditions["steps"]}
+    return simulate(replace(START, variation=1.0, max_lag=lag, **size)).asynchronous.seconds

@@ -22,6 +22,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from zorplex_rl.course import nb08, nb09
+from zorplex_rl.course.figures.tokens import Written
 from zorplex_rl.course.figures.two_runs import two_runs, why_parted
 from zorplex_rl.course.kept_file import kept
 from zorplex_rl.course.recorded_study import Study
@@ -40,9 +41,9 @@ def train(
     conditions: Conditions,
     config: SimpleNamespace,
     one_more: Callable[..., None],
-) -> tuple[float, list[MicroBatch]]:
+) -> tuple[float, Written, list[MicroBatch]]:
     """Train ``run`` (its loss, lag, rate and faults), draw the line ``name`` and count the steps. Returns the
-    accuracy at the end and the first batch."""
+    accuracy at the end, what the policy then writes, and the first batch."""
     first: list[MicroBatch] = []
 
     def watch(step: int, policy: Policy, batches: list[MicroBatch]) -> None:
@@ -52,7 +53,7 @@ def train(
 
     at_rate = replace(conditions, learning_rate=run.rate)
     end = nb09.curve_of(name, run.loss, run.lag, curve, at_rate, config, watch, run.faults)
-    return end, first
+    return *end, first
 
 
 def fell(before: float, ended: dict[str, float]) -> str:
