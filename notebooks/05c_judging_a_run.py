@@ -21,7 +21,7 @@ with app.setup(hide_code=True):
     import marimo as mo
     import torch
 
-    from zorplex_rl.course import nb05, nb05c
+    from zorplex_rl.course import nb05, nb05b, nb05c
     from zorplex_rl.course.figures import bars, lines
     from zorplex_rl.course.lesson import exercise, lesson
     from zorplex_rl.course.widgets import LiveCurve
@@ -113,7 +113,10 @@ def _(config):
         f"Train {config.steps} steps, and examine both policies", seconds=40
     )
     curve = LiveCurve(config.steps, title="Right answers in each training batch")
-    mo.vstack([start_honest, curve])
+    _scatter = lesson.md(
+        f"A point has only {config.prompts} tasks, some easy and some hard. So luck moves it, also the first one. The exam has {config.held_out} other questions."
+    )
+    mo.vstack([start_honest, curve, _scatter])
     return curve, start_honest
 
 
@@ -124,7 +127,7 @@ def _(config, curve, start_honest):
     _honest = train(config, lambda episode: episode.score.reward, config.steps)
     with lesson.counting(config.steps, "steps") as _one_more:
         for _number, _step in enumerate(_honest, 1):
-            curve.add("honest reward", _number, accuracy(_step.episodes))
+            curve.add("trained on the usual reward", _number, accuracy(_step.episodes))
             _one_more()
     learned = _step.policy
     return (learned,)
@@ -307,9 +310,8 @@ def _(config):
     one of k is right. If training only sharpens, the old policy catches up as k grows
     ([Yue et al. 2025](https://arxiv.org/abs/2504.13837)). It may even overtake, if training has narrowed what the policy tries.
 
-    Where the old policy solves every task at some k, no other policy can be better there. So we take
-    *harder* tasks than in training, four words instead of two. Fix k by the old policy alone, before you see the trained one.
-    It is {config.pass_judged} of {config.pass_samples} attempts here, because there the old policy still leaves room for a gain.
+    At a k where the old policy solves nearly every task, nothing can be seen to improve. So we take
+    *harder* tasks than in training, four words instead of two. And we chose k = {config.pass_judged} of {config.pass_samples} attempts before we looked at the trained policy.
 
     ### Exercise 2: pass@k
 
@@ -435,62 +437,7 @@ def shaped(bonus):
 
 
 @app.cell(hide_code=True)
-def _():
-    mo.md("""
-    ### Exercise 3: how far has it gone?
-
-    The usual guard is a KL penalty. KL, the Kullback–Leibler divergence, measures how far the policy
-    is from its **reference**, a copy of what it was before training. How much likelier does the policy find the tokens that
-    *it* draws than the reference does?
-
-    Write `kl`. It gets three tensors of equal length, over all tokens of a batch: the log-prob `now`, the
-    log-prob `before` by the reference, and whether the policy `sampled` the token. There are three steps.
-
-    1. *A mean.* With d = now − before, take the mean of d over the sampled tokens. It is an unbiased estimate of
-       KL(policy ‖ reference). But single terms may be negative, and they scatter widely.
-    2. *Less scatter.* Add `exp(-d) - 1` to each d. Its mean over the policy's tokens is 0, because exp(−d) is
-       reference ÷ policy, and Σ policy × reference ÷ policy = Σ reference = 1. So the mean is still KL. Now each
-       term is at least 0, and they scatter less ([Schulman 2020](http://joschu.net/blog/kl-approx.html)).
-    3. *The gradient*, which you are given. Autograd does not see that the policy drew the tokens. So it
-       would return the gradient of another quantity, KL(reference ‖ policy) ([Shah et al.
-       2025](https://arxiv.org/abs/2512.21852)). Multiply each term by `(now - now.detach()).exp()`. This factor is 1, and its
-       gradient is that of `now`. Then the gradient of each term is its d.
-    """)
-    return
-
-
-@app.function
-def kl(now, before, sampled):
-    """Return an estimate of KL(policy ‖ reference), whose gradient at `now` is that of KL.
-
-    It is in nats a token: logarithms are natural, so a token with d = 0.69 is twice as likely.
-    Step 3 is given: multiply each term by `(now - now.detach()).exp()`.
-
-    For the tensors [-1.0, 0.0], [-2.0, -9.0], [True, False] it is 0.368: the tool wrote the second
-    token. The first has d = 1, so the gradient is [1.0, 0.0].
-    """
-    ...
-
-
-@app.cell(hide_code=True)
-def _():
-    exercise.feedback(
-        lambda: kl,
-        Solutions,
-        level="core",
-        minutes=8,
-        lines=3,
-        hints=(
-            "Which tokens did the policy not choose? What would they do to the mean?",
-            "Take `d = (now - before)[sampled]`, and the factor at the same tokens: `(now - now.detach())[sampled].exp()`. Multiply before you take the mean.",
-        ),
-    )
-    return
-
-
-@app.cell(hide_code=True)
 def _(config):
-    distance, whose_distance = exercise.running(lambda: kl, Solutions)
     ask_hack = lesson.predict(
         f"1 for a right answer and {config.hack_bonus} for every tool call. Five calls are answered, and a sixth, also paid, ends the episode. After {config.hack_steps} steps, what has become of reward and accuracy?",
         "both are higher",
@@ -501,7 +448,7 @@ def _(config):
         f"Train {config.hack_steps} steps, without and with a KL penalty", seconds=25
     )
     mo.vstack([ask_hack, start_hack])
-    return ask_hack, distance, start_hack, whose_distance
+    return ask_hack, start_hack
 
 
 @app.cell(hide_code=True)
@@ -539,7 +486,7 @@ def _(ask_hack, card, config, hacked):
         why=f"""
     The reward went from {_was["reward"]:.2f} to {_is["reward"]:.2f}, the share of right answers from {_was["accuracy"]:.0%} to {_is["accuracy"]:.0%}, and the calls from {_was["calls"]:.1f} to {_is["calls"]:.1f}.
     These are means of the first steps and of the last. {"That is **reward hacking**: nobody cheated, the policy learns what is paid." if _change < -0.1 else ""}
-    On a dashboard of rewards this run looks like a success.
+    On a dashboard of rewards this run looks like a success. Run B at the top of the page had this reward, and run A was paid nothing for a call.
 
     Six calls are not even the best: they earn 6 × {config.hack_bonus} = {6 * config.hack_bonus:.1f}, and five with a right answer 5 × {config.hack_bonus} + 1 = {5 * config.hack_bonus + 1:.1f}. Why does
     it learn six? A call always pays, an answer only if it is right. The gradient follows what pays more among the episodes that were sampled, not
@@ -557,15 +504,70 @@ def _(ask_hack, card, config, hacked):
 
 @app.cell(hide_code=True)
 def _():
-    mo.md("""
-    The penalty adds your KL, times a weight, to the *loss*. Its gradient pulls the policy back to the
+    _text = mo.md("""
+    ### Exercise 3: how far has it gone?
+
+    The usual guard is a *KL penalty*. KL, the Kullback–Leibler divergence, is the mean of log(policy ÷ reference) over tokens that the policy draws.
+    The **reference** is a copy of the policy from before training. Say the policy draws two tokens. The first is twice as likely as in the reference,
+    log 2 = 0.69, and the second as likely, log 1 = 0. Their mean is 0.35.
+
+    The penalty adds this number, times a weight, to the *loss*, so its gradient pulls the policy back to the
     reference. The reward stays as it is. (TRL's `beta` does the same; other libraries subtract KL from the reward.)
+
+    Write `kl`. It gets three tensors of equal length, over all tokens of a batch: the log-prob `now`, the
+    log-prob `before` by the reference, and whether the policy `sampled` the token. There are three steps.
+
+    1. *A mean.* Take d = now − before of the sampled tokens. The mean of d is KL, but it scatters widely, because single terms may be negative.
+    2. *Less scatter.* Add `exp(-d) - 1` to each d. Now no term is negative, and the mean is still KL.
+    3. *The gradient*, which you are given. Multiply each term by `(now - now.detach()).exp()`, which is 1. Then the gradient of each term is its d, and that is the gradient of KL.
     """)
+    _why = lesson.folded(
+        "Why steps 2 and 3 are right",
+        """
+    *Step 2.* exp(−d) is reference ÷ policy. Its mean over the policy's tokens is Σ policy × reference ÷ policy = Σ reference = 1.
+    So the mean of `exp(-d) - 1` is 0, and adding it leaves the mean as it is ([Schulman 2020](http://joschu.net/blog/kl-approx.html)).
+
+    *Step 3.* Autograd does not see that the policy drew the tokens. So without the factor it
+    would return the gradient of another quantity, KL(reference ‖ policy) ([Shah et al.
+    2025](https://arxiv.org/abs/2512.21852)). The factor has the gradient of `now`, which says how the draw changes.
+    """,
+    )
+    mo.vstack([_text, _why])
+    return
+
+
+@app.function
+def kl(now, before, sampled):
+    """Return an estimate of KL(policy ‖ reference), whose gradient at `now` is that of KL.
+
+    It is in nats a token: logarithms are natural, so a token with d = 0.69 is twice as likely.
+    Step 3 is given: multiply each term by `(now - now.detach()).exp()`.
+
+    For the tensors [-1.0, 0.0], [-2.0, -9.0], [True, False] it is 0.368: the tool wrote the second
+    token. The first has d = 1, so the gradient is [1.0, 0.0].
+    """
+    ...
+
+
+@app.cell(hide_code=True)
+def _():
+    exercise.feedback(
+        lambda: kl,
+        Solutions,
+        level="core",
+        minutes=8,
+        lines=3,
+        hints=(
+            "Which tokens did the policy not choose? What would they do to the mean?",
+            "Take `d = (now - before)[sampled]`, and the factor at the same tokens: `(now - now.detach())[sampled].exp()`. Multiply before you take the mean.",
+        ),
+    )
     return
 
 
 @app.cell(hide_code=True)
 def _(config):
+    distance, whose_distance = exercise.running(lambda: kl, Solutions)
     ask_kl = lesson.predict(
         f"The same with a KL penalty of weight {config.hack_penalty:g}: does it save the accuracy?",
         "yes, it ends within 5 points of where it began, or higher",
@@ -573,7 +575,7 @@ def _(config):
         "no",
     )
     ask_kl
-    return (ask_kl,)
+    return ask_kl, distance, whose_distance
 
 
 @app.cell(hide_code=True)
@@ -606,11 +608,30 @@ def _(shaped_runs):
     mo.vstack(
         [
             lesson.md(
-                f"The sliders choose among recorded runs of `train`. Below 0, the reward of a call is a fine. Run A at the top of the page was paid {nb05c.TWO[0]:g} for a call, run B {nb05c.TWO[1]:g}. *Recorded* on {shaped_runs['date']} with `python {shaped_runs['command']}`, {shaped_runs['conditions']['steps']} steps each, one seed."
+                f"The sliders choose among recorded runs of `train`. Below 0, the reward of a call is a fine. *Recorded* on {shaped_runs['date']} with `python {shaped_runs['command']}`, {shaped_runs['conditions']['steps']} steps each, one seed."
             ),
             nb05c.shaped_slider(shaped_runs, static="execute" in mo.cli_args()),
         ]
     )
+    return
+
+
+@app.cell(hide_code=True)
+def _(sampling):
+    _card = nb05b.RecordedCard(
+        "What SmolLM2 writes, step by step", "smollm2", sampling, lines=2
+    )
+    _card.seal()
+    _first, *_, _last = (step[0]["reward"] for step in _card.texts)
+    _text = lesson.md(f"""
+    ## Watch the text, not the reward
+
+    This is SmolLM2, a real model, while it learns from the usual reward. For the first question the reward goes from {_first:g} to {_last:g}. Has it learned to answer it?
+
+    Drag the slider to the last step, and read. It now looks up one word at a time, but it misspells *lurp*. It then subtracts a number from itself, and gets 9.
+    It is paid because it writes a number behind `[ANSWER]`, and only the text says how it got there.
+    """)
+    mo.vstack([_text, _card])
     return
 
 

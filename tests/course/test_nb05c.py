@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from zorplex_rl.course import nb05c
+from zorplex_rl.course.recorded_steps import recorded_steps
 
 
 @pytest.mark.parametrize(
@@ -88,6 +89,9 @@ def test_runs_of_several_seeds_are_shown_with_an_interval_over_runs(tmp_path):
     assert "ended at 90%, the worst at 50%" in verdict and "+50 ± 23 points" in verdict
 
 
-def test_without_recorded_seeds_one_sentence_says_so(tmp_path):
-    (told,) = nb05c.other_seeds(lambda *given: (0, 0), "you", tmp_path / "none.jsonl")
-    assert "not in this copy" in told.text
+def test_smollm2_is_paid_more_for_the_first_question_and_its_text_says_for_what():
+    first, *_, last = (step[0] for step in recorded_steps("smollm2")["steps"])
+    written = "".join(text for text, _ in last["tokens"])
+    assert first["reward"] == 0 < last["reward"] and last["outcome"] == "wrong_answer"
+    assert first["question"] == "What is lurp - grix?"
+    assert written.count("LOOKUP[") == 2 and "LOOKUP[larp]" in written and "17-17=9" in written
