@@ -102,14 +102,25 @@ def _():
     return
 
 
+@app.function
+def new_model():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(
+        torch.nn.Linear(1, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1)
+    )
+
+
 @app.class_definition
 class Worker(Actor):
     """Hold a model, and run any function that is sent."""
 
+    def __init__(self):
+        self.model = new_model()
+
     @endpoint
     def join(self, meeting):
         torch.set_num_threads(1)
-        rank = current_rank().rank
+        rank = current_rank().rank  # Monarch's number, which becomes PyTorch's
         dist.init_process_group("gloo", f"file://{meeting}", rank=rank, world_size=2)
         return dist.get_rank(), dist.get_world_size()
 
@@ -128,9 +139,10 @@ def _():
     of all ranks (`world_size`), and a file in which they find each other. It returns when all have
     come. `gloo` is PyTorch's transport for CPUs; on GPUs it is `nccl`.
 
-    On this page, a **rank** is PyTorch's number of a process, fixed in `join`. In notebook 01 it was the
-    number among the actors that are called. So `slice(ranks=1)` calls one actor alone, and its process
-    is still rank 1 for PyTorch.
+    Two numbers are told apart here. A **rank** on this page is PyTorch's number of a process: `join`
+    sets it once, and it never changes. Monarch's number, `current_rank()`, was explained in notebook 01: it counts the actors
+    that are called, so it begins at 0 in every slice. The mesh below has one dimension, `procs`. `slice(procs=1)` calls the second
+    actor alone. Monarch then counts it as 0, but for PyTorch its process is still rank 1.
     """)
     return
 
@@ -139,7 +151,7 @@ def _():
 async def _():
     start_monarch()
     _start = time.monotonic()
-    procs = this_host().spawn_procs(per_host={"ranks": 2})
+    procs = this_host().spawn_procs(per_host={"procs": 2})
     workers = procs.spawn("workers", Worker)
     joined = await workers.join.call(f"{tempfile.mkdtemp()}/meeting")
     restart_seconds = time.monotonic() - _start
@@ -227,15 +239,14 @@ def _():
     Now train with your step. The task is to fit one period of a sine. Its 64 points are in order:
     rank 0 has the first 48, rank 1 the other 16. So each rank sees only its own part of the world.
 
-    Three ways to train on two ranks:
+    Two ways to train on two ranks:
 
     - with `ddp_step`;
     - with PyTorch's own class for this, **DDP**: you wrap the model, `DistributedDataParallel(model)`,
       and go on with the ordinary step below. Each time that you call `backward()`, DDP replaces your gradients by their average
-      over all ranks;
-    - alone: the ordinary step, and each rank keeps its gradients to itself.
+      over all ranks.
 
-    The set-up is folded: a small network, 300 steps of SGD, and a `run` with each way on both ranks.
+    The set-up is folded: 300 steps of SGD, in a `run` with each way on both ranks.
     """)
     return
 
@@ -248,14 +259,6 @@ def plain_step(model, optimizer, mine, everybody, add_up):
     loss.backward()
     optimizer.step()
     return loss.item()
-
-
-@app.function(hide_code=True)
-def new_model():
-    torch.manual_seed(0)
-    return torch.nn.Sequential(
-        torch.nn.Linear(1, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1)
-    )
 
 
 @app.function(hide_code=True)
@@ -300,7 +303,6 @@ async def _(workers):
     _ways = {
         "ddp_step": (step_in_use, lambda model: model),
         "DDP": (plain_step, torch.nn.parallel.DistributedDataParallel),
-        "alone": (plain_step, lambda model: model),
     }
     one_process = train(new_model(), plain_step, batch, *_settings)
     trained = {}
@@ -310,8 +312,7 @@ async def _(workers):
                 train_as_rank, _step, _wrap, _of_rank_0, *_settings
             )
             trained[_name, _of_rank_0] = list(_runs.values())
-    trained_workers = workers  # each has a model now
-    return one_process, trained, trained_workers, whose_step
+    return one_process, trained, whose_step
 
 
 @app.cell(hide_code=True)
@@ -322,7 +323,7 @@ def _(one_process, trained, whose_step, with_ddp):
     }
     _equal, _unequal = _far["DDP", 32], _far["DDP", 48]
     _curves = {"one process": one_process[0]}
-    for _way in ("ddp_step", "DDP", "alone"):
+    for _way in ("ddp_step", "DDP"):
         _curves[f"rank 0 of two, {_way}"] = trained[_way, 48][0][0]
     lesson.reveal(
         with_ddp,
@@ -338,8 +339,7 @@ def _(one_process, trained, whose_step, with_ddp):
         shows=[
             lesson.figure(
                 loss_chart(_curves, "loss on all 64 examples"),
-                "Parts of 48 and 16 examples. Blue lies on grey: two ranks, and the curve of one process. "
-                "A rank that learns alone never sees the rest of the sine.",
+                "Parts of 48 and 16 examples. Blue lies on grey: two ranks, and the curve of one process.",
             ),
         ],
     )
@@ -352,7 +352,8 @@ def _():
     ## A step that hangs
 
     Now a mistake that everybody makes once. You want to look at one number, so you call *one* rank.
-    The function that you send has an `all_reduce` in it.
+    The function that you send has an `all_reduce` in it. `as_asyncio` makes a call something that
+    `asyncio.wait` can wait for, and give up.
     """)
     return
 
@@ -365,7 +366,7 @@ def sum_over_ranks(worker, number):
 @app.cell(hide_code=True)
 def _():
     one_rank = lesson.predict(
-        "`workers.slice(ranks=0).run.call_one(sum_over_ranks, 10.0)`: what happens?",
+        "`workers.slice(procs=0).run.call_one(sum_over_ranks, 10.0)`: what happens?",
         "it returns 10: the sum over the ranks that were called",
         "it returns nothing, for as long as you wait",
         "an error says that rank 1 is missing",
@@ -376,7 +377,7 @@ def _():
 
 @app.cell
 async def _(config, workers):
-    stuck = workers.slice(ranks=0).run.call_one(sum_over_ranks, 10.0).as_asyncio()
+    stuck = workers.slice(procs=0).run.call_one(sum_over_ranks, 10.0).as_asyncio()
     came, _ = await asyncio.wait([stuck], timeout=config.patience)
     return came, stuck
 
@@ -430,20 +431,18 @@ def _():
 
 @app.cell
 async def _(procs, stuck, workers):
-    inspector = procs.slice(ranks=0).spawn("inspector", Inspector)
-    _start = time.monotonic()
+    inspector = procs.slice(procs=0).spawn("inspector", Inspector)
     stacks = await inspector.stacks.call_one()
-    looking = time.monotonic() - _start
 
     # The rescue: the other rank calls it, too.
-    answer_1 = await workers.slice(ranks=1).run.call_one(sum_over_ranks, 32.0)
+    answer_1 = await workers.slice(procs=1).run.call_one(sum_over_ranks, 32.0)
     async with asyncio.timeout(10):
         answer_0 = await stuck
-    return answer_0, answer_1, looking, stacks
+    return answer_0, answer_1, stacks
 
 
 @app.cell(hide_code=True)
-def _(answer_0, answer_1, can_it_look, looking, stacks):
+def _(answer_0, answer_1, can_it_look, stacks):
     _waiting = next((s for s in stacks if "sum_over_ranks" in [name for name, _ in s]), [])
     _names = [name for name, _ in _waiting]
     _from = _names[_names.index("sum_over_ranks") :] if _names else []
@@ -454,7 +453,7 @@ def _(answer_0, answer_1, can_it_look, looking, stacks):
         can_it_look,
         right=1 if _waiting else 2,
         why=f"""
-        It answered within {lesson.in_words(looking)}, with the stacks of {len(stacks)} threads.
+        It answered, with the stacks of {len(stacks)} threads.
         {"One of them is the worker's: " + lesson.quote(_inwards) if _waiting else "None of them is the worker's"}.
         An actor is not a process: one may be busy while another one in the same process answers. The wait itself is
         native code that lets other threads run. When something puzzles you, put an actor into the running process that answers it.
@@ -490,8 +489,9 @@ def _():
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    First the trap. `greeters` have been spawned into both processes, from the class as it stands below.
-    Predict, and then *edit its text* and run its cell. `greeters` are not spawned again.
+    First the trap. Actors of the class below have already been spawned into both processes, as `greeters`.
+    Predict, and then *edit its text* and run its cell. `greeters` are not spawned again. `new_greeters`
+    are: they come from `edited`, which is `Greeter` after your edit.
     """)
     return
 
@@ -535,8 +535,8 @@ def _(procs):
 @app.cell
 async def _(edited, greeters, procs):
     new_greeters = procs.spawn("new_greeters", edited)
-    greeting = await greeters.slice(ranks=0).greet.call_one()
-    new_greeting = await new_greeters.slice(ranks=0).greet.call_one()
+    greeting = await greeters.slice(procs=0).greet.call_one()
+    new_greeting = await new_greeters.slice(procs=0).greet.call_one()
     return greeting, new_greeting
 
 
@@ -562,8 +562,8 @@ def _(greeting, new_greeting, old_or_new):
 def _():
     mo.md("""
     So new code has to be sent. Short of restarting the whole program, three ways remain. Send a
-    function to `run`: what is written in the notebook is copied with every call, so it is always new. (A function of an imported module travels as its name, and the old process has the old module.) Spawn a new actor into the old
-    processes. Or start new processes.
+    function to `run`: what is written in the notebook is copied with every call, so it is always new. A function of an imported module is not: it travels as its name, and the old process has the old module. Spawn a new actor into the old
+    processes. Or start new processes. `seconds_each` repeats each of the first two for a moment, and returns the median seconds.
     """)
     return
 
@@ -574,9 +574,9 @@ def weight_norm(worker):
 
 
 @app.cell
-async def _(procs, restart_seconds, trained_workers):
+async def _(procs, restart_seconds, workers):
     async def send_a_function():
-        await trained_workers.run.call(weight_norm)
+        await workers.run.call(weight_norm)
 
     async def spawn_an_actor():
         await procs.spawn("new_workers", Worker).run.call(lambda worker: None)
@@ -614,7 +614,8 @@ def _():
 
 @app.function
 def hand_over(old, new):
-    """Return a dict with the names of ``new``, and the tensors of ``old`` where name and shape fit.
+    """Return a dict with the names of ``new``. A tensor comes from ``old`` where name and shape fit,
+    otherwise from ``new``.
 
     Change neither of the two, and return clones.
     Example: ``model.load_state_dict(hand_over(old_model.state_dict(), model.state_dict()))``
@@ -651,17 +652,17 @@ def grow(worker, hand_over):
 
 
 @app.cell(hide_code=True)
-async def _(trained_workers):
+async def _(workers):
     hand_over_in_use, whose_hand_over = exercise.running(lambda: hand_over, Solutions)
-    kept = (await trained_workers.run.call(grow, hand_over_in_use)).item(ranks=0)
+    kept = (await workers.run.call(grow, hand_over_in_use)).item(procs=0)
     return kept, whose_hand_over
 
 
 @app.cell(hide_code=True)
 def _(kept, whose_hand_over):
     lesson.md(f"""
-    The ranks have a deeper model, and kept {lesson.quote(", ".join(kept))} of the old one. No process
-    was started. Running here: {whose_hand_over}.
+    The ranks have a deeper model, and kept {lesson.quote(", ".join(kept))} of the old one. Its output layer, `2.weight` and `2.bias`, is called
+    `4.weight` and `4.bias` in the new one, so by name it does not fit. No process was started. Running here: {whose_hand_over}.
     """)
     return
 
@@ -674,8 +675,8 @@ def _():
     Whatever an actor prints goes to the terminal of the controller. In a large mesh that is a flood.
     So Monarch can collect the lines of some seconds, and show fewer. Here it collects for two seconds.
 
-    Four processes print a line of a training log. The loss is 0.71 in three of them. In the process of
-    rank 2 (Monarch's rank here, as in 01) it is `nan`: not a number, the first sign of a run that goes wrong.
+    Four processes, 0 to 3, print a line of a training log. They do not `join`, so only Monarch numbers them. The loss is 0.71
+    in three of them. In process 2 it is `nan`: not a number, the first sign of a run that goes wrong.
     """)
     return
 
@@ -717,7 +718,7 @@ async def _(config):
     monarch.configure(enable_log_forwarding=True)
     with nb02.captured(1, 2) as terminal:
         async with keep_open.stopping(
-            this_host().spawn_procs(per_host={"ranks": config.talkers})
+            this_host().spawn_procs(per_host={"procs": config.talkers})
         ) as _procs:
             await _procs.logging_option(stream_to_client=True, aggregate_window_sec=2)
             _talkers = _procs.spawn("talkers", Talker)
@@ -740,9 +741,9 @@ def _(terminal, which_line):
         right={1: 2, 2: 0, 4: 1}.get(len(_collected), []),
         why=f"""
         You read {lesson.quote(" / ".join(_collected) or "nothing")}. Its brackets say how many lines it stands for,
-        and the rank whose line you see. "Similar" is judged by the share of characters that differ. In a line of this
+        and the process whose line you see. "Similar" is judged by the share of characters that differ. In a line of this
         length, those of `nan` and `0.71` are a small part.
-        {"The line of rank 2 stands for the others, too, in which all is well." if _nan_shown else "The process that went wrong is not on your screen."}
+        {"The line of process 2 stands for the others, too, in which all is well." if _nan_shown else "The process that went wrong is not on your screen."}
         Whose line stands for all is chance.
 
         Without collecting, the terminal shows {_raw} lines, and none says who wrote it.
@@ -755,7 +756,7 @@ def _(terminal, which_line):
 def _():
     mo.md("""
     The cure is to treat a log as data. `Talker` also keeps every line with its time, in its process. The
-    controller asks for the lines when it wants them, knows which rank sent them, and counts only
+    controller asks for the lines when it wants them, knows which process sent them, and counts only
     lines that are equal.
 
     ### Exercise 3: one log from many
@@ -766,10 +767,10 @@ def _():
 
 
 @app.function
-def merge_logs(by_rank):
-    """Return one list of (time, rank, text), by time, and by rank where times are equal.
+def merge_logs(by_process):
+    """Return one list of (time, process, text), by time, and by process where times are equal.
 
-    ``by_rank`` has a list of (time, text) for each rank, in order.
+    ``by_process`` has a list of (time, text) for the number of each process, in order.
     Example: merge_logs({0: [(2.0, "b")], 1: [(1.0, "a")]}) is [(1.0, 1, "a"), (2.0, 0, "b")]
     """
     ...
@@ -784,7 +785,7 @@ def _():
         minutes=3,
         hints=(
             "What do you get from one list of all tuples, in any order?",
-            "Tuples are compared element by element: `sorted` of (time, rank, text).",
+            "Tuples are compared element by element: `sorted` of (time, process, text).",
         ),
     )
     return
@@ -793,9 +794,9 @@ def _():
 @app.cell(hide_code=True)
 def _(recorded):
     merge_in_use, whose_merge = exercise.running(lambda: merge_logs, Solutions)
-    merged = merge_in_use({place["ranks"]: lines for place, lines in recorded.items()})
+    merged = merge_in_use({place["procs"]: lines for place, lines in recorded.items()})
     counted = Counter(said for _, _, said in merged)
-    first_nan = next(rank for _, rank, said in merged if "nan" in said)
+    first_nan = next(process for _, process, said in merged if "nan" in said)
     return counted, first_nan, merged, whose_merge
 
 
@@ -803,7 +804,7 @@ def _(recorded):
 def _(counted, first_nan, merged, whose_merge):
     _said = ", ".join(f"{count} × {lesson.quote(line)}" for line, count in counted.items())
     lesson.md(f"""
-    {len(merged)} lines, counted: {_said}. The first `nan` came from rank {first_nan}. Running here:
+    {len(merged)} lines, counted: {_said}. The first `nan` came from process {first_nan}. Running here:
     {whose_merge}.
     """)
     return
@@ -830,7 +831,7 @@ def _(changes):
         "One controller can drive SPMD code step by step. Adding up all ranks' gradients gives the gradient of the whole batch. Averaging their means does so only if the parts are equal.",
         "A collective waits for all ranks. If it hangs, put a new actor into the process and read the stacks.",
         f"Running actors keep the code that they were spawned with. A new actor took {lesson.in_words(changes['spawn a new actor'])} here, new processes {lesson.in_words(changes['new processes'])}.",
-        "A log that collects similar lines can hide the one that matters. Keep rank and time with each line.",
+        "A log that collects similar lines can hide the one that matters. Keep process and time with each line.",
     )
     return
 
@@ -903,8 +904,12 @@ class Solutions:
         return {name: (old if fits(name) else new)[name].clone() for name in new}
 
     def check_merge_logs(merge_logs):
-        def lines_of(by_rank):
-            return [(when, rank, text) for rank in by_rank for when, text in by_rank[rank]]
+        def lines_of(by_process):
+            return [
+                (when, number, text)
+                for number in by_process
+                for when, text in by_process[number]
+            ]
 
         exercise.agree(
             merge_logs,
@@ -915,19 +920,23 @@ class Solutions:
                 ({1: [(1.0, "a")], 0: [(1.0, "b")]},),
             ],
             mistakes={
-                "the lines stand rank after rank, not by time": lines_of,
-                "where times are equal, the smaller rank comes first": (
-                    lambda by_rank: sorted(lines_of(by_rank), key=lambda line: line[0])
+                "the lines stand process after process, not by time": lines_of,
+                "where times are equal, the smaller number comes first": (
+                    lambda by_process: sorted(
+                        lines_of(by_process), key=lambda line: line[0]
+                    )
                 ),
-                "the latest line comes first": lambda by_rank: sorted(lines_of(by_rank))[
-                    ::-1
-                ],
+                "the latest line comes first": lambda by_process: sorted(
+                    lines_of(by_process)
+                )[::-1],
             },
         )
 
-    def merge_logs(by_rank):
+    def merge_logs(by_process):
         return sorted(
-            (when, rank, text) for rank in by_rank for when, text in by_rank[rank]
+            (when, number, text)
+            for number in by_process
+            for when, text in by_process[number]
         )
 
 
