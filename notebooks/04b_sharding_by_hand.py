@@ -163,7 +163,10 @@ def _():
 
 @app.function
 def relu_of_partial(summands):
-    """Apply ReLU to a DTensor that is `Partial`; the result, and the bytes that this rank has sent."""
+    """Apply ReLU to a DTensor that is `Partial`; the result, and the bytes that this rank has sent.
+
+    A mesh is torch's name for a group of ranks. `counted` runs a function, and counts what its rank sends.
+    """
     mesh = dist.init_device_mesh("cpu", (dist.get_world_size(),))
     whole = DTensor.from_local(summands[dist.get_rank()], mesh, [Partial()])
     result, sent = counted(torch.relu, whole)
@@ -182,7 +185,7 @@ async def _(ask_partial, config, ranks):
         ask_partial,
         right=2 if _is_right else 0,
         why=f"""
-        The result is {"right" if _is_right else "*not* right"}, and each rank sent {relu_sent:,} bytes for it. The sum of each summand's ReLU
+        The result is {"right" if _is_right else "*not* right"}, and each rank sent {relu_sent:,} bytes for it. An all_reduce of this tensor costs {2 * (config.ranks - 1) / config.ranks * _right.nbytes:,.0f} by the formula of notebook 04. The sum of each summand's ReLU
         would have been wrong by up to {(_each - _right).abs().max().item():.1f}: relu(3 − 2) is 1, but relu(3) + relu(−2) is {max(3, 0) + max(-2, 0)}.
 
         A DTensor changes its placement by itself when an operation needs that. It is convenient, and a
@@ -239,7 +242,7 @@ def _():
     mo.md("""
     ## The way back
 
-    Training needs gradients, and autograd knows nothing of other processes.
+    Training needs gradients, and autograd knows nothing of other processes. So you have to say where they send something.
     """)
     return
 
@@ -257,16 +260,51 @@ def _():
 
 
 @app.cell(hide_code=True)
+async def _(ask_talks, config, model, ranks):
+    lesson.needs(lambda: ranks)
+    _layers, _whose = exercise.running(lambda: two_layers, Solutions)
+    _x = torch.randn(config.batch, config.width)
+    _tensors = [_x, *(weight.detach() for weight in model.parameters())]
+    _answers = await on_all(ranks, counted, by_hand, _layers, *_tensors)
+    _library = (await on_all(ranks, by_library, model, _x))[0]
+    # Each rank has gradients for its own part of up, up_bias and down, and zeros elsewhere.
+    _hand = _answers[0][0]
+    for _place in (2, 3, 4):
+        _hand[_place] = sum(tensors[_place] for tensors, _ in _answers)
+    parallel_apart = max(
+        float((ours - theirs).abs().max() / theirs.abs().max())
+        for ours, theirs in zip(_hand, _library, strict=True)
+    )
+    parallel_sent = _answers[0][1]
+    one_sum = 2 * (config.ranks - 1) / config.ranks * _x.nbytes
+    lesson.reveal(
+        ask_talks,
+        right={1: 0, 2: 1, 4: 2}.get(round(parallel_sent / one_sum), []),
+        why=f"""
+        With {_whose} each rank sent {parallel_sent:,} bytes. An all_reduce of the output costs {one_sum:,.0f} by the formula of notebook 04, so there were
+        {round(parallel_sent / one_sum)}; below you derive where they come from. The gradients of the weights need no message: each rank has what it needs for its own part. Output and gradients differ from torch's by
+        {lesson.tiny(parallel_apart)} of the largest number at most.
+        """,
+    )
+    return one_sum, parallel_apart, parallel_sent
+
+
+@app.cell(hide_code=True)
 def _():
     mo.md("""
-    Two places in the forward pass touch more than one rank: the
-    sum at its end, and `x` at its beginning. Each needs a rule; write *dL/dy* for the gradient of the loss with respect to *y*.
+    Where do they come from? Two places in the forward pass touch more than one rank: the sum at its end, and `x` at its
+    beginning. Each needs a rule. Write *dL/dy* for the gradient of the loss *L* with respect to *y*.
 
-    *The sum at the end.* *y = y₀ + y₁*. If *y₀* grows by a little, *y* grows by as much. So *dL/dy₀ = dL/dy*, and the same holds for *y₁*:
-    every rank takes the gradient as it is. After the sum each rank has the whole *y* and computes the same loss, which counts once. So nothing is sent.
+    *The sum at the end*, *y = y₀ + y₁*:
 
-    *The x at the beginning.* *x* is used twice: *h₀ = x · A₀* and *h₁ = x · A₁*. If *x* changes, the loss changes on both ways, and the changes add up:
-    *dL/dx* is the part through *h₀* plus the part through *h₁*. Each rank knows one part. So they are added, by an all_reduce.
+    1. After the all_reduce both ranks hold the same *y*. So both compute the same *L*, and the same *dL/dy*.
+    2. That is one loss, computed twice. It is not two losses, so nothing is to be added up.
+    3. If *y₀* grows by a little, *y* grows by as much. So *dL/dy₀ = dL/dy*, and the same holds for *y₁*.
+
+    So each rank takes the gradient of *y* as it is. Nothing is sent: `SumOut`.
+
+    *The x at the beginning*, *h₀ = x · A₀* and *h₁ = x · A₁*: if *x* changes, the loss changes through *h₀* on rank 0, and
+    through *h₁* on rank 1. Each rank knows only its own part of *dL/dx*. So they are added up, by an all_reduce: `CopyIn`.
 
     In torch a rule of your own is a class with a `forward` and a `backward`.
     """)
@@ -318,8 +356,8 @@ def by_hand(two_layers, x, *weights):
 def by_library(model, x):
     """The same by torch: write the model as usual, and name the style of each layer.
 
-    `model` is `nn.Sequential(up, ReLU, down)`, so layer "0" is `up` and layer "2" is `down`. A mesh is
-    torch's name for a group of ranks; `full_tensor` gathers the shares of a DTensor.
+    `model` is `nn.Sequential(up, ReLU, down)`, so layer "0" is `up` and layer "2" is `down`.
+    `full_tensor` gathers the shares of a DTensor.
     """
     mesh = dist.init_device_mesh("cpu", (dist.get_world_size(),))
     parallelize_module(model, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
@@ -327,36 +365,6 @@ def by_library(model, x):
     y = model(x)
     y.square().mean().backward()
     return [y.detach(), x.grad, *(p.grad.full_tensor() for p in model.parameters())]
-
-
-@app.cell(hide_code=True)
-async def _(ask_talks, config, model, ranks):
-    lesson.needs(lambda: ranks)
-    _layers, _whose = exercise.running(lambda: two_layers, Solutions)
-    _x = torch.randn(config.batch, config.width)
-    _tensors = [_x, *(weight.detach() for weight in model.parameters())]
-    _answers = await on_all(ranks, counted, by_hand, _layers, *_tensors)
-    _library = (await on_all(ranks, by_library, model, _x))[0]
-    # Each rank has gradients for its own part of up, up_bias and down, and zeros elsewhere.
-    _hand = _answers[0][0]
-    for _place in (2, 3, 4):
-        _hand[_place] = sum(tensors[_place] for tensors, _ in _answers)
-    parallel_apart = max(
-        float((ours - theirs).abs().max() / theirs.abs().max())
-        for ours, theirs in zip(_hand, _library, strict=True)
-    )
-    parallel_sent = _answers[0][1]
-    one_sum = 2 * (config.ranks - 1) / config.ranks * _x.nbytes
-    lesson.reveal(
-        ask_talks,
-        right={1: 0, 2: 1, 4: 2}.get(round(parallel_sent / one_sum), []),
-        why=f"""
-        With {_whose} each rank sent {parallel_sent:,} bytes. An all_reduce of the output costs {one_sum:,.0f} by the formula of notebook 04, so there were
-        {round(parallel_sent / one_sum)}. The gradients of the weights need no message: each rank has what it needs for its own part. Output and gradients differ from torch's by
-        {lesson.tiny(parallel_apart)} of the largest number at most.
-        """,
-    )
-    return one_sum, parallel_apart, parallel_sent
 
 
 @app.cell(hide_code=True)
