@@ -52,7 +52,7 @@ def _():
     lesson.header(
         __file__,
         minutes=46,
-        hardware="two CPU cores, 2 GB of free memory (8 GB for SmolLM2), no network",
+        hardware="two CPU cores, 2 GB of free memory, no network",
         goals=[
             "say on paper whether a model can be trained on the GPUs that you have",
             "check such a budget against a real process, and say why the two differ",
@@ -82,10 +82,10 @@ def _():
     |---|---|---|
     | `weights` | the model computes with them | `e`: 4 in float32, 2 in 16 bits |
     | `masters`: **master weights** | in 16 bits a small update is rounded away, so it is added to a float32 copy | 4 if `e` is 2, else 0 |
-    | `gradients` | they are added up over micro-batches, in float32 | 4 |
+    | `gradients` | a step's batch is computed in parts, *micro-batches*; their gradients are added up, in float32 | 4 |
     | `moments` | AdamW's two running means | 8 |
 
-    In 16 bits that is 18 bytes for a parameter. (DeepSpeed keeps gradients in 16 bits too: then it is 16.) With several GPUs each has a process of its own, a *rank*,
+    In float32 that is 4 + 4 + 8 = 16 bytes for a parameter, and in 16 bits 2 + 4 + 4 + 8 = 18. (Notebook 05 says 16 for 16 bits, because some trainers, such as DeepSpeed, keep gradients in 16 bits too.) With several GPUs each has a process of its own, a *rank*,
     which works on its own part of the data. In the simplest case each rank holds all four parts: on eight GPUs the same numbers eight times. That is waste, so **ZeRO** divides them. Stage 0 divides
     nothing. Stage 1 divides `masters` and `moments` over the `ranks`, stage 2 also the `gradients`, stage 3 also the `weights`; stage 3
     is **FSDP** (notebook 04).
@@ -156,12 +156,13 @@ def _():
     |---|---|---|
     | two norms: input and result of each | 4 · `hidden` | 4, always float32 |
     | attention: its input | `hidden` | `e` |
-    | queries, before and after their positions are put in; the result | 3 · `attention` | `e` |
-    | keys; values | 2 · `keys` | `e` |
+    | attention: queries; its result; a copy of the result | 3 · `attention` | `e` |
+    | attention: keys; values | 2 · `keys` | `e` |
     | MLP: its input | `hidden` | `e` |
     | gate; up; the gate's activation; their product | 4 · `intermediate` | `e` |
 
-    `hidden` is the width of the model, and `intermediate` that of its MLP. `attention` is the width of all query heads together, `keys` that of all key heads, which are fewer. No matrix of tokens × tokens
+    `hidden` is the width of the model, and `intermediate` that of its MLP. `attention` is the width of all query heads together, `keys` that of all key heads, which are fewer. Why three and two? The kernel that computes attention keeps
+    what it was given, queries, keys and values, and its result. The result lies head by head, and the next matrix needs it token by token: that is the copy, and keys have none. No matrix of tokens × tokens
     is kept, because a kernel like FlashAttention computes it again. The last norm, before the logits, adds 8 · `hidden` bytes.
     """)
     return
@@ -183,7 +184,7 @@ def _():
     lesson.md(f"""
     For Qwen2.5-7B that is {activation_bytes(_seven, 1, 2) / 1e6:.1f} MB for each token.
 
-    A step computes its episodes in micro-batches, one after another, and adds up the gradients. The activations of one are freed before the next begins. So only the
+    The activations of a micro-batch are freed before the next one begins. So only the
     *largest micro-batch* counts, and you may make it small. What you cannot make smaller is one answer.
 
     ### Exercise 2: the logits
@@ -236,10 +237,7 @@ def _(static):
 
 @app.cell(hide_code=True)
 def settings():
-    # SmolLM2, where it is, with 8 GB of free memory; else a small model with random weights.
-    config = nb10.on_smollm2() or SimpleNamespace(
-        name="a small model",
-        folder=None,
+    config = SimpleNamespace(  # of a small model with random weights
         shape=ModelShape(
             layers=8, hidden=256, heads=4, kv_heads=2, intermediate=1024, vocabulary=4000
         ),
@@ -284,7 +282,7 @@ def _(config, trainer_budget):
 @app.cell(hide_code=True)
 def _(config):
     ask_measured = lesson.predict(
-        f"You add up all parts of the budget of a trainer of {config.name}, {config.shape.parameters / 1e6:.1f} million parameters. Which error does this sum make?",
+        f"You add up all parts of the budget of a trainer of a small model, {config.shape.parameters / 1e6:.1f} million parameters. Which error does this sum make?",
         "none: these parts are all there is",
         "it is too large: some parts are never there at the same time",
         "it is too small: a process needs memory besides",
@@ -418,19 +416,39 @@ def _(config):
 
     def _taken(shape, rank):
         taken = run_bytes(shape, config.work, rank)
-        return f"{taken / 1e9:.0f} GB{', too much' * (taken > _room)}"
+        return f"{taken / 1e9:.1f} GB{', too much' * (taken > _room)}"
 
-    lesson.table(
-        f"What trains on this machine, with {_room / 1e9:.0f} GB to use: trainer and one generator in float32, by memory.py",
+    def _sum(memory):
+        parts = " + ".join(
+            f"{size / 1e9:.2f} {part}" for part, size in memory.parts.items()
+        )
+        return f"{parts} = {memory.total / 1e9:.2f} GB"
+
+    _half = MODELS["0.5B"]
+    mo.vstack(
         [
-            {
-                "Qwen2.5": name,
-                "all weights": _taken(MODELS[name], 0),
-                "`--lora-rank 16`": _taken(MODELS[name], 16),
-                "adapters": f"{MODELS[name].trained(16) / 1e6:.0f} million",
-            }
-            for name in ("0.5B", "1.5B", "3B", "7B")
-        ],
+            lesson.table(
+                f"What trains on this machine, with {_room / 1e9:.1f} GB to use: trainer and one generator in float32, by memory.py",
+                [
+                    {
+                        "Qwen2.5": name,
+                        "all weights": _taken(MODELS[name], 0),
+                        "`--lora-rank 16`": _taken(MODELS[name], 16),
+                        "adapters": f"{MODELS[name].trained(16) / 1e6:.0f} million",
+                    }
+                    for name in ("0.5B", "1.5B", "3B", "7B")
+                ],
+            ),
+            lesson.md(f"""
+            The first number, worked out for {_half.parameters / 1e9:.3f} billion parameters, each side in its highest phase.
+            Weights, gradients and moments are 16 bytes for each parameter, and the ring's two copies are 8.
+
+            - trainer: {_sum(trainer_memory(_half, config.work))}
+            - generator: {_sum(generator_memory(_half, config.work))}
+
+            The generator's parts are the next section.
+            """),
+        ]
     )
     return
 
@@ -458,7 +476,7 @@ def _():
 @app.cell(hide_code=True)
 def _(config, many_slots):
     ask_slots = lesson.predict(
-        f"Suppose a generator of {config.name} may take {config.budget / 1e6:,.0f} MB. By `memory.py` that is enough for {many_slots} slots. {math.prod(config.sampled)} answers are written, with {config.few_slots} slots and with {many_slots}. How do the seconds of the processor change?",
+        f"Suppose a generator of the same small model may take {config.budget / 1e6:,.0f} MB. By `memory.py` that is enough for {many_slots} slots. {math.prod(config.sampled)} answers are written, with {config.few_slots} slots and with {many_slots}. How do the seconds of the processor change?",
         "hardly: the same tokens are computed",
         "to between a half and nine tenths",
         "to less than a half",
@@ -696,7 +714,7 @@ def _():
 @app.cell(hide_code=True)
 def _():
     lesson.recap(
-        "A trainer needs 16 to 18 bytes for each parameter, which ZeRO divides, and activations and logits for each token, which it does not.",
+        "A trainer needs 16 bytes for each parameter in float32 and 18 in 16 bits, which ZeRO divides, and activations and logits for each token, which it does not.",
         "With adapters a frozen parameter takes only its weight, 2 or 4 bytes.",
         "Only the largest micro-batch counts. Checkpointing keeps the inputs of layers, and pays with a forward pass.",
         "A sum of parts can be right because its errors cancel. Leave room, most of all on a GPU.",
@@ -709,7 +727,7 @@ def _():
 @app.cell(hide_code=True)
 def _(config, trained):
     lesson.headline(
-        f"a trainer of {config.name}, {config.shape.parameters / 1e6:.1f} million parameters, took {trained.peak / 1e6:.0f} MB; `memory.py` had said {trainer_memory(config.shape, trained.work).total / 1e6:.0f} MB."
+        f"a trainer of a small model, {config.shape.parameters / 1e6:.1f} million parameters, took {trained.peak / 1e6:.0f} MB; `memory.py` had said {trainer_memory(config.shape, trained.work).total / 1e6:.0f} MB."
     )
     return
 

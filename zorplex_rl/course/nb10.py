@@ -1,7 +1,6 @@
 """Serve notebook 10: processes that are measured, its slider, and the checks.
 
 measured_cases(config, cases, one_more)    real trainers and generators, each in its own process
-on_smollm2()                               what is measured where SmolLM2 is
 allocation(best_split, …)                  seconds of every split of some GPUs, for the slider
 check_…(attempt, solution)                 the checks of the page's exercises
 """
@@ -17,30 +16,16 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any
 
-from zorplex_rl.course import nb05
 from zorplex_rl.course.lesson import exercise
 from zorplex_rl.course.nb10_gpus import MODELS, Side, Split, splits
 from zorplex_rl.course.widgets.what_if import Answer, Bar, Panel
 from zorplex_rl.policy.load import EMBEDDED_PATH
 from zorplex_rl.sizing.measured import Measured, measure
-from zorplex_rl.sizing.memory import ZERO, Workload, available_memory
-from zorplex_rl.sizing.model_shape import ModelShape, shape_of
+from zorplex_rl.sizing.memory import ZERO, Workload
+from zorplex_rl.sizing.model_shape import ModelShape
 
-SMOLLM2_NEEDS = 8e9
-"""Free bytes with which the page measures a trainer of SmolLM2: it takes half of them."""
 PARTS = 32
 """Steps in which GPUs are divided: one by one up to 32."""
-
-
-def on_smollm2() -> SimpleNamespace | None:
-    """Return what the page measures of SmolLM2, or None where it or the memory for it is not."""
-    folder = nb05.real_model()
-    if folder is None or available_memory() < SMOLLM2_NEEDS:
-        return None
-    return SimpleNamespace(
-        name="SmolLM2", folder=folder, shape=shape_of(Path(folder)), sampled=(4, 4), few_slots=4, budget=805_000_000,
-        work=Workload(prompt=100, response=32, prompts=1, group_size=4, evaluated=0),
-    )  # fmt: skip
 
 
 def measured_cases(
@@ -51,10 +36,9 @@ def measured_cases(
     """Measure the page's model in each of ``cases``, in its own process; ``one_more`` hears of each."""
     found = []
     with tempfile.TemporaryDirectory() as folder:
-        if config.folder is None:
-            make_model(config.shape, Path(folder))
+        make_model(config.shape, Path(folder))
         for case in cases:
-            found += measure([case], config.folder or folder)
+            found += measure([case], folder)
             one_more()
     return found
 
