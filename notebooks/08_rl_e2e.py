@@ -27,7 +27,7 @@ with app.setup(hide_code=True):
     import torch
 
     from zorplex_rl.course import nb08, nb08_checks, nb09
-    from zorplex_rl.course.figures import drawing_of, lines
+    from zorplex_rl.course.figures import drawing_of
     from zorplex_rl.course.figures.loop_drawing import loop_drawing
     from zorplex_rl.course.kept_file import EXAMPLES, fill_in, functions_of, keep, kept
     from zorplex_rl.course.lesson import exercise, lesson
@@ -206,7 +206,7 @@ def _():
     _text = mo.md("""
     ## The controller
 
-    The controller is two coroutines, `generate` and `train`. Between them sits a queue of finished groups, `ready`: our replay buffer.
+    The controller is two coroutines, `generate` and `train`. Between them sits a queue of finished groups, `ready`: our replay buffer. Here it only keeps their order. Their age is bounded earlier, where they are started.
 
     Every step makes new weights, so groups get old while they wait. A group has the version of the weights that drew its first token, its **policy version**.
     Its **lag** is how many versions further the trainer is when it trains on it. The rule `may_start` decides how many groups may be *started*, so that no lag exceeds `max_lag`.
@@ -223,7 +223,8 @@ def _():
 
     - `news` is an `asyncio.Event`: `set()` wakes whoever waits for it. `clear()` comes before the look at `newest.version`.
       After the look, it could erase news that came in between, and the generator would sleep through it.
-    - `create_task` starts a batch and goes on, so several are sampled at once. `batch` is the task that was started last.
+    - It starts at most one batch at a time, and asks `may_start` again at once.
+    - `create_task` starts a batch and goes on, so several are sampled at once. `batch` is the task that was started last. At the end the task group waits for all of them.
     - A later batch may be finished first. So `in_order` lets it wait for `earlier`, the batch before, and each step gets its own groups.
     """)
     mo.vstack([_text, _drawing, _half])
@@ -400,12 +401,14 @@ def _(config, whose_loop, whose_rule):
 @app.cell(hide_code=True)
 async def _(busy_runs, config, loop, rule, start_busy):
     lesson.wait_for(start_busy)
-    busy = {}
+    busy, wrote = {}, {}
     with lesson.counting(4 * config.busy_steps, "steps") as _one_more:
         for _lag in (0, 1, 0, 1):  # alternately: another program may disturb one of them
             await nb08.stop_all()
             _run = busy_runs[_lag]
             _actors = await bring_up(_run, config.device)
+            if not wrote:
+                wrote["before training"] = await nb08.answer(_actors, _run)
             _timeline = await run_loop(
                 _actors,
                 rule,
@@ -418,12 +421,15 @@ async def _(busy_runs, config, loop, rule, start_busy):
             # Neither filling nor draining counts.
             _found = nb08.account(nb08.steady(_timeline, _lag))
             busy[_lag] = min(busy.get(_lag, _found), _found, key=lambda run: run.step)
+        wrote[f"after {config.busy_steps} steps side by side"] = await nb08.answer(
+            _actors, _run
+        )
         await nb08.stop_all()
-    return (busy,)
+    return busy, wrote
 
 
 @app.cell(hide_code=True)
-def _(ask_busy, busy, busy_runs):
+def _(ask_busy, busy, busy_runs, wrote):
     _disturbed = nb08.disturbed(busy, busy_runs)
     _faster = nb08.faster(busy[0].step, busy[1].step)
     _right = 2 if _faster == "just as fast" else int(busy[1].step < busy[0].step)
@@ -431,9 +437,12 @@ def _(ask_busy, busy, busy_runs):
         ask_busy,
         right=[] if _disturbed else _right,
         why=_disturbed
-        or f"A step side by side is {_faster}. {nb08.shared(busy, busy_runs)}",
+        or f"A step side by side is {_faster}. In turns, one process waits while the other computes. Side by side both compute at the same time, so a step takes at least as long as the longer of sampling and training.",
         shows=[
-            lesson.table("A step, in the faster of two runs", nb08.phases(busy, busy_runs))
+            lesson.table("A step, in the faster of two runs", nb08.phases(busy, busy_runs)),
+            nb09.answers(
+                wrote, "The first question of notebook 05 again, asked on the same draws."
+            ),
         ],
     )
     return
@@ -456,7 +465,10 @@ def _(config):
         f"Train {config.steps} steps, {len(config.lags)} times", seconds=40
     )
     curve = LiveCurve(config.steps, title="Right answers in each training batch")
-    mo.vstack([_text, ask_time, start_runs, curve])
+    _young = mo.md(
+        "With lag, each batch was written by an older policy. So this curve does not yet say what a run has learned."
+    )
+    mo.vstack([_text, ask_time, start_runs, curve, _young])
     return ask_time, curve, start_runs
 
 
@@ -554,7 +566,7 @@ def _(config):
 
 
 @app.cell(hide_code=True)
-def _(ask_paid, curve, runs, small, versions):
+def _(ask_paid, runs, small, versions):
     lesson.needs(lambda: runs)
     seconds, learned = nb08.learned(runs, nb08.examiner(small, versions))
     _turns, _most = learned[0], learned[max(learned)]
@@ -574,11 +586,7 @@ def _(ask_paid, curve, runs, small, versions):
             lesson.table(
                 f"Step time, learning, and both ({small.held_out} held-out tasks)",
                 nb08.three_things(seconds, learned, small.held_out),
-            ),
-            lesson.figure(
-                lines.seconds_chart(nb08.over_seconds(runs, dict(curve.series))),
-                "Each dot is a step: the right answers in its batch, which with lag is an older policy's.",
-            ),
+            )
         ],
     )
     return learned, paid
@@ -631,6 +639,7 @@ def _(slow):
             "run": nb08.name_of(lag),
             f"at least, by {_whose}": f"{float(_rule(slow[0].between, slow[0].train, lag)):.2f} s",
             "measured": f"{found.step:.2f} s",
+            "of which the generator computes": f"{found.generate:.2f} s",
         }
         for lag, found in slow.items()
     ]
@@ -638,6 +647,7 @@ def _(slow):
     _said = mo.md("""
     The bound supposes that a batch takes as long as in turns, and that L + 1 of them are always under way.
     But batches slow each other down, because they share the generator and the cores. And there are fewer of them at the start and at the end.
+    The last column is a third bound: one generator computes all batches. Where it computes nearly all of a step, more lag only makes data older.
     """)
     mo.vstack([_table, _said])
     return

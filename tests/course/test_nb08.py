@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 
 import pytest
 
 from zorplex_rl.config import Config
 from zorplex_rl.course import nb08
+from zorplex_rl.learning.train_simple import play
+from zorplex_rl.policy.load import load_policy
+from zorplex_rl.policy.requests import Sampling
 from zorplex_rl.run.timeline import Span, Timeline
+from zorplex_rl.task.environment import Zorplex
 
 pytestmark = pytest.mark.slow
 
@@ -124,5 +129,23 @@ def test_where_nobody_waits_the_real_model_runs_if_it_is_there_with_all_cores_in
     assert (
         "4 threads in turns, and with 2 in each" if is_there else "always computes with one thread"
     ) in threads
-    times = {lag: SimpleNamespace(generate=1.0, train=2.0) for lag in (0, 1)}
-    assert ("has all cores" in nb08.shared(times, {0: turns, 1: beside})) == is_there
+
+
+def test_the_generator_is_asked_the_first_question_with_its_newest_weights():
+    policy, asked = load_policy("embedded"), []
+
+    async def pull():
+        asked.append("pull")
+
+    async def evaluate(tasks, temperature):
+        asked.append(temperature)
+        return play(policy, Zorplex(), tasks, 0, Sampling(max_tokens=96))
+
+    generator = SimpleNamespace(
+        pull=SimpleNamespace(call_one=pull), evaluate=SimpleNamespace(call_one=evaluate)
+    )
+    run = Config(policy="embedded", group_size=4)
+    found = asyncio.run(nb08.answer(SimpleNamespace(generator=generator), run))
+    assert asked == ["pull", 1.0]
+    assert found["question"].startswith("What is lurp - grix? Right ")
+    assert found["question"].endswith("of 4, most often so:")

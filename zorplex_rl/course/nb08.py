@@ -5,8 +5,9 @@ start  stop_all           an actor in a process of its own, and the end of all t
 create                    the folder of a run; notebook 11 replays the one that is kept
 steady  account           a run ──► its middle; seconds of its phases, its oldest group
 side_by_side  phases      runs on one axis; what a step's seconds are made of
-threads  faster  shared  disturbed  paid      who computes with how much, and what was measured, in words
-small  examiner  learned  three_things  over_seconds    what the runs learned: per step, and per second
+threads  faster  disturbed  paid        who computes with how much, and what was measured, in words
+answer                    what a run's policy writes for the first question of all cards
+small  examiner  learned  three_things  what the runs learned: per step, and per second
 train_and_kill  a run of the package, in which a generator is killed
 books_of  around_the_kill       what became of every group, and the moments around the kill
 """
@@ -17,7 +18,7 @@ import asyncio
 import logging
 import shutil
 import tempfile
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -27,10 +28,11 @@ from typing import Any
 
 from zorplex_rl.config import Config, LearnerConfig, ServicesConfig
 from zorplex_rl.course.figures.spans import paired_timelines, timeline_chart
+from zorplex_rl.course.figures.tokens import Written
 from zorplex_rl.course.kept_file import kept
 from zorplex_rl.course.nb02 import captured
 from zorplex_rl.course.nb05 import real_model
-from zorplex_rl.course.nb09 import compared, uncertain
+from zorplex_rl.course.nb09 import compared, first_question, uncertain, usual
 from zorplex_rl.course.staleness import Conditions, held_out_accuracy
 from zorplex_rl.policy.auto import resolved
 from zorplex_rl.policy.load import load_policy
@@ -38,6 +40,7 @@ from zorplex_rl.run.folder import RunFolder
 from zorplex_rl.run.timeline import Timeline
 from zorplex_rl.services.runtime import Actor, run_together, start_monarch, this_host
 from zorplex_rl.task.environment import Zorplex
+from zorplex_rl.task.rewards import score
 from zorplex_rl.training.controller import Controller
 from zorplex_rl.training.loop import train_async
 from zorplex_rl.training.run_log import RunLog
@@ -197,17 +200,14 @@ def disturbed(busy: Mapping[int, SimpleNamespace], runs: Mapping[int, Config]) -
     )
 
 
-def shared(busy: Mapping[int, SimpleNamespace], runs: Mapping[int, Config]) -> str:
-    """Say what side by side did to both phases, and which of them a step waits for."""
-    turns, beside = busy[0], busy[1]
-    slower = f"Sampling took {beside.generate / turns.generate:.1f} times as long as in turns, and training {beside.train / turns.train:.1f} times"
-    longer = "training" if beside.train > beside.generate else "sampling"
-    idle = "In turns, one process waits while the other computes. Side by side both compute at the same time"
-    if runs[0].threads != runs[1].threads:
-        idle = (
-            "In turns, the process that computes has all cores. Side by side each has half of them"
-        )
-    return f"{idle}. {slower}. A step side by side takes at least as long as the longer of the two, here {longer}."
+async def answer(actors: SimpleNamespace, run: Config) -> Written:
+    """Ask the generator, with the newest weights, the first question of all cards. Returns what ``nb09.usual`` does."""
+    await actors.generator.pull.call_one()
+    tasks = first_question(run.shots)[: run.group_size]
+    episodes = await actors.generator.evaluate.call_one(tasks, 1.0)
+    for episode in episodes:
+        episode.score = score(episode)
+    return usual(load_policy(run.policy), episodes)
 
 
 def small(config: SimpleNamespace) -> SimpleNamespace:
@@ -283,17 +283,6 @@ def paid(over: float, found: Mapping[int, SimpleNamespace], tasks: int) -> str:
         f"{verdict}: after {over:.0f} s, {uncertain(turns.by_then, tasks)} of the held-out tasks were right in turns, "
         f"and {uncertain(most.by_then, tasks)} at lag {max(found)}."
     )
-
-
-def over_seconds(
-    runs: Mapping[int, Timeline], curves: Mapping[str, Sequence[Sequence[float]]]
-) -> dict[str, list[tuple[float, float]]]:
-    """Return for each run the second at which each step ended, and the right answers of its batch."""
-    found = {}
-    for lag, run in runs.items():
-        shares = [share for _, share in curves[name_of(lag)]]
-        found[name_of(lag)] = list(zip(account(run).ended, shares, strict=True))
-    return found
 
 
 async def train_and_kill(

@@ -11,7 +11,7 @@ check_loss, variant            the check of an exercise; a loss with a usual mis
 uncertain, compared            a share with its ±; whether two of them differ clearly
 by_lag, at_each_lag            a recorded study ──► a table, what each lag costs
 seconds_at                     what each lag saves
-answer, answers                what policies write for the first question of all cards
+answer, usual, answers         what policies write for the first question of all cards
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ from zorplex_rl.policy.load import Policy, load_policy
 from zorplex_rl.policy.rollout import Sampling
 from zorplex_rl.simulation.simulate import compare as simulate
 from zorplex_rl.task.environment import Zorplex
+from zorplex_rl.task.episode import Episode, Task
 from zorplex_rl.task.rewards import accuracy
 
 Loss = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, float], Tensor]
@@ -165,15 +166,21 @@ def curve_of(
 
 
 def answer(policy: Policy) -> Written:
-    """Ask ``policy`` the question that stands first in the cards of all pages, ``DRAWS`` times. Returns what it
-    writes most often, and at its question how many texts were right."""
-    environment = Zorplex()
-    tasks = environment.tasks(("compositional",), 1, "held_out") * DRAWS
-    episodes = play(policy, environment, tasks, 0, Sampling(max_tokens=96))
+    """Ask ``policy`` the question that stands first in the cards of all pages. Returns what ``usual`` does."""
+    return usual(policy, play(policy, Zorplex(), first_question(), 0, Sampling(max_tokens=96)))
+
+
+def first_question(shots: int = 0) -> list[Task]:
+    """Return the task that stands first in the cards of all pages, ``DRAWS`` times."""
+    return Zorplex(shots=shots).tasks(("compositional",), 1, "held_out") * DRAWS
+
+
+def usual(policy: Policy, episodes: Sequence[Episode]) -> Written:
+    """Return the commonest of the texts to one question, and at the question how many were right."""
     counts = Counter(tuple(episode.token_ids) for episode in episodes)
     usual = max(episodes, key=lambda episode: counts[tuple(episode.token_ids)])
-    right = round(DRAWS * accuracy(episodes))
-    question = f"{usual.task.question} Right {right} times of {DRAWS}, most often so:"
+    right = round(len(episodes) * accuracy(episodes))
+    question = f"{usual.task.question} Right {right} times of {len(episodes)}, most often so:"
     return written(policy, usual) | {"question": question}
 
 
