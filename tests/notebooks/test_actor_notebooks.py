@@ -141,6 +141,7 @@ SAID = {
         "02",
         "adds_up_the_loss",
     ): "no gradient flows back through it: call `backward` on your own loss",
+    ("02", "stays_away_without_examples"): "equally often, those that have nothing to give, too",
 }
 
 

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from zorplex_rl.course.lesson import exercise
 from zorplex_rl.course.lesson.markup import quote
+from zorplex_rl.course.nb04 import play
 
 Examples = tuple[Tensor, Tensor]
 """Inputs and targets."""
@@ -25,7 +26,6 @@ Step = Callable[..., Any]
 """``step(model, optimizer, mine, everybody, add_up)``: one rank's step; returns the loss of all."""
 SIZES = ([2], [1, 1], [2, 1], [2, 0], [1, 3, 2])
 """Examples of each rank, in the runs of ``check_step``: the smallest first."""
-ROUNDS = 12
 _SPAWNED: list[Any] = []
 
 
@@ -67,62 +67,32 @@ def furthest(found: Iterable[Sequence[Tensor]], right: Sequence[Tensor]) -> floa
     )
 
 
-def on_ranks(step: Step, ranks: Sequence[Rank], everybody: int) -> tuple[list[Rank], list[Any]]:
-    """Run ``step`` as every rank in turn. Returns the ranks after it, and the answers.
+def on_ranks(step: Step, ranks: Sequence[Rank], everybody: int) -> list[tuple[Rank, Any]]:
+    """Run ``step`` as every rank. Returns each rank after it, with its answer."""
 
-    What the others add up is not known while the first rank runs. So all run again from the start,
-    now told the sums of the round before, until no sum changes any more. Raises AssertionError
-    where ranks could not meet.
-    """
-    sums: list[Tensor] = []
-    for _ in range(ROUNDS):
-        after = copy.deepcopy(list(ranks))
-        for (copied, *_), (model, *_) in zip(after, ranks, strict=True):
-            for new, old in zip(copied.parameters(), model.parameters(), strict=True):
-                new.grad = copy.deepcopy(old.grad)  # deepcopy leaves gradients behind
-        asked: list[list[Tensor]] = [[] for _ in after]
-        returned = []
-        for rank, ((model, optimizer, mine), asks) in enumerate(zip(after, asked, strict=True)):
-            exercise.case(f"`ddp_step` on rank {rank}, with {_sizes(ranks)} examples on the ranks,")
-            try:
-                returned.append(step(model, optimizer, mine, everybody, _adder(asks, sums)))
-            except RuntimeError as error:
-                if "does not require grad" not in str(error):
-                    raise
-                raise AssertionError(
-                    "`add_up` returns plain numbers, and no gradient flows back through it: "
-                    "call `backward` on your own loss, and then add up the gradients"
-                ) from None
-        shapes = [[tuple(tensor.shape) for tensor in asks] for asks in asked]
-        assert all(its == shapes[0] for its in shapes), (
-            f"all ranks have to call `add_up` equally often and with equal shapes, those without examples too, or one waits for ever: "
-            f"with {_sizes(ranks)} examples on the ranks, they call it {quote([len(its) for its in shapes])} times"
-        )
-        before, sums = sums, [torch.stack(parts).sum(0) for parts in zip(*asked, strict=True)]
-        if len(before) == len(sums) and all(map(_same_tensor, before, sums)):
-            return after, returned
-    raise AssertionError(
-        f"`add_up` is called more than {ROUNDS} times, each time with what the one before has returned"
-    )
+    def program(rank: int, collective: Callable[[str, Tensor], Tensor]) -> tuple[Rank, Any]:
+        exercise.case(f"`ddp_step` on rank {rank}, with {_sizes(ranks)} examples on the ranks,")
+        after = model, optimizer, mine = copy.deepcopy(ranks[rank])
+        for new, old in zip(model.parameters(), ranks[rank][0].parameters(), strict=True):
+            new.grad = copy.deepcopy(old.grad)  # deepcopy leaves gradients behind
 
+        def add_up(tensor: Tensor) -> Tensor:
+            assert isinstance(tensor, Tensor), (
+                f"`add_up` gets {quote(repr(tensor))}; it adds up tensors"
+            )
+            return collective("add_up", tensor.detach())
 
-def _adder(asked: list[Tensor], sums: Sequence[Tensor]) -> Callable[[Tensor], Tensor]:
-    """Return an ``add_up`` that notes what it is asked, and answers from ``sums``."""
+        try:
+            return after, step(model, optimizer, mine, everybody, add_up)
+        except RuntimeError as error:
+            if "does not require grad" not in str(error):
+                raise
+            raise AssertionError(
+                "`add_up` returns plain numbers, and no gradient flows back through it: "
+                "call `backward` on your own loss, and then add up the gradients"
+            ) from None
 
-    def add_up(tensor: Tensor) -> Tensor:
-        assert isinstance(tensor, Tensor), (
-            f"`add_up` gets {quote(repr(tensor))}; it adds up tensors"
-        )
-        asked.append(tensor.detach().clone())
-        place = len(asked) - 1
-        known = place < len(sums) and sums[place].shape == tensor.shape
-        return sums[place].clone() if known else tensor.detach().clone()
-
-    return add_up
-
-
-def _same_tensor(one: Tensor, other: Tensor) -> bool:
-    return one.shape == other.shape and torch.allclose(one, other, rtol=0, atol=0, equal_nan=True)
+    return play(program, len(ranks))
 
 
 def _sizes(ranks: Sequence[Rank]) -> str:
@@ -144,8 +114,9 @@ def check_step(step: Step) -> None:
         for number in (1, 2):
             right = _one_process(*alone, inputs, targets)
             before = ranks
-            ranks, returned = on_ranks(step, before, everybody)
-            for rank, ((model, _, _), loss) in enumerate(zip(ranks, returned, strict=True)):
+            answers = on_ranks(step, before, everybody)
+            ranks = [after for after, _ in answers]
+            for rank, ((model, _, _), loss) in enumerate(answers):
                 where = f"with {quote(sizes)} examples on the ranks, in step {number}, rank {rank}"
                 tensors = (each.parameters() for each in (before[rank][0], model, alone[0]))
                 for old, mine, its in zip(*tensors, strict=True):

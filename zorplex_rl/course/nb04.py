@@ -28,6 +28,7 @@ from torch import Tensor
 from zorplex_rl.course.figures.bars import grouped_bars
 from zorplex_rl.course.lesson.checks import Attempt
 from zorplex_rl.course.lesson.compare import shown
+from zorplex_rl.course.lesson.markup import quote
 from zorplex_rl.services.runtime import Actor, current_rank, endpoint, start_monarch, this_host
 
 
@@ -137,9 +138,14 @@ def play(program: Any, ranks: int) -> list[Any]:
             return results
         name, _ = asked[min(asked)]
         assert len(asked) == ranks, (
-            f"on {ranks} ranks, rank {min(asked)} waits in `{name}` for ever: another one has returned"
+            f"on {ranks} ranks, rank {min(asked)} waits in `{name}` for ever: another one has returned. "
+            "All ranks have to call it equally often, those that have nothing to give, too"
         )
         parts = [part for _, part in asked.values()]
+        shapes = quote([tuple(part.shape) for part in parts])
+        assert len({part.shape for part in parts}) == 1, (
+            f"all ranks have to call `{name}` with equal shapes, and call it with {shapes}"
+        )
         for rank in range(ranks):
             heard[rank].append(ANSWERS[name](parts, rank).clone())
 
