@@ -383,15 +383,20 @@ def _(config, whose_loop, whose_rule):
     Measure it, first with tools that answer at once, and with SmolLM2 if this machine has it.
     """)
     busy_runs = {lag: nb08.busy_run(config, lag) for lag in (0, 1)}
+    _small = busy_runs[0].policy == "embedded"
+    _who = (
+        "The small policy computes with one thread in each process"
+        if _small
+        else "SmolLM2 computes with all cores in turns, and with half of them in each process side by side"
+    )
     ask_busy = lesson.predict(
-        f"{nb08.threads(busy_runs)} Which way needs less time for a step?",
+        f"{_who}. Which way needs less time for a step?",
         "the one in turns",
         "the one side by side",
         "neither: they differ by less than 10%",
     )
-    _seconds = 25 if busy_runs[0].policy == "embedded" else 130
     start_busy = lesson.start_button(
-        f"Train {config.busy_steps} steps, each way twice", seconds=_seconds
+        f"Train {config.busy_steps} steps, each way twice", seconds=25 if _small else 135
     )
     _whose = f"All runs use {whose_rule}, and {whose_loop}. If you edit either later, they are thrown away."
     mo.vstack([_text, ask_busy, lesson.md(_whose), start_busy])
@@ -570,8 +575,7 @@ def _(ask_paid, runs, small, versions):
     lesson.needs(lambda: runs)
     seconds, learned = nb08.learned(runs, nb08.examiner(small, versions))
     _turns, _most = learned[0], learned[max(learned)]
-    _apart = nb09.compared(_turns.by_then, _most.by_then, small.held_out)
-    paid = nb08.paid(seconds, learned, small.held_out)
+    _apart, paid = nb08.paid(seconds, learned, small.held_out)
     lesson.reveal(
         ask_paid,
         right={1: (0, 2), -1: (1, 2), 0: 2}[_apart],
@@ -714,7 +718,7 @@ def _(ask_killed, books, config, loading_seconds, run_log):
         ask_killed,
         right=0 if books.trained < _all else 2 if books.each_once else 1,
         why=f"""
-    {_said}. {books.started} were started, and {books.lost} died with the generator. A generator gets half a batch at a time, and may sample several of these at once. What it had not finished was lost.
+    {_said}. {books.started} were started, and {books.abandoned} died with the generator. A generator gets half a batch at a time, and may sample several of these at once. What it had not finished was lost.
     Their numbers were given out again, and a number makes the same task. With newer weights its episodes may be others.
     The spare was in place {_mended:.2f} s after the kill. At the top of this page, starting and loading took {loading_seconds:.1f} s.
     """,

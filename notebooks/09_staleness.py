@@ -307,12 +307,11 @@ def _(conditions, config, plain_curve, policy, start_plain):
         for _name, _lag in (("plain, fresh data", 0), ("plain, old data", config.lag)):
 
             def _look_back(step, policy, batches, lag=_lag):
-                one_more(number=int(step > 0))
                 if lag == 0 and step in config.ages:
                     kept_at[step] = nb09.log_ratios(policy, _batches)
 
             ended[_name], wrote[_name] = nb09.curve_of(
-                _name, plain, _lag, plain_curve, conditions, config, also=_look_back
+                _name, plain, _lag, plain_curve, conditions, config, one_more, _look_back
             )
     return ended, kept_at, wrote
 
@@ -568,16 +567,12 @@ def _(
         texts = {}
         losses = {"clipped": clipped_loss, "corrected": corrected_loss}
         with lesson.counting(4 * config.steps, "steps") as one_more:
-
-            def count(step, policy, batches):
-                one_more(number=int(step > 0))
-
             for (name, loss), (data, lag) in product(
                 losses.items(), (("old data", config.lag), ("fresh data", 0))
             ):
                 line = f"{name}, {data}"
                 _, texts[line] = nb09.curve_of(
-                    line, loss, lag, saved_curve, conditions, config, also=count
+                    line, loss, lag, saved_curve, conditions, config, one_more
                 )
         return saved_curve.series, texts
 
@@ -667,7 +662,7 @@ def _(config, study):
     _seconds = {lag: nb09.seconds_at(lag, study) for lag in _ends["plain"]}
     _most = max(_seconds)
     _enough = next(lag for lag in _seconds if _seconds[lag] < 1.05 * _seconds[_most])
-    _clipped = {lag: fmean(found) for lag, found in _ends["clipped"].items()}
+    _clipped = _ends["clipped"]
     _dots, _spans = {}, {}
     for _loss, _lags in _ends.items():
         _dots[_loss] = [(_seconds[lag], fmean(found)) for lag, found in _lags.items()]
@@ -681,7 +676,7 @@ def _(config, study):
     """)
     _rule = lesson.md(f"""
     In turns the run takes {_seconds[0]:.0f} s. At lag {_enough} it takes {_seconds[_enough]:.0f} s, and no larger lag saves 5% more, because the trainer, the slower side here, hardly ever waits.
-    There clipped has {_clipped[_enough]:.0%}, at lag 0 {_clipped[0]:.0%}, at lag {_most} {_clipped[_most]:.0%}.
+    There clipped has {fmean(_clipped[_enough]):.0%}, at lag 0 {fmean(_clipped[0]):.0%}, at lag {_most} {fmean(_clipped[_most]):.0%}.
 
     So take the smallest `max_lag` at which the slower side hardly waits, and clip. More age costs accuracy and saves no second.
     Which lag that is depends on your machines: your timeline of notebook 08 shows who waits.

@@ -228,14 +228,14 @@ def test_runs_from_its_first_cell_to_its_last(monkeypatch, tmp_path):
     )
     _, values = notebook.app.run(defs={"config": config})
     assert "the course's" in values["whose_rule"] and "the course's" in values["whose_loop"]
-    assert all(
-        found.oldest <= lag
-        for runs in (values["slow"], values["busy"])
-        for lag, found in runs.items()
-    )
+    for lag, run in values["runs"].items():
+        for span in run.spans:
+            for _, version, *_ in span.args.get("groups", ()):
+                assert span.args["step"] - version <= lag
+    assert list(values["wrote"]) == ["before training", "after 3 steps side by side"]
     assert [run.at_end for run in values["learned"].values()] and values["paid"]
     books = values["books"]
-    assert books.each_once and books.started == books.trained + books.lost + books.stale
+    assert books.each_once and books.started == books.trained + books.abandoned + books.stale
     assert len(values["native_errors"]) <= 20
     assert values["lap"]["max_logp_difference"] < 1e-4
     assert values["my_async_rl"] == (ROOT / "examples" / "my_async_rl.py").read_text()

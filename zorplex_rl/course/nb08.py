@@ -3,9 +3,9 @@
 run_config  busy_run      the page's settings ──► the package's Config; the same for a run that waits for nobody
 start  stop_all           an actor in a process of its own, and the end of all that run
 create                    the folder of a run; notebook 11 replays the one that is kept
-steady  account           a run ──► its middle; seconds of its phases, its oldest group
+steady  account           a run ──► its middle; seconds of its phases
 side_by_side  phases      runs on one axis; what a step's seconds are made of
-threads  faster  disturbed  paid        who computes with how much, and what was measured, in words
+faster  disturbed  paid   what was measured, in words
 answer                    what a run's policy writes for the first question of all cards
 small  examiner  learned  three_things  what the runs learned: per step, and per second
 train_and_kill  a run of the package, in which a generator is killed
@@ -112,8 +112,7 @@ def steady(timeline: Timeline, lag: int) -> Timeline:
 
 
 def account(timeline: Timeline) -> SimpleNamespace:
-    """Return the mean seconds of a step and of its phases, when each step ended, and the lag of the
-    oldest group."""
+    """Return the mean seconds of a step and of its phases, and when each step ended."""
     trained = sorted(
         (span for span in timeline.spans if span.kind == "train"), key=lambda span: span.end
     )
@@ -126,11 +125,6 @@ def account(timeline: Timeline) -> SimpleNamespace:
         train=train,
         generate=sampling / len(ended),
         ended=ended,
-        oldest=max(
-            span.args["step"] - version
-            for span in trained
-            for _, version, *_ in span.args["groups"]
-        ),
     )
 
 
@@ -164,15 +158,6 @@ def phases(
         }
         for lag, found in accounts.items()
     ]
-
-
-def threads(runs: Mapping[int, Config]) -> str:
-    """Say how many threads compute in each process of these runs."""
-    turns, beside = runs[0].threads, runs[1].threads
-    name = "The small policy" if runs[0].policy == "embedded" else "SmolLM2"
-    if turns == beside:
-        return f"{name} always computes with {'one thread' if turns == 1 else f'{turns} threads'}."
-    return f"{name} computes with {turns} threads in turns, and with {beside} in each process side by side."
 
 
 def faster(turns: float, other: float) -> str:
@@ -271,16 +256,14 @@ def three_things(
     ]
 
 
-def paid(over: float, found: Mapping[int, SimpleNamespace], tasks: int) -> str:
-    """Say whether the run with most lag had learned more than the one in turns when the fastest was over."""
+def paid(over: float, found: Mapping[int, SimpleNamespace], tasks: int) -> tuple[int, str]:
+    """Return as ``compared`` does, and in words, whether the run in turns had learned more than the one with most lag
+    when the fastest was over."""
     turns, most = found[0], found[max(found)]
-    verdict = {
-        1: "In this one run asynchrony did not pay",
-        -1: "In this one run asynchrony paid",
-        0: "In this one run asynchrony made no clear difference",
-    }[compared(turns.by_then, most.by_then, tasks)]
-    return (
-        f"{verdict}: after {over:.0f} s, {uncertain(turns.by_then, tasks)} of the held-out tasks were right in turns, "
+    apart = compared(turns.by_then, most.by_then, tasks)
+    verdict = ("made no clear difference", "did not pay", "paid")[apart]
+    return apart, (
+        f"In this one run asynchrony {verdict}: after {over:.0f} s, {uncertain(turns.by_then, tasks)} of the held-out tasks were right in turns, "
         f"and {uncertain(most.by_then, tasks)} at lag {max(found)}."
     )
 
@@ -313,8 +296,7 @@ def quietly() -> Iterator[list[str]]:
 
 
 def books_of(log: RunLog, books: dict[str, int]) -> SimpleNamespace:
-    """Return how many groups of a run were started, lost with a generator, trained on and too old, and
-    whether each number was trained on once."""
+    """Return the counters of a run's groups, and whether each number was trained on once."""
     numbers = [
         number
         for span in log.timeline.spans
@@ -322,10 +304,7 @@ def books_of(log: RunLog, books: dict[str, int]) -> SimpleNamespace:
         for number, *_ in span.args["groups"]
     ]
     once = sorted(numbers) == list(range(books["trained"]))
-    started, lost, trained, stale = (
-        books[name] for name in ("started", "abandoned", "trained", "stale")
-    )
-    return SimpleNamespace(started=started, lost=lost, trained=trained, stale=stale, each_once=once)
+    return SimpleNamespace(**books, each_once=once)
 
 
 def around_the_kill(timeline: Timeline) -> tuple[str, float]:

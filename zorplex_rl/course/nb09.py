@@ -142,24 +142,29 @@ def curve_of(
     curve: LiveCurve,
     conditions: Conditions,
     config: Any,
+    one_more: Callable[[], None],
     also: Callable[[int, Policy, Any], None] = lambda *_: None,
     disturb: Callable[[MicroBatch, int], None] | None = None,
 ) -> tuple[float, Written]:
     """Train with ``loss`` and draw the line ``name``. Returns the accuracy at the end, on all held-out tasks, and
     what the policy then writes.
 
-    The points before it have ``config.curve_tasks``. ``also`` is called before each step, and at the end.
+    The points before it have ``config.curve_tasks``. ``one_more`` is called after each step, ``also`` before each
+    one and at the end.
     """
     environment = Zorplex(config.seed)
     few = replace(conditions, held_out_tasks=config.curve_tasks)
 
     def watch(step: int, policy: Policy, batches: Any) -> None:
         also(step, policy, batches)
+        if step:
+            one_more()
         if step % config.eval_every == 0:
             curve.add(name, step, held_out_accuracy(policy, environment, few))
 
     policy = train_on_old_data(loss, lag, conditions, config.seed, config.steps, watch, disturb)
     also(config.steps, policy, None)
+    one_more()
     end = held_out_accuracy(policy, environment, conditions)
     curve.add(name, config.steps, end)
     return end, answer(policy)
@@ -226,10 +231,11 @@ def pushes(
     """Return ``push`` over the ratio π/μ for each loss, of a good token and of a bad one, in the first update
     of a step: there π is π₀."""
 
-    def over(loss: Loss, advantage: float) -> list[float]:
-        return [push(loss, advantage, 1.0, ratio) or 0.0 for ratio in ratios]
-
-    return {name: (over(loss, 1.0), over(loss, -1.0)) for name, loss in losses.items()}
+    found = {}
+    for name, loss in losses.items():
+        good, bad = ([push(loss, way, 1.0, r) or 0.0 for r in ratios] for way in (1.0, -1.0))
+        found[name] = good, bad
+    return found
 
 
 MOVED = (1.0, 0.3, 1.5, 0.7, 0.9, 1.1, 3.0, 6.0)

@@ -40,19 +40,19 @@ def train(
     curve: LiveCurve,
     conditions: Conditions,
     config: SimpleNamespace,
-    one_more: Callable[..., None],
+    one_more: Callable[[], None],
 ) -> tuple[float, Written, list[MicroBatch]]:
     """Train ``run`` (its loss, lag, rate and faults), draw the line ``name`` and count the steps. Returns the
     accuracy at the end, what the policy then writes, and the first batch."""
     first: list[MicroBatch] = []
 
     def watch(step: int, policy: Policy, batches: list[MicroBatch]) -> None:
-        one_more(number=int(step > 0))
         if step == 0:
             first.extend(batches)
 
     at_rate = replace(conditions, learning_rate=run.rate)
-    end = nb09.curve_of(name, run.loss, run.lag, curve, at_rate, config, watch, run.faults)
+    fault = run.faults
+    end = nb09.curve_of(name, run.loss, run.lag, curve, at_rate, config, one_more, watch, fault)
     return *end, first
 
 

@@ -31,7 +31,7 @@ function render({ model, el }) {
 
   const heading = html("p", { class: "zx-heading", style: "margin:0" }), figures = html("dl", { class: "zx-figures" }), chart = html("div"), voice = announcer();
   const swatch = (colour) => html("span", { class: "zx-swatch", style: `background:var(--${colour})` });
-  const legend = html("ul", { class: "zx-legend" }, html("li", {}, swatch("blue"), "held-out accuracy, one line for each seed"), html("li", {}, swatch("purple"), "effective sample size of the batch's episodes, dashed"));
+  const legend = html("ul", { class: "zx-legend" }, html("li", {}, swatch("blue"), "held-out accuracy, a shade for each seed"), html("li", {}, swatch("purple"), "effective sample size of the batch's episodes, dashed"));
   el.replaceChildren(html("section", { class: "zx zx-stack", "aria-label": "Phase diagram of staleness" },
     html("div", { class: "zx-phases", role: "radiogroup", "aria-label": "Loss, learning rate and lag" }, ...losses.map(square)),
     html("p", { class: "zx-quiet" }, `Held-out accuracy after the last step, mean of all seeds. Blue: better than before training (${percent(before)}); vermilion: worse. Choose a cell.`),
@@ -67,8 +67,8 @@ function trials({ steps, curves, shares }, { steps: total, before }, said, width
   picture.append(svg("line", { x1: left, x2: width - right, y1: y(before), y2: y(before), "stroke-dasharray": "2 3", style: "stroke:currentColor" }), svg("text", { x: left + 4, y: y(before) + 14 }, "before training"));
   for (const tick of ticks(total, width < 560 ? 4 : 8)) picture.append(svg("text", { x: x(tick), y: height - 16, "text-anchor": "middle" }, String(tick)));
   picture.append(svg("text", { x: width - right, y: height - 1, "text-anchor": "end" }, "training step"));
-  const line = (values, colour, dash) => svg("polyline", { points: values.map((value, i) => `${x(steps[i]).toFixed(1)},${y(value).toFixed(1)}`).join(" "), "stroke-dasharray": dash, style: `fill:none;stroke:var(--${colour});stroke-width:2;stroke-linejoin:round` });
-  picture.append(...shares.map((values) => line(values, "purple", "6 3")), ...curves.map((values) => line(values, "blue", "")));
+  const line = (values, colour, dash, seed) => svg("polyline", { points: values.map((value, i) => `${x(steps[i]).toFixed(1)},${y(value).toFixed(1)}`).join(" "), "stroke-dasharray": dash, style: `fill:none;stroke:var(--${colour});stroke-opacity:${1 - (0.7 * seed) / curves.length};stroke-width:2;stroke-linejoin:round` });
+  picture.append(...shares.map((values, seed) => line(values, "purple", "6 3", seed)), ...curves.map((values, seed) => line(values, "blue", "", seed)));
   return picture;
 }
 
