@@ -47,7 +47,7 @@ with app.setup(hide_code=True):
 def _():
     lesson.header(
         __file__,
-        minutes=50,
+        minutes=48,
         hardware="two CPU cores, no network, no GPU",
         goals=[
             "write a pool of processes that heals: notice, replace, back off, send again",

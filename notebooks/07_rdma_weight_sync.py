@@ -15,7 +15,6 @@ app = marimo.App(
 )
 
 with app.setup(hide_code=True):
-    import copy
     import itertools
     import math
     import random
@@ -32,7 +31,6 @@ with app.setup(hide_code=True):
     from zorplex_rl.course.lesson import exercise, lesson
     from zorplex_rl.course.nb07_torn import verdict
     from zorplex_rl.course.widgets import WeightRingRace
-    from zorplex_rl.policy.load import load_policy
     from zorplex_rl.services.runtime import start_monarch
     from zorplex_rl.weights.fence import fence
     from zorplex_rl.weights.shared_memory import allocate
@@ -66,13 +64,8 @@ def _():
 
     ## Two kinds of traffic
 
-    | what | **control plane** | **data plane** |
-    |---|---|---|
-    | carries | calls, versions, handles, errors | parameters |
-    | a message | hundreds of bytes | megabytes to terabytes |
-    | here | messages between actors | one-sided reads of registered memory |
-
-    An actor (notebook 01) is an object in a process of its own. Others call its *endpoints*, which are methods, by messages.
+    Calls, versions and handles take hundreds of bytes: that is the **control plane**. Here it is messages between actors. (An actor, notebook 01, is an object in
+    a process of its own; others call its *endpoints*, which are methods.) Parameters take megabytes to terabytes: that is the **data plane**. Here it is one-sided reads of registered memory.
 
     A read is **one-sided** if the owner of the memory runs no code for it. How can that be? With **RDMA**, remote direct memory access, it
     goes in four steps:
@@ -99,9 +92,7 @@ def _():
 
 @app.cell(hide_code=True)
 def settings():
-    _name = mo.cli_args().get("policy") or "embedded"
     config = SimpleNamespace(
-        policy=_name,  # or the folder of a model, for example a copy of Qwen2.5-0.5B-Instruct
         device="cuda" if torch.cuda.is_available() else "cpu",
         megabytes=32,  # what is moved and raced for
         repeats=3,  # of each way to move them
@@ -109,7 +100,6 @@ def settings():
         late_seconds=0.5,  # by which one side of a broadcast is late
         careless_reads=100,
         reads=30,  # by the learner's `read`
-        rates=(1e-6, 1e-5, 1e-4, 4e-4),  # learning rates, of a single step
     )
     return (config,)
 
@@ -667,54 +657,9 @@ def _():
     The trainer keeps its weights in float32, because 16 bits have too few digits for the small updates. But a generator is content with
     bfloat16, which has 8 significant bits. So half of the bytes can stay at home. (The generator is then a slightly different policy: notebook 09.)
 
-    And after rounding, how many weights are new at all? A step moves a weight by about the learning rate, often by less than half of its last bit.
+    After rounding, many weights have not changed at all. A step of AdamW moves a weight by about the learning rate, say 0.000001. But a weight near 0.02
+    can only move by steps of about 0.0001 in bfloat16. So at a small rate a sender may leave most weights out, and send the others with their places: *delta* synchronisation.
     """)
-    return
-
-
-@app.cell(hide_code=True)
-def _(config):
-    torch.set_num_threads(1)
-    policy = load_policy(config.policy, config.device)
-    lesson.ran_on(policy)
-    return (policy,)
-
-
-@app.cell(hide_code=True)
-def _(config):
-    ask_same = lesson.predict(
-        f"One step of AdamW at a rate of {config.rates[0]:g}, as for large models. How many of the weights, in bfloat16, have the same value afterwards?",
-        "hardly any: AdamW moves every weight",
-        "about half",
-        "more than nine in ten",
-    )
-    ask_same
-    return (ask_same,)
-
-
-@app.function
-def share_unchanged(policy, learning_rate):
-    """Take one step, and compare the rounded weights before and after it."""
-    model = copy.deepcopy(policy.model)
-    old = [weight.detach().bfloat16() for weight in model.parameters()]
-    nb07.supervised_step(model, torch.optim.AdamW(model.parameters(), learning_rate))
-    new = [weight.detach().bfloat16() for weight in model.parameters()]
-    same = sum(int((a == b).sum()) for a, b in zip(old, new, strict=True))
-    return same / sum(weight.numel() for weight in old)
-
-
-@app.cell(hide_code=True)
-def _(ask_same, config, policy):
-    _unchanged = {rate: share_unchanged(policy, rate) for rate in config.rates}
-    _share, *_, _last = _unchanged.values()
-    lesson.reveal(
-        ask_same,
-        right=0 if _share < 0.25 else 1 if _share < 0.9 else 2,
-        why=f"""
-        {_share:.1%}. A sender can leave these out, and send the others with their places: *delta* synchronisation. What it saves depends on the learning
-        rate. Unchanged are {", ".join(f"{share:.0%} at {rate:g}" for rate, share in _unchanged.items())}. A tiny model such as this page's is trained at the last of these, where {_last:.0%} need not travel.
-        """,
-    )
     return
 
 
@@ -800,7 +745,13 @@ def _():
 
 @app.cell(hide_code=True)
 def _():
-    lesson.predicted(4)
+    lesson.ran_on()
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    lesson.predicted(3)
     return
 
 
@@ -810,7 +761,7 @@ def _():
         "One-sided means that the owner's code does not run, and that it does not know who reads. Whether its process must run depends on the transport.",
         "Publishing stops the trainer, fetching stops nobody, the swap stops the generator.",
         "A one-sided read can be torn, silently. A seqlock reveals it.",
-        "In bfloat16 half of the bytes need not travel; at a small learning rate most weights do not change; adapters fit in a message.",
+        "In bfloat16 half of the bytes need not travel, and at a small learning rate few weights change. Adapters fit in a message.",
         "Who pushes and waits until all have taken it waits for the slowest reader. Who pulls has older weights.",
     )
     return

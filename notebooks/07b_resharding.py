@@ -33,7 +33,7 @@ with app.setup(hide_code=True):
     from zorplex_rl.course.widgets import ReshardMap
     from zorplex_rl.policy.load import load_policy
     from zorplex_rl.weights.layout import named_weights
-    from zorplex_rl.weights.reshard.plan import Move, Sharding, local_box
+    from zorplex_rl.weights.reshard.plan import Move, Sharding
     from zorplex_rl.weights.reshard.sharded_model import ModelPlan, ShardedWeight
 
 
@@ -41,7 +41,7 @@ with app.setup(hide_code=True):
 def _():
     lesson.header(
         __file__,
-        minutes=50,
+        minutes=46,
         hardware="two CPU cores, no network",
         goals=[
             "say which part of a tensor each rank of a mesh holds",
@@ -307,27 +307,14 @@ def _():
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    ## Heads, not rows
+    ### Heads stay whole
 
-    A real model cannot be cut just anywhere. An attention head looks at its own queries, keys and values, so it is computed on one rank, and tensor parallelism gives each rank whole heads. Models with
-    grouped queries have fewer heads for keys and values than for queries, and there may be more ranks than such heads. Then libraries do something of their own. What? The policy of this page
-    has few such heads, as Qwen2.5-0.5B has.
+    A real model cannot be cut just anywhere. An attention head looks at its own queries, keys and values, so tensor parallelism gives each rank whole heads. Models with
+    grouped queries have fewer heads for keys and values than for queries. If there are more ranks than such heads, libraries differ. vLLM
+    [copies heads](https://docs.vllm.ai/en/v0.15.0/api/vllm/model_executor/models/llama/) to several ranks, as this page does. Such a mesh is
+    [refused](https://github.com/pytorch/torchtitan/pull/2577) by torchtitan. A planner has to know which.
     """)
     return
-
-
-@app.cell(hide_code=True)
-def _(policy):
-    _heads = policy.model.config.num_key_value_heads
-    ask_heads = lesson.predict(
-        f"{_heads} heads for keys, {2 * _heads} ranks of tensor parallelism, as vLLM does it. What does rank 1 hold of the keys' projection?",
-        f"half of head 0: the rows are cut into {2 * _heads} shares",
-        "head 0, whole, and so does rank 0",
-        "head 1, whole",
-        "nothing: ranks without a head stay empty",
-    )
-    ask_heads
-    return (ask_heads,)
 
 
 @app.function(hide_code=True)
@@ -365,35 +352,6 @@ def named(mesh):
 
 
 @app.cell(hide_code=True)
-def _(policy):
-    heads = policy.model.config.num_key_value_heads
-    _described = describe_on(policy, TP=2 * heads)
-    keys_name = next(name for name in _described if name.endswith("k_proj.weight"))
-    keys = _described[keys_name]
-    head_rows = keys.shape[0] // heads
-    keys_on = [local_box(keys.shape, keys.sharding, rank) for rank in range(2 * heads)]
-    return head_rows, heads, keys, keys_on
-
-
-@app.cell(hide_code=True)
-def _(ask_heads, head_rows, heads, keys, keys_on):
-    _first, _count = keys_on[1].offsets[0], keys_on[1].sizes[0]
-    lesson.reveal(
-        ask_heads,
-        right=1 if (_first, _count) == (0, head_rows) else [],
-        why=f"""
-        The projection has {keys.shape[0]} rows, {head_rows} for each of {heads} heads. Rank 1 holds rows {_first} to {_first + _count - 1}: {"the same as rank 0" if keys_on[0].offsets == keys_on[1].offsets else "others than rank 0"}. Two ranks want the same head, so
-        a plan for {2 * heads} ranks moves more bytes than the parameter has.
-
-        Libraries differ here, and a plan has to know what they do. As this page does, vLLM
-        [copies heads](https://docs.vllm.ai/en/v0.15.0/api/vllm/model_executor/models/llama/) to several ranks. Such a mesh is
-        [refused](https://github.com/pytorch/torchtitan/pull/2577) by torchtitan.
-        """,
-    )
-    return
-
-
-@app.cell(hide_code=True)
 def _():
     mo.md("""
     ## Who sends how much
@@ -407,7 +365,7 @@ def _():
 @app.cell(hide_code=True)
 def _():
     ask_busiest = lesson.predict(
-        "From FSDP on 4 ranks to tensor parallel on 2: how many times as much does rank 0 send, if it gathers and scatters, as the busiest rank by the plan?",
+        "From FSDP on 4 ranks to tensor parallel on 2. Rank 0, which gathers and scatters, sends how many times as much as the busiest rank by the plan?",
         "about twice",
         "about four times",
         "about eight times",
@@ -526,7 +484,7 @@ def _():
     return
 
 
-@app.function
+@app.function(hide_code=True)
 def cut(model, mesh):
     """FSDP along a mesh called dp, tensor parallelism along one called tp."""
     from torch.distributed.fsdp import fully_shard
@@ -649,7 +607,7 @@ def _(ask_losses, transfer, whose):
 
 @app.cell(hide_code=True)
 def _():
-    lesson.predicted(4)
+    lesson.predicted(3)
     return
 
 

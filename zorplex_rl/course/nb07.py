@@ -31,14 +31,6 @@ def layers(megabytes: int, per_layer: int = 4) -> nn.ParameterList:
     return nn.ParameterList(torch.zeros(250_000 * per_layer) for _ in range(megabytes // per_layer))
 
 
-def supervised_step(model: Any, optimizer: Any) -> None:
-    """Take a real step on one batch of tokens."""
-    tokens = torch.arange(16 * 96, device=model.device).view(16, 96) % 200
-    logits = model(tokens[:, :-1]).logits
-    nn.functional.cross_entropy(logits.mT, tokens[:, 1:]).backward()
-    optimizer.step()
-
-
 def broadcast_all(model: nn.Module) -> None:
     """Send every parameter from rank 0 to rank 1. Both sides call it."""
     for parameter in model.parameters():
