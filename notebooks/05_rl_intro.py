@@ -136,7 +136,8 @@ def settings():
     config = SimpleNamespace(
         seed=0,
         samples=100,  # tasks of each of four kinds, for the small policy
-        real_samples=lesson.size(32, brief=4),  # tasks of one kind, for SmolLM2, which is 150 times as large
+        # Tasks of one kind, for SmolLM2, which is 150 times as large.
+        real_samples=lesson.size(32, brief=4),
         steps=20,  # of training the small policy
     )
     return (config,)
