@@ -16,7 +16,6 @@ app = marimo.App(
 
 with app.setup(hide_code=True):
     import math
-    from itertools import product
     from pathlib import Path
     from statistics import fmean
     from types import SimpleNamespace
@@ -537,13 +536,6 @@ def _(config):
     )
     start_saved = lesson.start_button(f"Train four times, {config.steps} steps", seconds=50)
     saved_curve = LiveCurve(config.steps, title="Two losses, old and fresh data")
-    kept_runs = lesson.Kept(
-        __file__,
-        "notebook_09_texts",
-        config=repr(config),
-        clipped=exercise.solution_source("clipped", clipped_loss),
-        corrected=exercise.solution_source("corrected", corrected_loss),
-    )
     _text = lesson.md(f"""
     ## The same run, with your losses
 
@@ -553,31 +545,21 @@ def _(config):
     mo.vstack(
         [_text, ask_saved, start_saved, *([] if lesson.unattended() else [saved_curve])]
     )
-    return ask_saved, clipped_loss, corrected_loss, kept_runs, saved_curve, start_saved
+    return ask_saved, clipped_loss, corrected_loss, saved_curve, start_saved
 
 
 @app.cell(hide_code=True)
-def _(
-    clipped_loss, conditions, config, corrected_loss, kept_runs, saved_curve, start_saved
-):
-    lesson.wait_for(start_saved, unless=kept_runs)
-
-    def _train():
-        saved_curve.clear()
-        texts = {}
-        losses = {"clipped": clipped_loss, "corrected": corrected_loss}
-        with lesson.counting(4 * config.steps, "steps") as one_more:
-            for (name, loss), (data, lag) in product(
-                losses.items(), (("old data", config.lag), ("fresh data", 0))
-            ):
-                line = f"{name}, {data}"
-                _, texts[line] = nb09.curve_of(
-                    line, loss, lag, saved_curve, conditions, config, one_more
+def _(clipped_loss, conditions, config, corrected_loss, saved_curve, start_saved):
+    lesson.wait_for(start_saved)
+    saved_curve.clear()
+    saved, saved_texts = {}, {}
+    with lesson.counting(4 * config.steps, "steps") as _one_more:
+        for _name, _loss in (("clipped", clipped_loss), ("corrected", corrected_loss)):
+            for _data, _lag in (("old data", config.lag), ("fresh data", 0)):
+                _line = f"{_name}, {_data}"
+                saved[_line], saved_texts[_line] = nb09.curve_of(
+                    _line, _loss, _lag, saved_curve, conditions, config, _one_more
                 )
-        return saved_curve.series, texts
-
-    saved_curve.series, saved_texts = kept_runs.get(_train)
-    saved = {name: line[-1][1] for name, line in saved_curve.series}
     return saved, saved_texts
 
 

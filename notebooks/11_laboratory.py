@@ -140,8 +140,13 @@ def _(before, conditions, config, failing_curve, start_runs, then):
                 _run, _name, failing_curve, conditions, config, _one_more
             )
     _seen = "The first question of notebook 05 again: how often each policy is right at the end, and what it writes most often."
-    _told = f"{nb11.fell(before, ended)} The texts below are a symptom: they show *how* a run fails, but not yet why."
-    _shown = [lesson.md(_told), nb09.answers(_wrote, _seen)]
+    _shown = [
+        lesson.md(f"""
+    They began at {before:.0%} and ended at {", ".join(f"{end:.0%}" for end in ended.values())}. A run that did not fall on this machine has nothing to explain.
+    The texts below are a symptom: they show *how* a run fails, but not yet why.
+    """),
+        nb09.answers(_wrote, _seen),
+    ]
     if lesson.unattended():  # in the editor the live curve shows them
         _drawn = lines.runs_chart(dict(failing_curve.series), before)
         _seen = f"A point has {config.curve_tasks} held-out tasks, the dotted line and the last points {config.eval_tasks}."

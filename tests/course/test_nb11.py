@@ -57,12 +57,6 @@ def test_advice_is_worth_what_the_run_of_the_same_seed_came_to_that_took_it():
     assert found["leave it"]["runs"] == 4
 
 
-def test_a_page_whose_runs_do_not_fall_says_so():
-    ended = {"run A": 0.1, "run B": 0.1, "run C": 0.2}
-    assert nb11.fell(0.3, ended).startswith("All three ended below the 30%")
-    assert nb11.fell(0.3, ended | {"run C": 0.5}).startswith("On this machine run C did not fall")
-
-
 def test_a_run_that_is_kept_takes_the_place_of_the_one_before_it(tmp_path):
     settings = SimpleNamespace(
         policy="embedded", device="cpu", seed=0, shots=0, threads=1, max_tokens=96, prompts=2, samples=2, steps=2,

@@ -19,8 +19,9 @@ import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from statistics import fmean, pstdev, stdev, variance
+from statistics import fmean, stdev, variance
 from types import SimpleNamespace
 from typing import Any
 
@@ -147,12 +148,12 @@ def as_tensors(
 
 
 def check_change(attempt: exercise.Attempt, solution: exercise.Attempt) -> None:
-    def mistake(wrong: Callable[..., float]) -> exercise.Attempt:
-        """Return an answer with the right mean, and as noise ``wrong`` of n and the differences."""
+    def scaled(factor: Callable[[int], float]) -> exercise.Attempt:
+        """Return an answer with the right mean, and with the noise of n tasks times ``factor`` of n."""
 
         def answer(before: Sequence[float], after: Sequence[float]) -> tuple[float, float]:
-            apart = [new - old for old, new in zip(before, after, strict=True)]
-            return fmean(apart), 2 * wrong(len(apart), apart)
+            gain, noise = solution(before, after)
+            return gain, noise * factor(len(before))
 
         return answer
 
@@ -167,15 +168,11 @@ def check_change(attempt: exercise.Attempt, solution: exercise.Attempt) -> None:
         examples=[([0, 1], [0, 1]), ([0, 0, 1], [1, 0, 1]), ([0, 0, 0, 0], [1, 0, 1, 0])],
         mistakes={
             "you compared the two lists, not task by task, so how hard a task is counts as noise": unpaired,
-            "that is one standard error, and two are asked for": mistake(
-                lambda n, apart: stdev(apart) / math.sqrt(n) / 2
+            "that is one standard error, and two are asked for": scaled(lambda n: 0.5),
+            "`pstdev` divides by n; of a sample, `stdev` divides by n − 1": scaled(
+                lambda n: math.sqrt(1 - 1 / n)
             ),
-            "`pstdev` divides by n; of a sample, `stdev` divides by n − 1": mistake(
-                lambda n, apart: pstdev(apart) / math.sqrt(n)
-            ),
-            "that is the scatter of a task, not of the mean: divide by √n": mistake(
-                lambda n, apart: stdev(apart)
-            ),
+            "that is the scatter of a task, not of the mean: divide by √n": scaled(math.sqrt),
             "you subtract the wrong way round": lambda before, after: solution(after, before),
         },
     )
@@ -209,12 +206,8 @@ def check_kl(attempt: exercise.Attempt, solution: exercise.Attempt) -> None:
         d = now - before
         return (-d).exp() - 1 + d
 
-    exercise.agree(
-        attempt,
-        solution,
-        drawn_tokens,
-        times=30,
-        examples=[small],
+    agree = partial(exercise.agree, attempt, solution, drawn_tokens, times=30, examples=[small])
+    agree(
         mistakes={
             "the tool's tokens count too; the policy did not choose them": lambda now, before, own: (
                 terms(now, before).mean()
@@ -230,12 +223,7 @@ def check_kl(attempt: exercise.Attempt, solution: exercise.Attempt) -> None:
             )[own].mean(),
         },
     )
-    exercise.agree(
-        attempt,
-        solution,
-        drawn_tokens,
-        times=30,
-        examples=[small],
+    agree(
         mistakes={
             "step 3 is missing: the gradient is that of KL(reference ‖ policy)": lambda now, before, own: (
                 terms(now, before)[own].mean()

@@ -1,7 +1,6 @@
 """Drive notebook 11, the laboratory: runs that fail, a run to replay, what the recorded study says.
 
 train                 a run that fails, or its control ──► a line of a live curve
-fell                  whether the runs have fallen, as sentences
 make_run              a run to replay
 said                  the run executed as it was and changed ──► the paired difference
 worth                 recorded runs ──► what advice was worth in them
@@ -56,17 +55,6 @@ def train(
     return *end, first
 
 
-def fell(before: float, ended: dict[str, float]) -> str:
-    """Return whether the runs, which began at ``before``, have fallen, as sentences."""
-    risen = " and ".join(name for name, end in ended.items() if end >= before)
-    if not risen:
-        return f"All three ended below the {before:.0%} with which they began."
-    return (
-        f"On this machine {risen} did not fall below the {before:.0%} at the beginning. "
-        f"So for {risen} the page explains a failure that did not happen here."
-    )
-
-
 def folder_of(notebook: str) -> Path | None:
     """Return the folder of the reader's run of notebook 08, or None if there is none."""
     own = kept(notebook, nb08.KEPT)
@@ -105,30 +93,21 @@ def worth(study: Study, advise: Callable[..., str]) -> list[dict[str, Any]]:
     and how runs of the same seed ended that took it, that were clipped instead, or that got both cures."""
     runs = {row.key: row for row in study.rows}
     rates = sorted({row.learning_rate for row in study.rows})
-    told: dict[str, list[tuple[str, int, float, int]]] = {}
+    columns = ("as they ended", "with the advice", "clipped instead", "both cures")
+    told: dict[str, list[tuple[float, ...]]] = {}
     for (loss, lag, rate, seed), row in runs.items():
         advice = advise(row.accuracies, runs[loss, 0, rate, seed].accuracies, 0.0)
-        told.setdefault(advice, []).append((loss, lag, rate, seed))
-
-    def ends(advice: str, clip: bool, lower: bool) -> str:
-        """Return the mean accuracy of the runs of ``advice`` with these changes."""
-        accuracies = []
-        for loss, lag, rate, seed in told[advice]:
-            at = max(rates.index(rate) - lower, 0)
-            accuracies.append(runs["grpo" if clip else loss, lag, rates[at], seed].accuracy)
-        return f"{fmean(accuracies):.0%}"
-
-    return [
-        {
-            "advice": advice,
-            "runs": len(told[advice]),
-            "as they ended": ends(advice, False, False),
-            "with the advice": ends(advice, advice == "clip", advice == "lower the rate"),
-            "clipped instead": ends(advice, True, False),
-            "both cures": ends(advice, True, True),
-        }
-        for advice in sorted(told, key=lambda advice: len(told[advice]))
-    ]
+        lower = rates[max(rates.index(rate) - 1, 0)]
+        taken = {"clip": ("grpo", lag, rate, seed), "lower the rate": (loss, lag, lower, seed)}
+        cures = taken.get(advice, row.key), ("grpo", lag, rate, seed), ("grpo", lag, lower, seed)
+        ends = row.accuracy, *(runs[key].accuracy for key in cures)
+        told.setdefault(advice, []).append(ends)
+    rows = []
+    for advice, found in sorted(told.items(), key=lambda pair: len(pair[1])):
+        means = [f"{fmean(ends):.0%}" for ends in zip(*found, strict=True)]
+        named = dict(zip(columns, means, strict=True))
+        rows.append({"advice": advice, "runs": len(found)} | named)
+    return rows
 
 
 def draw_run(draw: random.Random) -> tuple[list[float], list[float], float]:
@@ -136,8 +115,10 @@ def draw_run(draw: random.Random) -> tuple[list[float], list[float], float]:
     tokens that are far off."""
 
     def run() -> list[float]:
-        path = [draw.uniform(0.3, 0.9) for _ in range(draw.randint(1, 3))]
-        path[draw.randrange(len(path))], best = 1.0, draw.choice((0.3, 0.5, 0.8, 0.95))
-        return [round(best * share, 2) for share in (*path, draw.choice((0.2, 0.45, 0.55, 0.9)))]
+        path = [1.0, *(draw.uniform(0.3, 0.9) for _ in range(draw.randint(0, 2)))]
+        draw.shuffle(path)
+        path.append(draw.choice((0.2, 0.45, 0.55, 0.9)))
+        best = draw.choice((0.3, 0.5, 0.8, 0.95))
+        return [round(best * share, 2) for share in path]
 
     return run(), run(), draw.choice((0.0, 0.005, 0.02, 0.3))
