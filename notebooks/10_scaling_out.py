@@ -51,7 +51,7 @@ with app.setup(hide_code=True):
 def _():
     lesson.header(
         __file__,
-        minutes=46,
+        minutes=48,
         hardware="two CPU cores, 2 GB of free memory, no network",
         goals=[
             "say on paper whether a model can be trained on the GPUs that you have",
