@@ -37,7 +37,7 @@ with app.setup(hide_code=True):
 def _():
     lesson.header(
         __file__,
-        minutes=48,
+        minutes=50,
         hardware="one CPU core, no network; a GPU is used where there is one",
         goals=[
             "tell a clear change from a lucky one, within a run and between runs",
@@ -88,7 +88,8 @@ def settings():
 
 @app.cell(hide_code=True)
 def _(config):
-    torch.set_num_threads(config.threads)
+    if config.policy == "embedded":
+        torch.set_num_threads(1)
     policy = load_policy(config.policy, config.device)
     environment = Zorplex(config.seed, shots=config.shots)
     sampling = Sampling(max_tokens=config.max_tokens)

@@ -97,9 +97,7 @@ def settings():
         busy_steps=4,  # without tools to wait for
         steps=10,
         lags=(0, 1, 4),  # of the runs with slow tools
-        held_out=200
-        if _name == "embedded"
-        else 16,  # tasks that say what a run has learned
+        held_out=200,  # tasks that say what a run has learned
         tool_seconds=0.1,  # what a tool takes, on average
         killed_steps=12,
     )
@@ -384,13 +382,8 @@ def _(config, whose_loop, whose_rule):
     """)
     busy_runs = {lag: nb08.busy_run(config, lag) for lag in (0, 1)}
     _small = busy_runs[0].policy == "embedded"
-    _who = (
-        "The small policy computes with one thread in each process"
-        if _small
-        else "SmolLM2 computes with all cores in turns, and with half of them in each process side by side"
-    )
     ask_busy = lesson.predict(
-        f"{_who}. Which way needs less time for a step?",
+        f"{'The small policy computes with one thread in each process' if _small else 'SmolLM2 computes with all cores in turns, and with half of them in each process side by side'}. Which way needs less time for a step?",
         "the one in turns",
         "the one side by side",
         "neither: they differ by less than 10%",
@@ -398,8 +391,10 @@ def _(config, whose_loop, whose_rule):
     start_busy = lesson.start_button(
         f"Train {config.busy_steps} steps, each way twice", seconds=25 if _small else 135
     )
-    _whose = f"All runs use {whose_rule}, and {whose_loop}. If you edit either later, they are thrown away."
-    mo.vstack([_text, ask_busy, lesson.md(_whose), start_busy])
+    _whose = lesson.md(
+        f"All runs use {whose_rule}, and {whose_loop}. If you edit either later, they are thrown away."
+    )
+    mo.vstack([_text, ask_busy, _whose, start_busy])
     return ask_busy, busy_runs, start_busy
 
 
@@ -444,7 +439,7 @@ def _(ask_busy, busy, busy_runs, wrote):
         why=_disturbed
         or f"A step side by side is {_faster}. In turns, one process waits while the other computes. Side by side both compute at the same time, so a step takes at least as long as the longer of sampling and training.",
         shows=[
-            lesson.table("A step, in the faster of two runs", nb08.phases(busy, busy_runs)),
+            lesson.table("A step, in the faster of two runs", nb08.phases(busy)),
             nb09.answers(
                 wrote, "The first question of notebook 05 again, asked on the same draws."
             ),
@@ -574,7 +569,8 @@ def _(config):
 def _(ask_paid, runs, small, versions):
     lesson.needs(lambda: runs)
     seconds, learned = nb08.learned(runs, nb08.examiner(small, versions))
-    _turns, _most = learned[0], learned[max(learned)]
+    _lag = max(learned)
+    _turns, _most = learned[0], learned[_lag]
     _apart, paid = nb08.paid(seconds, learned, small.held_out)
     lesson.reveal(
         ask_paid,
@@ -583,8 +579,8 @@ def _(ask_paid, runs, small, versions):
     {paid}
     Notebook 09 shows that runs with other seeds differ by more than these ±. So "no clear difference" counts as right, too.
 
-    A step in turns taught {_turns.teaches:.1f} points in {_turns.step:.2f} s, and one at lag {max(learned)} {_most.teaches:.1f} points in {_most.step:.2f} s.
-    After all {small.steps} steps, {nb09.uncertain(_turns.at_end, small.held_out)} were right in turns, which took {small.steps * _turns.step:.0f} s, and {nb09.uncertain(_most.at_end, small.held_out)} at lag {max(learned)}.
+    A step in turns taught {_turns.teaches:.1f} points in {_turns.step:.2f} s, and one at lag {_lag} {_most.teaches:.1f} points in {_most.step:.2f} s.
+    After all {small.steps} steps, {nb09.uncertain(_turns.at_end, small.held_out)} were right in turns, which took {small.steps * _turns.step:.0f} s, and {nb09.uncertain(_most.at_end, small.held_out)} at lag {_lag}.
     """,
         shows=[
             lesson.table(

@@ -16,7 +16,6 @@ app = marimo.App(
 
 with app.setup(hide_code=True):
     import math
-    from pathlib import Path
     from statistics import fmean
     from types import SimpleNamespace
 
@@ -43,7 +42,7 @@ with app.setup(hide_code=True):
 def _():
     lesson.header(
         __file__,
-        minutes=48,
+        minutes=50,
         hardware="two CPU cores, no network",
         goals=[
             "say which of three policies stand in a ratio, and how old a batch is",
@@ -565,7 +564,7 @@ def _(clipped_loss, conditions, config, corrected_loss, saved_curve, start_saved
 
 @app.cell(hide_code=True)
 def _():
-    study = read_study(Path(mo.notebook_dir()).parent / "benchmarks" / "laboratory.jsonl")
+    study = read_study(mo.notebook_dir().parent / "benchmarks" / "laboratory.jsonl")
     return (study,)
 
 

@@ -17,7 +17,6 @@ app = marimo.App(
 with app.setup(hide_code=True):
     import math
     from functools import partial
-    from pathlib import Path
     from types import SimpleNamespace
 
     import marimo as mo
@@ -158,7 +157,7 @@ def _(before, conditions, config, failing_curve, start_runs, then):
 @app.cell(hide_code=True)
 def _():
     ask_record = lesson.predict(
-        "One run fails because of wrong records, one because its data are old, and one because its learning rate is too high. In which are the records wrong? Decide by curves and texts; then we measure.",
+        "One run fails because of wrong records, one because its data are old, and one because its learning rate is too high, on data that are old, too. In which are the records wrong? Decide by curves and texts; then we measure.",
         "run A",
         "run B",
         "run C",
@@ -246,7 +245,7 @@ def _(ask_record, before, config, ended, first_batches, then):
 def _():
     start_controls = lesson.start_button("Train the controls of A and C", seconds=25)
     ask_control = lesson.predict(
-        "Run A and run C have right records. One fails because its data are old, the other because its learning rate is too high. Train both again at lag 0. What do you expect?",
+        "Run A and run C have right records, and both had old data. In one of them the learning rate is too high, too. Train both again at lag 0. What do you expect?",
         "both learn",
         "one learns, and the other fails again",
         "both fail again",
@@ -493,17 +492,15 @@ def _(config, cured, cured_wrote, ended):
     _text = lesson.md(f"""
     Clipped, run B ended at {nb09.uncertain(ended["run B"], _n)}. With k and clip it ends at {nb09.uncertain(cured, _n)}, with the same wrong records.
     """)
-    _answers = nb09.answers(
-        {"run B, with k and clip": cured_wrote}, "The question of notebook 05, once more."
-    )
-    mo.vstack([_text, _answers])
+    _caption = "The question of notebook 05, once more."
+    mo.vstack([_text, nb09.answers({"run B, with k and clip": cured_wrote}, _caption)])
     return
 
 
 @app.cell(hide_code=True)
 def _():
     own = None if lesson.unattended() else nb11.folder_of(__file__)
-    _label = f"Replay {Path(own).name}" if own else "Make a run, and replay it"
+    _label = f"Replay {own.name}" if own else "Make a run, and replay it"
     start_replay = lesson.start_button(_label, seconds=30)
     _text = lesson.md("""
     ## The same run again, with one thing changed
@@ -522,7 +519,7 @@ def _():
 async def _(own, short_run, start_replay):
     lesson.wait_for(start_replay)
     with lesson.counting(None, "the run, and its replay"):
-        recording = read_recording(Path(own or await nb11.make_run(short_run)))
+        recording = read_recording(own or await nb11.make_run(short_run))
         unchanged = replay(recording)
     return recording, unchanged
 

@@ -47,11 +47,10 @@ def test_the_middle_of_a_run_has_as_many_batches_as_steps():
 
 
 def test_runs_are_drawn_on_one_axis_and_told_in_rows():
-    run, settings = run_of((1.0, 2.0, 0), (3.0, 4.0, 1), (5.0, 6.0, 2)), Config(threads=2)
-    (row,) = nb08.phases({0: nb08.account(run)}, {0: settings})
+    run = run_of((1.0, 2.0, 0), (3.0, 4.0, 1), (5.0, 6.0, 2))
+    (row,) = nb08.phases({0: nb08.account(run)})
     assert row == {
         "run": "in turns",
-        "threads of each": "2",
         "sampling": "1.00 s",
         "training": "1.00 s",
         "a step": "2.00 s",

@@ -66,7 +66,7 @@ def test_the_gradient_of_the_other_kl_is_told_as_that():
 
     said = exercise.complaint(notebook.Solutions.check_kl, kl)
     assert said.startswith("step 3 is missing: the gradient is that of KL(reference ‖ policy)")
-    assert "is `[0.6321, 0]`, and should be `[1, 0]`" in said
+    assert "is `[0.6321, 0.0]`, and should be `[1.0, 0.0]`" in said
 
 
 def test_the_recorded_runs_begin_as_this_page_trains():

@@ -29,6 +29,7 @@ import torch
 
 from zorplex_rl.config import LearnerConfig
 from zorplex_rl.course import FILES, nb05
+from zorplex_rl.course.figures import figure as style
 from zorplex_rl.course.figures.lines import (
     Line,
     line_panels,
@@ -43,13 +44,14 @@ from zorplex_rl.course.widgets.what_if import Answer, Knob, WhatIf
 from zorplex_rl.learning.learner import Learner, response_logprobs
 from zorplex_rl.policy.load import Policy, load_policy
 from zorplex_rl.policy.rollout import Sampling
-from zorplex_rl.run import figure as style
 from zorplex_rl.task.environment import Zorplex
 from zorplex_rl.task.episode import Episode, Score
 
 RECORDED = FILES / "benchmarks" / "shaped_rewards.json"
 SEEDS = FILES / "benchmarks" / "seeds.jsonl"
 Change = Callable[[Sequence[float], Sequence[float]], Sequence[float]]
+Tokens = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+"""For each token of a batch: its log-prob now and before, and whether the policy sampled it."""
 MISTAKES = (("wrong_answer",), ("wrong_format",), ("tool_spam", "truncated"))
 """Outcomes of failed episodes, as the page asks for them."""
 TWO = (0.0, 0.5)
@@ -65,7 +67,6 @@ def settings(policy: str, **shown: Any) -> SimpleNamespace:
         shots=0 if embedded else 2,  # worked examples, as turns of the chat
         max_tokens=96 if embedded else 256,
         learning_rate=4e-4 if embedded else 3e-6,
-        threads=1 if embedded else torch.get_num_threads(),
         kind_tasks=100,  # of each kind that was not trained
         pass_tasks=40,
         pass_difficulty="hard",  # four words, where training has two
@@ -131,7 +132,7 @@ def drawn_attempts(rng: random.Random) -> tuple[int, int, int]:
     return samples, correct, rng.randint(1, samples)
 
 
-def drawn_tokens(rng: random.Random) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def drawn_tokens(rng: random.Random) -> Tokens:
     """Draw the arguments of ``kl``; tokens that a tool wrote stand in between."""
     count = rng.randint(3, 9)
     now = [-rng.expovariate(1.0) for _ in range(count)]
@@ -139,9 +140,7 @@ def drawn_tokens(rng: random.Random) -> tuple[torch.Tensor, torch.Tensor, torch.
     return as_tensors(now, before, [True, *(rng.random() < 0.6 for _ in range(count - 2)), False])
 
 
-def as_tensors(
-    now: Sequence[float], before: Sequence[float], sampled: Sequence[bool]
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def as_tensors(now: Sequence[float], before: Sequence[float], sampled: Sequence[bool]) -> Tokens:
     """Return the arguments of ``kl``, whose gradient flows back to the first."""
     log_probs = torch.tensor([now, before], dtype=torch.float64)
     return log_probs[0].requires_grad_(), log_probs[1], torch.tensor(sampled)
@@ -290,9 +289,7 @@ class PaidCard(Card):
         return self.paid(super().scored(episode))
 
 
-def tokens_of(
-    episodes: Sequence[Episode], before: Sequence[Sequence[float]]
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def tokens_of(episodes: Sequence[Episode], before: Sequence[Sequence[float]]) -> Tokens:
     """Return all tokens of a batch: log-prob as sampled, the reference's, sampled or not."""
     now = [logprob for episode in episodes for logprob in episode.logprobs]
     own = [sampled for episode in episodes for sampled in episode.sampled]

@@ -145,13 +145,11 @@ def name_of(lag: int) -> str:
     return f"max_lag {lag}" if lag else "in turns"
 
 
-def phases(
-    accounts: Mapping[int, SimpleNamespace], runs: Mapping[int, Config]
-) -> list[dict[str, str]]:
-    """Return a row for each run: its threads, and the seconds of a step and of its phases."""
+def phases(accounts: Mapping[int, SimpleNamespace]) -> list[dict[str, str]]:
+    """Return a row for each run: the seconds of a step and of its phases."""
     return [
-        {"run": "side by side" if lag else "in turns", "threads of each": f"{runs[lag].threads}"}
-        | {
+        {
+            "run": "side by side" if lag else "in turns",
             "sampling": f"{found.generate:.2f} s",
             "training": f"{found.train:.2f} s",
             "a step": f"{found.step:.2f} s",
@@ -175,12 +173,11 @@ def disturbed(busy: Mapping[int, SimpleNamespace], runs: Mapping[int, Config]) -
     """Say that something else ran on this machine, if the seconds of a phase changed side by side as its
     threads do not explain; else nothing."""
     explained = max(2.0, 1.5 * float(runs[0].threads) / float(runs[1].threads))
-    sampling = busy[1].generate / busy[0].generate
-    training = busy[1].train / busy[0].train
-    if min(sampling, training) >= 0.75 and max(sampling, training) <= explained:
+    slower = busy[1].generate / busy[0].generate, busy[1].train / busy[0].train
+    if min(slower) >= 0.75 and max(slower) <= explained:
         return ""
     return (
-        f"Side by side, sampling took {sampling:.1f} times as long as in turns, and training {training:.1f} times. The threads do not "
+        f"Side by side, sampling took {slower[0]:.1f} times as long as in turns, and training {slower[1]:.1f} times. The threads do not "
         "explain that: something else ran on this machine. Press the button again when it is quiet."
     )
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
@@ -65,8 +65,6 @@ NAMES = {
 """What the pages call the losses of the package."""
 DRAWS = 40
 """How often ``answer`` asks: a single text would be luck."""
-MICRO_BATCH = 8192
-"""The most tokens of a micro-batch."""
 
 
 def packaged(name: str) -> Loss:
@@ -109,7 +107,7 @@ def train_on_old_data(
         sampler.model.load_state_dict(versions[0])  # the oldest one that is kept
         episodes = sample_batch(sampler, environment, step, seed, conditions)
         advantages = advantages_of(episodes, conditions.samples)
-        batches = collate(episodes, advantages, token_budget=MICRO_BATCH)
+        batches = collate(episodes, advantages, token_budget=8192)
         tokens = sum(batch.mask.sum().item() for batch in batches)
         if disturb is not None:
             for batch in batches:
@@ -182,11 +180,11 @@ def first_question(shots: int = 0) -> list[Task]:
 
 def usual(policy: Policy, episodes: Sequence[Episode]) -> Written:
     """Return the commonest of the texts to one question, and at the question how many were right."""
-    counts = Counter(tuple(episode.token_ids) for episode in episodes)
-    usual = max(episodes, key=lambda episode: counts[tuple(episode.token_ids)])
+    texts = [episode.token_ids for episode in episodes]
+    shown = max(episodes, key=lambda episode: texts.count(episode.token_ids))
     right = round(len(episodes) * accuracy(episodes))
-    question = f"{usual.task.question} Right {right} times of {len(episodes)}, most often so:"
-    return written(policy, usual) | {"question": question}
+    question = f"{shown.task.question} Right {right} times of {len(episodes)}, most often so:"
+    return written(policy, shown) | {"question": question}
 
 
 def answers(texts: Mapping[str, Written], caption: str) -> Any:

@@ -50,8 +50,9 @@ def train(
             first.extend(batches)
 
     at_rate = replace(conditions, learning_rate=run.rate)
-    fault = run.faults
-    end = nb09.curve_of(name, run.loss, run.lag, curve, at_rate, config, one_more, watch, fault)
+    end = nb09.curve_of(
+        name, run.loss, run.lag, curve, at_rate, config, one_more, watch, run.faults
+    )
     return *end, first
 
 
