@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from zorplex_rl.course.figures.figure import GREY, drawing
 from zorplex_rl.course.figures.loop_drawing import ROLES
-from zorplex_rl.run.figure import GREY, drawing
 from zorplex_rl.simulation.setting import Setting
 from zorplex_rl.simulation.simulate import SimulatedRun, compare
 

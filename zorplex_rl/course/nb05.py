@@ -25,7 +25,9 @@ from typing import TYPE_CHECKING, Any
 import marimo as mo
 
 from zorplex_rl.config import LearnerConfig
+from zorplex_rl.course.figures import figure as style
 from zorplex_rl.course.figures.bars import outcome_chart
+from zorplex_rl.course.figures.figure import render
 from zorplex_rl.course.figures.loop_drawing import ROLES
 from zorplex_rl.course.figures.tokens import episode_card, invents, written
 from zorplex_rl.course.lesson import lesson
@@ -39,8 +41,6 @@ from zorplex_rl.policy.evaluate import Report, summarise
 from zorplex_rl.policy.load import Policy, load_policy
 from zorplex_rl.policy.rollout import RolloutRequest, Sampling
 from zorplex_rl.policy.rollout import rollout as sample
-from zorplex_rl.run import figure as style
-from zorplex_rl.run.figure import render
 from zorplex_rl.run.timeline import SpanRecorder
 from zorplex_rl.simulation.simulate import compare as simulate
 from zorplex_rl.task.environment import Zorplex

@@ -27,6 +27,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 import traitlets
 
+from zorplex_rl.course.figures import figure as style
+from zorplex_rl.course.figures.figure import render
 from zorplex_rl.course.figures.tokens import Written, written, written_card
 from zorplex_rl.course.kept_file import EXAMPLES
 from zorplex_rl.course.lesson import exercise
@@ -43,8 +45,6 @@ from zorplex_rl.policy.load import Policy, load_policy
 from zorplex_rl.policy.lora import AdaptedLinear, adapted_layers
 from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
 from zorplex_rl.policy.tokenizer import encode_prompt, encode_text
-from zorplex_rl.run import figure as style
-from zorplex_rl.run.figure import render
 from zorplex_rl.sizing.model_shape import ModelShape, shape_of
 from zorplex_rl.task.environment import ZORPLEX, Zorplex
 from zorplex_rl.task.episode import OUTCOMES, Episode, Finish, Task, Turn

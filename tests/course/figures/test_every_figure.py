@@ -13,10 +13,11 @@ from xml.etree import ElementTree
 
 import matplotlib
 import pytest
-from test_figures import REPORTS, ROWS, TIMELINE
+from test_figures import REPORTS, TIMELINE
 
 from zorplex_rl.course import figures
 from zorplex_rl.course.figures import drawing_of
+from zorplex_rl.course.figures import figure as style
 from zorplex_rl.course.figures.bars import copies_chart, grouped_bars, outcome_chart, parts_chart
 from zorplex_rl.course.figures.lines import (
     fits_chart,
@@ -40,8 +41,6 @@ from zorplex_rl.course.figures.spans import (
 )
 from zorplex_rl.course.nb05 import accuracy_chart, batch_chart
 from zorplex_rl.course.nb05b import mass_chart
-from zorplex_rl.run import figure as style
-from zorplex_rl.run.plots import learning_curve
 from zorplex_rl.run.timeline import KINDS, Span, Timeline
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -52,11 +51,6 @@ ALL_KINDS = Timeline([Span("a", kind, i, i + 1.0) for i, kind in enumerate(KINDS
 
 # name: (how it is drawn, its width in px, what a screen reader has to say)
 FIGURES: dict[str, tuple[Callable[[], str], int, str]] = {
-    "a whole run": (
-        lambda: learning_curve(ROWS), 720,
-        "greedy accuracy 41% at step 0, 98% at step 60; held-out sampled accuracy 22% at step 0, 93% at step 60",
-    ),
-    "no rows": (lambda: learning_curve([]), 720, "no step was trained yet"),
     "a timeline": (
         lambda: timeline_chart(TIMELINE), 720,
         "share of 10 seconds that each actor was busy: generator 0 80%, trainer 50%",

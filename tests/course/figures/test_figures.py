@@ -31,27 +31,6 @@ def report(name: str, right: int, of: int) -> Report:
     )
 
 
-def step_row(step: int, accuracy: float) -> dict:
-    return {
-        "event": "step",
-        "step": step,
-        "seconds": 0.9 * step,
-        "accuracy": accuracy,
-        "reward": accuracy,
-    }
-
-
-def eval_row(step: int, greedy: float, sampled: float) -> dict:
-    accuracies = {"greedy_accuracy": greedy, "sampled_accuracy": sampled}
-    return {"event": "eval", "step": step, "seconds": 0.9 * step + 0.5} | accuracies
-
-
-ROWS = [
-    {"event": "start", "task": "compositional"},
-    eval_row(0, 0.41, 0.22),
-    *(step_row(step, 0.3 + step / 100) for step in range(1, 61)),
-    eval_row(60, 0.98, 0.93),
-]
 TIMELINE = Timeline(
     [
         Span("generator 0", "generate", 100.0, 107.0),

@@ -59,7 +59,7 @@ with app.setup(hide_code=True):
     import traitlets
 
     from zorplex_rl.course.lesson import exercise, lesson
-    from zorplex_rl.run.figure import render
+    from zorplex_rl.course.figures.figure import render
 
 
 @app.cell(hide_code=True)

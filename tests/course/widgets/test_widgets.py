@@ -13,6 +13,7 @@ from pages import bare_page, guarded_page, served, state_of
 from playwright.sync_api import Page, expect
 from simulators import expect_figures, expect_race, move, random_positions, sliders_to
 
+from zorplex_rl.course.figures.figure import drawing
 from zorplex_rl.course.recorded_study import Row, Study
 from zorplex_rl.course.site.build import build_site
 from zorplex_rl.course.widgets import (
@@ -31,7 +32,6 @@ from zorplex_rl.course.widgets.service_player import Life, Recording, stretches
 from zorplex_rl.course.widgets.timeline_simulator import COUNTS, GRID
 from zorplex_rl.course.widgets.what_if import Answer, Bar, Knob, Panel
 from zorplex_rl.course.widgets.widget import look_up, unpack
-from zorplex_rl.run.figure import drawing
 from zorplex_rl.run.timeline import Span, Timeline
 from zorplex_rl.simulation.setting import Setting
 from zorplex_rl.simulation.simulate import compare

@@ -5,7 +5,7 @@
     Report (evaluate.py)                      ──► outcome_chart   how episodes end
     versions along the bytes of some copies   ──► copies_chart    what torn copies consist of
 
-Each returns SVG text (``run/figure.py``).
+Each returns SVG text (``course/figures/figure.py``).
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from zorplex_rl.run import figure as style
-from zorplex_rl.run.figure import render
+from zorplex_rl.course.figures import figure as style
+from zorplex_rl.course.figures.figure import render
 from zorplex_rl.task.episode import OUTCOMES
 
 if TYPE_CHECKING:

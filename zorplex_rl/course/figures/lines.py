@@ -9,7 +9,7 @@
     accuracy over steps, live and recorded     ──► runs_chart      09
     ratios of the tokens, for each age         ──► ratio_chart     09
 
-Each returns SVG text (``run/figure.py``).
+Each returns SVG text (``course/figures/figure.py``).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from zorplex_rl.run import figure as style
-from zorplex_rl.run.figure import render
+from zorplex_rl.course.figures import figure as style
+from zorplex_rl.course.figures.figure import render
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

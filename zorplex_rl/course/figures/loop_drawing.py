@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from html import escape
 
-from zorplex_rl.run import figure as style
+from zorplex_rl.course.figures import figure as style
 
 ROLES = {
     "dataset": style.GREY,

@@ -6,7 +6,7 @@
     moments at which trainers wrote, by trial   ──► lives_chart         10
     steps and evaluations of a run, its kill    ──► lost_host_chart     10
 
-Each returns SVG text (``run/figure.py``).
+Each returns SVG text (``course/figures/figure.py``).
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from zorplex_rl.course.figures import figure as style
 from zorplex_rl.course.figures.bars import draw_legend
+from zorplex_rl.course.figures.figure import WIDTH, render
 from zorplex_rl.course.figures.loop_drawing import ROLES
-from zorplex_rl.run import figure as style
-from zorplex_rl.run.figure import WIDTH, render
 from zorplex_rl.run.timeline import KINDS, Timeline, Window
 
 if TYPE_CHECKING:

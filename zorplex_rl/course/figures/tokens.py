@@ -10,9 +10,9 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from zorplex_rl.course.figures import figure as style
 from zorplex_rl.course.figures.bars import OUTCOME_COLOURS
 from zorplex_rl.policy.load import Policy
-from zorplex_rl.run import figure as style
 from zorplex_rl.task.episode import Episode
 
 Written = dict[str, Any]

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from zorplex_rl.run import figure as style
-from zorplex_rl.run.figure import render
+from zorplex_rl.course.figures import figure as style
+from zorplex_rl.course.figures.figure import render
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

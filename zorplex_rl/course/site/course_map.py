@@ -19,8 +19,8 @@ from collections.abc import Sequence
 from html import escape
 from typing import NamedTuple
 
+from zorplex_rl.course.figures import figure as style
 from zorplex_rl.course.figures.loop_drawing import HEIGHT, PARTS, WIDTH, loop_drawing
-from zorplex_rl.run import figure as style
 
 _MARGIN, _ROW, _COLUMNS = 16, 30, 2
 _ROWS, _IN_A_ROW = 3, {"weights": 4}

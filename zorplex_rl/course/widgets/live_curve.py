@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 import traitlets
 
+from zorplex_rl.course.figures import figure as style
+from zorplex_rl.course.figures.figure import render
 from zorplex_rl.course.widgets.widget import Widget
-from zorplex_rl.run import figure as style
-from zorplex_rl.run.figure import render
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -18,9 +18,9 @@ from typing import Any
 
 import traitlets
 
+from zorplex_rl.course.figures import figure as style
+from zorplex_rl.course.figures.figure import WIDTH, drawing
 from zorplex_rl.course.widgets.widget import Widget
-from zorplex_rl.run import figure as style
-from zorplex_rl.run.figure import WIDTH, drawing
 
 STATES = {
     "in rotation": style.GREEN,

@@ -17,9 +17,9 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from zorplex_rl.course.bounds import Mode, lower_bounds
+from zorplex_rl.course.figures import figure as style
+from zorplex_rl.course.figures.figure import render
 from zorplex_rl.course.widgets.widget import Axes, Params, Simulator, tabulate
-from zorplex_rl.run import figure as style
-from zorplex_rl.run.figure import render
 from zorplex_rl.simulation.setting import Latencies, Setting
 from zorplex_rl.simulation.simulate import Comparison, SimulatedRun, simulate_async, simulate_sync
 

@@ -22,10 +22,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from zorplex_rl.course.figures import figure as style
 from zorplex_rl.course.figures.bars import write_in_bar
+from zorplex_rl.course.figures.figure import render
 from zorplex_rl.course.widgets.widget import Axes, Params, Simulator, tabulate
-from zorplex_rl.run import figure as style
-from zorplex_rl.run.figure import render
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

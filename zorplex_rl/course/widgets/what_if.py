@@ -15,9 +15,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from zorplex_rl.course.figures import figure as style
+from zorplex_rl.course.figures.figure import render
 from zorplex_rl.course.widgets.widget import Params, Simulator, tabulate
-from zorplex_rl.run import figure as style
-from zorplex_rl.run.figure import render
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
