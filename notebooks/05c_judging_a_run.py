@@ -37,7 +37,7 @@ with app.setup(hide_code=True):
 def _():
     lesson.header(
         __file__,
-        minutes=50,
+        minutes=49,
         hardware="one CPU core, no network; a GPU is used where there is one",
         goals=[
             "tell a clear change from a lucky one, within a run and between runs",
