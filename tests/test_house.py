@@ -33,7 +33,7 @@ know of each other; ``__main__`` is the door of ``cli``."""
 MONARCH = ("hosts", "services", "training")
 ROOT_FILES, ROOMS = 5, 20
 TOKENS = {
-    "cli": 7_970,
+    "cli": 7_190,
     "training": 13_340,
     "simulation": 7_350,
     "sizing": 4_130,
@@ -47,7 +47,7 @@ TOKENS = {
     ".": 2_250,
 }
 """At most so many tokens in each folder; "." is the files of the root. A commit that raises one says why."""
-SYSTEM = 89_400
+SYSTEM = 88_500
 TOKENS_A_LINE = 8.5
 CODE_WIDTH, PROSE_WIDTH = 110, 120
 SEVERAL_SHARE = 0.02
@@ -119,8 +119,8 @@ def test_every_file_of_the_system_stands_on_a_floor():
 
 
 def test_the_system_knows_nothing_of_the_course_but_the_commands_that_open_it():
-    guilty = {room_of(name) for name in system() for i in imports()[name] if room_of(i) == COURSE}
-    assert guilty <= {"cli"}
+    guilty = {name for name in system() for i in imports()[name] if room_of(i) == COURSE}
+    assert guilty <= {"cli.commands"}
 
 
 def test_the_course_knows_nothing_of_the_commands():

@@ -25,17 +25,17 @@ from typing import Annotated, Any
 import tyro
 
 from zorplex_rl import __version__
-from zorplex_rl.cli.check import Check
 from zorplex_rl.cli.env import Env
 from zorplex_rl.cli.eval import Eval
 from zorplex_rl.cli.export import Export
-from zorplex_rl.cli.open import Open
 from zorplex_rl.cli.policy import PolicyCommand
 from zorplex_rl.cli.replay import Replay
 from zorplex_rl.cli.size import Size
 from zorplex_rl.cli.status import Status
 from zorplex_rl.cli.train import Train
 from zorplex_rl.cli.worker import Worker
+from zorplex_rl.course.check import Check
+from zorplex_rl.course.open import Open
 from zorplex_rl.errors import ConfigError, ZorplexError
 
 ShowPolicy = Annotated[PolicyCommand, tyro.conf.subcommand("policy")]  # policy/load.py has a Policy

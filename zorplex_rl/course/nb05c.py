@@ -30,7 +30,6 @@ import torch
 from zorplex_rl.config import LearnerConfig
 from zorplex_rl.course import FILES, nb05
 from zorplex_rl.course.figures import figure as style
-from zorplex_rl.course.figures import figure as style
 from zorplex_rl.course.figures.lines import (
     Line,
     line_panels,

@@ -19,7 +19,7 @@ from pages import launched
 
 from zorplex_rl import __version__
 from zorplex_rl.cli.commands import main
-from zorplex_rl.cli.open import PARTS, copy_course
+from zorplex_rl.course.open import PARTS, copy_course
 
 ROOT = Path(__file__).parents[2]
 

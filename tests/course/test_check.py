@@ -9,9 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from zorplex_rl.cli import check
 from zorplex_rl.cli.commands import main
-from zorplex_rl.course import notebook_seconds
+from zorplex_rl.course import check, notebook_seconds
 from zorplex_rl.course.lesson import lesson
 from zorplex_rl.course.site import build
 
