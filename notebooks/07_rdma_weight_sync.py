@@ -15,22 +15,26 @@ app = marimo.App(
 )
 
 with app.setup(hide_code=True):
+    import copy
     import itertools
     import math
     import random
     import threading
     import time
-    from statistics import median
+    from asyncio import gather
+    from statistics import fmean, median
     from types import SimpleNamespace
 
     import marimo as mo
     import torch
 
-    from zorplex_rl.course import nb07, nb07_torn
+    from zorplex_rl.course import nb07, nb07_push, nb07_torn
     from zorplex_rl.course.figures import bars, drawing_of
+    from zorplex_rl.course.figures.spans import paired_timelines
     from zorplex_rl.course.lesson import exercise, lesson
     from zorplex_rl.course.nb07_torn import verdict
     from zorplex_rl.course.widgets import WeightRingRace
+    from zorplex_rl.policy.load import load_policy
     from zorplex_rl.services.runtime import start_monarch
     from zorplex_rl.weights.fence import fence
     from zorplex_rl.weights.shared_memory import allocate
@@ -41,11 +45,11 @@ def _():
     lesson.header(
         __file__,
         minutes=50,
-        hardware="two CPU cores, 1 GB of free memory, no network; RDMA hardware and a GPU are used where there are any",
+        hardware="two CPU cores, 3 GB of free memory, no network; RDMA hardware and a GPU are used where there are any",
         goals=[
             "measure what each way of moving weights costs, from one model into the other",
             "tear a copy of the weights, and write the reader that never uses a torn one",
-            "say which bytes need not travel at all",
+            "say which bytes need not travel, and who waits when weights are pushed",
         ],
     )
     return
@@ -93,6 +97,7 @@ def _():
 @app.cell(hide_code=True)
 def settings():
     config = SimpleNamespace(
+        policy=mo.cli_args().get("policy") or "embedded",  # or the folder of a model
         device="cuda" if torch.cuda.is_available() else "cpu",
         megabytes=32,  # what is moved and raced for
         repeats=3,  # of each way to move them
@@ -100,6 +105,8 @@ def settings():
         late_seconds=0.5,  # by which one side of a broadcast is late
         careless_reads=100,
         reads=30,  # by the learner's `read`
+        steps=4,  # of the trainer, pushing and pulling
+        batches={"fast": 8, "slow": 32},  # episodes in a batch, of the two generators
     )
     return (config,)
 
@@ -275,8 +282,10 @@ def _(backend, waits):
 async def _(config, rungs, settings_of, start_ladder):
     lesson.wait_for(start_ladder)
     with lesson.counting(len(rungs) * (config.repeats + 1), "moves") as _one_more:
-        moves, late_move = await nb07.climb(config, rungs, settings_of, _one_more)
-    return late_move, moves
+        moves, late_move, whole_model = await nb07.climb(
+            config, rungs, settings_of, _one_more
+        )
+    return late_move, moves, whole_model
 
 
 @app.cell(hide_code=True)
@@ -458,7 +467,7 @@ def _(ask_torn, careless):
         right=0 if not _count else 1 if _count <= _all / 2 else 2,
         why=f"""
         {_count} of {_all} copies were torn. {careless.verdicts.count("another version")} more were whole, but not of the version that the header
-        had said: the slot was written anew after the look at its header and before the copy. And nothing raises an error.
+        had said: the slot was written anew after the look at its header and before the copy.
         """,
         shows=[
             lesson.figure(
@@ -475,11 +484,8 @@ def _():
     mo.md("""
     ## Never torn
 
-    The first number of each header is the slot's *sequence*. It is
-    0 until the slot is first written. It becomes odd before a copy into the slot begins, and
-    even, larger by one, after the copy is done. While it is odd, trust nothing else in that slot.
-
-    Each write takes the next two numbers of the whole ring, so the slot with the smallest sequence is the oldest one.
+    The first number of each header is the slot's *sequence*: 0 until the slot is first written, odd before a copy into it begins, and
+    even, larger by one, after the copy is done. While it is odd, trust nothing else in that slot. Each write takes the next two numbers of the whole ring, so the slot with the smallest sequence is the oldest one.
 
     The order matters, and a processor may write in another order than the program says. `fence()` forbids that: what stands above it is written before what
     stands below. Python has none, so it is C's `atomic_thread_fence`, called through `ctypes`. A reader on another machine needs none, because its look, its copy and
@@ -658,9 +664,29 @@ def _():
     bfloat16, which has 8 significant bits. So half of the bytes can stay at home. (The generator is then a slightly different policy: notebook 09.)
 
     After rounding, many weights have not changed at all. A step of AdamW moves a weight by about the learning rate, say 0.000001. But a weight near 0.02
-    can only move by steps of about 0.0001 in bfloat16. So at a small rate a sender may leave most weights out, and send the others with their places: *delta* synchronisation.
+    can only move by steps of about 0.0001 in bfloat16. A sender may leave out what has not changed, and send the others with their places: *delta* synchronisation.
     """)
     return
+
+
+@app.function
+def share_unchanged(policy, learning_rate):
+    """Take one step, and compare the rounded weights before and after it."""
+    model = copy.deepcopy(policy.model)
+    old = [weight.detach().bfloat16() for weight in model.parameters()]
+    nb07_push.supervised_step(model, torch.optim.AdamW(model.parameters(), learning_rate))
+    new = [weight.detach().bfloat16() for weight in model.parameters()]
+    same = sum(int((a == b).sum()) for a, b in zip(old, new, strict=True))
+    return same / sum(weight.numel() for weight in old)
+
+
+@app.cell(hide_code=True)
+def _(config):
+    policy = load_policy(config.policy, config.device)
+    lesson.md(f"""
+    A step of this page's model leaves {share_unchanged(policy, 1e-6):.1%} of its weights unchanged at that rate, and {share_unchanged(policy, 4e-4):.0%} at 0.0004, the rate at which so small a model is trained.
+    """)
+    return (policy,)
 
 
 @app.cell(hide_code=True)
@@ -677,33 +703,42 @@ def _():
 
 
 @app.cell(hide_code=True)
-def _(rates):
+def _(config, rates, whole_model):
     # Inputs and outputs of the layers of a block: queries, keys, values, output; gate, up, down.
     _block = [(576, 576)] * 2 + [(576, 192)] * 2 + [(576, 1536)] * 3
+    _at_rank_1 = 4 * 30 * sum(map(sum, _block))
     # The embedding, 61 norms, and the layers.
     _all = (49_152 + 61) * 576 + 30 * sum(map(math.prod, _block))
     _versions = {
         "float32": 4 * _all,
         "bfloat16": 2 * _all,
-        "adapters of rank 16": 4 * 16 * 30 * sum(map(sum, _block)),
+        "rank 16": 16 * _at_rank_1,
+        "rank 1": _at_rank_1,
     }
     _ways = rates | {"a card of 400 Gb/s": 50}
-    _message = _versions["adapters of rank 16"] / 1e9 / rates["message"]
+    _message = _versions["rank 16"] / 1e9 / rates["message"]
+    _rung, _moved = whole_model
+    _times = _moved.total * rates[_rung] * 1e3 / nb07.SMOLLM2
     mo.vstack(
         [
             lesson.table(
-                "How long a version of SmolLM2 takes, estimated: its bytes, divided by the measured rate. Last row: the line rate (NVIDIA ConnectX-7 user manual)",
+                "How long a version of SmolLM2 takes, estimated: its bytes, divided by the rate of the ladder. Adapters are in float32. Last row: the line rate (NVIDIA ConnectX-7 user manual)",
                 [
                     {"way": way}
                     | {
-                        f"{name}, {size / 1e6:.0f} MB": lesson.in_words(size / 1e9 / rate)
+                        f"{name}, {size / 1e6:.{size < 1e7:d}f} MB": lesson.in_words(
+                            size / 1e9 / rate
+                        )
                         for name, size in _versions.items()
                     }
                     for way, rate in _ways.items()
                 ],
             ),
             lesson.md(f"""
-            As adapters of rank 16, in float32, a version takes {lesson.in_words(_message)} as a message{", so the simplest way is quick enough beside a step of one second" if _message < 0.3 else ""}.
+            A model of {nb07.SMOLLM2} MB, moved by *{_rung}*, took {lesson.in_words(_moved.total)}: {_times:.1f} times its estimate.
+            {f"The rate is that of {config.megabytes} MB, which fits in the cache of a large processor. {nb07.SMOLLM2} MB does not." if _times > 1.3 else "Every move also pays for its calls, which count less in a large one." if _times < 0.77 else "So here the rate holds."}
+
+            As adapters of rank 16, a version takes {lesson.in_words(_message)} as a message{", so the simplest way is quick enough beside a step of one second" if _message < 0.3 else ""}.
             `zorplex-rl train --lora-rank 16` publishes them, and no more.
             """),
             lesson.folded(
@@ -719,39 +754,105 @@ def _(rates):
 
 
 @app.cell(hide_code=True)
-def _():
-    mo.md("""
+def _(config):
+    lesson.md(f"""
     ## Push or pull?
 
     So far the reader *pulls*: it fetches when it wants to. A trainer can also *push*: after a step it offers the new version to
-    every generator, and waits until each has taken it. A generator takes it between two batches, so that no batch has two versions. So the trainer
-    waits for the slowest one, as it waited for the late generator in the broadcast. Who pulls makes nobody wait, but
-    writes with older weights until it does: that is staleness, and `max_lag` bounds it (notebook 08).
+    every generator, and waits until each has taken it. A generator takes it between two batches, so that no batch has two versions.
+
+    Here two generators decode batches of {config.batches["fast"]} and of {config.batches["slow"]} episodes. When they pull, they do so by themselves before each batch. So `pulling` does not name them.
     """)
     return
 
 
+@app.function
+async def pulling(trainer, generators, versions):
+    for version in versions:
+        await trainer.step.call_one(version)  # trains, and publishes
+
+
+@app.function
+async def pushing(trainer, generators, versions):
+    for version in versions:
+        await trainer.step.call_one(version)
+        await gather(*(generator.take.call_one().as_asyncio() for generator in generators))
+
+
+@app.cell(hide_code=True)
+def _(config):
+    ask_push = lesson.predict(
+        f"{config.steps} steps of the trainer, once pulled and once pushed. How does the time of a step change when it pushes?",
+        "hardly: moving the weights is quick",
+        "up to twice as long",
+        "more than twice as long",
+    )
+    ask_push
+    return (ask_push,)
+
+
 @app.cell(hide_code=True)
 def _():
-    lesson.folded(
-        "A third way: one-sided push, and weights that change in mid-answer",
-        "The system with the trillion parameters pushes, and still nobody waits: its trainer *writes* into the generators' staging buffers. That "
-        "needs cards that can write, and a generator that checks for torn copies as yours does. "
-        "And some systems (PipelineRL, AReaL) do not wait for the end of a batch: they swap in the middle of an answer. "
-        "Then a text has two versions, and each token must remember which one wrote it (notebook 08).",
+    start_protocols = lesson.start_button("Push, then pull", seconds=13)
+    start_protocols
+    return (start_protocols,)
+
+
+@app.cell(hide_code=True)
+async def _(config, start_protocols):
+    lesson.wait_for(start_protocols)
+    with lesson.counting(2 * config.steps, "steps") as _one_more:
+        protocols = await nb07_push.compare((pushing, pulling), config, _one_more)
+    return (protocols,)
+
+
+@app.cell(hide_code=True)
+def _(ask_push, config, protocols):
+    _push, _pull = protocols["pushing"], protocols["pulling"]
+    _times, _shown = _push.step / _pull.step, min(_push.seconds, _pull.seconds)
+    _ages = [fmean(run.ages[1]) if run.ages[1] else math.nan for run in (_push, _pull)]
+    lesson.reveal(
+        ask_push,
+        right=0 if _times < 1.15 else 1 if _times <= 2 else 2,
+        why=f"""
+        A step took {_pull.step:.2f} s with pulling and {_push.step:.2f} s with pushing, {_times:.1f} times as long. When it pushes, the
+        trainer waits for {1 - _push.timeline.busy_share("trainer"):.0%} of its run, because the slow generator has long batches. At the end of a batch this one's weights were
+        {_ages[0]:.1f} versions old with pushing, and {_ages[1]:.1f} with pulling.
+
+        {f"So in this run pulling was faster, and {'its price was age: that is staleness, and `max_lag` bounds it (notebook 08)' if _ages[1] > _ages[0] + 0.2 else 'the weights were hardly older for it'}." if _times >= 1.15 else "So this run does not decide it, because three processes share two cores: while one waits, the others are faster."}
+        """,
+        shows=[
+            lesson.figure(
+                paired_timelines(
+                    {name: run.timeline for name, run in protocols.items()},
+                    _shown,
+                    ("trainer", *config.batches),
+                ),
+                f"The first {_shown:.1f} seconds of each run, on one axis.",
+            )
+        ],
     )
     return
 
 
 @app.cell(hide_code=True)
 def _():
-    lesson.ran_on()
+    mo.md("""
+    A third way is one-sided push: the trainer *writes* into the generators' staging buffers, and nobody waits. It
+    needs cards that can write, and a generator that checks for torn copies, as yours does.
+    """)
+    return
+
+
+@app.cell(hide_code=True)
+def _(policy):
+    lesson.ran_on(policy)
     return
 
 
 @app.cell(hide_code=True)
 def _():
-    lesson.predicted(3)
+    lesson.predicted(4)
     return
 
 

@@ -1,4 +1,5 @@
-"""Notebook 07: its publish and read are the package's, and the reader's own is raced."""
+"""Notebook 07: its publish and read are the package's, the reader's own is raced, and only pushing
+waits."""
 
 from __future__ import annotations
 
@@ -166,18 +167,66 @@ def test_the_readers_reader_is_raced_on_the_real_ring(notebook, monkeypatch):
     assert {"torn", "another version"} & set(wrong.verdicts)
 
 
+def test_at_a_small_rate_most_weights_need_not_travel(notebook):
+    policy = notebook.load_policy("embedded", "cpu")
+    small, large = (notebook.share_unchanged(policy, rate) for rate in (1e-6, 4e-4))
+    assert large < 0.9 < small < 1
+
+
+def test_pushing_is_pulling_and_one_line_more():
+    pulling, pushing = (
+        ast.unparse(shown(name).body[0].body).splitlines() for name in ("pulling", "pushing")
+    )
+    assert pushing[: len(pulling)] == pulling
+    assert len(pushing) == len(pulling) + 1
+
+
+def test_the_trainer_that_pushes_waits_for_every_generator(notebook):
+    """The protocols alone, with a generator that takes weights late: versions go out in order, and
+    only pushing waits."""
+    order = []
+
+    class Call:
+        def __init__(self, act):
+            self.act = act
+
+        def __await__(self):
+            return self.act().__await__()
+
+        def as_asyncio(self):
+            return asyncio.ensure_future(self.act())
+
+    async def step(version):
+        order.append(version)
+
+    async def take():
+        await asyncio.sleep(0.01)
+        order.append("taken")
+
+    trainer = SimpleNamespace(
+        step=SimpleNamespace(call_one=lambda version: Call(lambda: step(version)))
+    )
+    slow = SimpleNamespace(take=SimpleNamespace(call_one=lambda: Call(take)))
+    asyncio.run(notebook.pushing(trainer, [slow], (1, 2)))
+    assert order == [1, "taken", 2, "taken"]
+    order.clear()
+    asyncio.run(notebook.pulling(trainer, [slow], (1, 2)))
+    assert order == [1, 2]
+
+
 @pytest.mark.long
 def test_runs_from_its_first_cell_to_its_last():
     config = {
-        "device": "cpu", "megabytes": 8, "repeats": 3, "busy_seconds": 1.5, "late_seconds": 1.0,
-        "careless_reads": 20, "reads": 10,
+        "policy": "embedded", "device": "cpu", "megabytes": 8, "repeats": 3, "busy_seconds": 1.5, "late_seconds": 1.0,
+        "careless_reads": 20, "reads": 10, "steps": 2, "batches": {"fast": 2, "slow": 8},
     }  # fmt: skip
     found = run(
         "07_rdma_weight_sync",
         config,
         "dict(waits=waits, rates=rates, late=late_move.publish, careful=careful.verdicts, afar=afar.verdicts,"
         "phases={rung: [one.publish + one.fetch + one.swap, one.total] for rung, one in middle.items()},"
-        "still={rung: one.still for rung, one in middle.items()}, waited=waited_for_busy, backend=backend)",
+        "still={rung: one.still for rung, one in middle.items()}, waited=waited_for_busy, backend=backend,"
+        "whole=whole_model[1].total, ages=[run.ages for run in protocols.values()])",
     )
     assert found["still"]["TCP"] < found["still"]["message"], "a message takes the trainer's time"
     assert "message" in found["waited"]
@@ -195,3 +244,5 @@ def test_runs_from_its_first_cell_to_its_last():
     assert found["late"] > 0.9, "the trainer waits in its own call"
     assert set(found["careful"]) == {"whole"}
     assert set(found["afar"]) <= {"whole", "given up"}
+    assert found["whole"] > found["phases"].get("shared memory", found["phases"]["TCP"])[1]
+    assert all(min(ages, default=0) >= 0 for run in found["ages"] for ages in run)

@@ -25,6 +25,9 @@ from zorplex_rl.services.runtime import Actor, concurrent_endpoint
 from zorplex_rl.services.spawn import spawn
 from zorplex_rl.training.transports import Publisher, connect, subscribe
 
+SMOLLM2 = 540
+"""Megabytes of its weights in float32, in whole ``layers``."""
+
 
 def layers(megabytes: int, per_layer: int = 4) -> nn.ParameterList:
     """Return a model of float32 layers, 4 MB each."""
@@ -44,7 +47,19 @@ def join_group(path: str, rank: int) -> None:
     )
 
 
-class Writer(Actor):
+class Side(Actor):
+    """Holds a model, and may hold a larger one."""
+
+    @concurrent_endpoint
+    async def grow(self, megabytes: int) -> None:
+        self.model = layers(megabytes)
+
+    @concurrent_endpoint
+    async def join(self, path: str, rank: int) -> None:
+        await asyncio.to_thread(join_group, path, rank)
+
+
+class Writer(Side):
     """A trainer that only makes versions readable."""
 
     def __init__(self, make_model: Callable[..., nn.Module], *args: Any) -> None:
@@ -74,10 +89,6 @@ class Writer(Actor):
         torch.save(self.model.state_dict(), path)
 
     @concurrent_endpoint
-    async def join(self, path: str, rank: int) -> None:
-        await asyncio.to_thread(join_group, path, rank)
-
-    @concurrent_endpoint
     async def broadcast(self) -> None:
         await asyncio.to_thread(broadcast_all, self.model)
 
@@ -97,7 +108,7 @@ class Writer(Actor):
         return os.getpid()
 
 
-class Puller(Actor):
+class Puller(Side):
     """A generator that only pulls. Each way returns the seconds of transfer and of copy."""
 
     def __init__(self, make_model: Callable[..., nn.Module], *args: Any) -> None:
@@ -124,10 +135,6 @@ class Puller(Actor):
         loaded = time.perf_counter()
         self.model.load_state_dict(state)
         return loaded - began, time.perf_counter() - loaded
-
-    @concurrent_endpoint
-    async def join(self, path: str, rank: int) -> None:
-        await asyncio.to_thread(join_group, path, rank)
 
     @concurrent_endpoint
     async def receive(self) -> float:
@@ -258,8 +265,9 @@ async def climb(
     rungs: Mapping[str, tuple[str, str]],
     settings_of: Mapping[str, dict[str, Any]],
     one_more: Callable[[], None],
-) -> tuple[dict[str, list[Moved]], Moved]:
-    """Move by every rung, again and again. Returns what it took, and a late broadcast."""
+) -> tuple[dict[str, list[Moved]], Moved, tuple[str, Moved]]:
+    """Move by every rung, again and again. Returns what it took, a late broadcast, and a model of
+    ``SMOLLM2`` megabytes by the quickest rung that every machine has."""
     import monarch
 
     moves: dict[str, list[Moved]] = {rung: [] for rung in rungs}
@@ -277,7 +285,15 @@ async def climb(
                 name, transport = rungs[rung]
                 moves[rung].append(await move(*pairs[name], transport, str(folder / "weights")))
                 one_more()
-            late = await move(*pairs["tuned"], "broadcast", "", late=config.late_seconds)
+            writer, puller = pairs["tuned"]
+            late = await move(writer, puller, "broadcast", "", late=config.late_seconds)
+            rung = "shared memory" if "shared memory" in rungs else "TCP"
+            for side in (writer, puller):
+                await side.grow.call_one(SMOLLM2)
+            source = replace(await writer.open_ring.call_one(slots=2), owner=writer)
+            await puller.subscribe.call_one(source, rungs[rung][1])
+            for _ in range(3):  # The first ones meet memory that was never touched.
+                whole = await move(writer, puller, rungs[rung][1], "")
     finally:
         monarch.configure(**settings_of["tuned"] | {"rdma_disable_ibverbs": False})
-    return moves, late
+    return moves, late, (rung, whole)
