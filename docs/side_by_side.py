@@ -2,7 +2,7 @@
 
     python docs/side_by_side.py            writes side_by_side.svg beside this file
 
-    Setting ──simulation/simulate.py──► two timelines ──► bars in one group, uncovered from left to right
+    Setting ──course/sync_and_async.py──► two timelines ──► bars in one group, uncovered from left to right
 
 The clock is CSS within the file, so the picture moves where a page only shows it as an image. Who
 asked the system for less motion sees its end. It is light or dark as the reader's system is.
@@ -14,8 +14,9 @@ from pathlib import Path
 
 from zorplex_rl.course.figures.figure import GREY, drawing
 from zorplex_rl.course.figures.loop_drawing import ROLES
+from zorplex_rl.course.sync_and_async import compare
 from zorplex_rl.simulation.setting import Setting
-from zorplex_rl.simulation.simulate import SimulatedRun, compare
+from zorplex_rl.simulation.simulate import SimulatedRun
 
 FILE = Path(__file__).with_suffix(".svg")
 LEFT, RIGHT, LANE, BAR = 104, 712, 22, 17

@@ -7,10 +7,10 @@ import random
 
 from playwright.sync_api import Locator, expect
 
+from zorplex_rl.course.sync_and_async import compare
 from zorplex_rl.course.widgets.timeline_simulator import GRID
 from zorplex_rl.course.widgets.weight_ring_race import AXES, race
 from zorplex_rl.simulation.setting import Setting
-from zorplex_rl.simulation.simulate import compare
 
 
 def move(widget: Locator, label: str, values: list, value) -> None:

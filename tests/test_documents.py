@@ -11,8 +11,8 @@ import pytest
 from test_house import FLOORS
 
 import zorplex_rl
+from zorplex_rl.course.sync_and_async import compare
 from zorplex_rl.simulation.setting import Setting
-from zorplex_rl.simulation.simulate import compare
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()

@@ -8,7 +8,7 @@ from closed_form import A_HAIR, any_setting, even_setting, exact_seconds
 from hypothesis import given, settings
 
 from zorplex_rl.course.bounds import RESOURCES, lower_bounds
-from zorplex_rl.simulation.simulate import compare
+from zorplex_rl.course.sync_and_async import compare
 
 pytestmark = pytest.mark.slow
 

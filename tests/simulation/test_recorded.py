@@ -11,10 +11,11 @@ import pytest
 from runs import SMALL, train_here
 
 from zorplex_rl.config import Config
+from zorplex_rl.course.sync_and_async import simulate_sync
 from zorplex_rl.run.timeline import Span, Timeline
 from zorplex_rl.simulation.recorded import setting_of
 from zorplex_rl.simulation.setting import Setting
-from zorplex_rl.simulation.simulate import simulate_async, simulate_sync
+from zorplex_rl.simulation.simulate import simulate_async
 from zorplex_rl.training.groups import Groups
 
 SYNC = Config(max_lag=0, steps=3, prompts_per_step=2)

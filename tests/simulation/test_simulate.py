@@ -10,8 +10,9 @@ from closed_form import A_HAIR, any_setting, even_setting, exact_seconds
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from zorplex_rl.course.sync_and_async import compare, utilisation
 from zorplex_rl.simulation.setting import Setting
-from zorplex_rl.simulation.simulate import compare, simulate_async
+from zorplex_rl.simulation.simulate import simulate_async
 
 pytestmark = pytest.mark.slow
 
@@ -78,7 +79,7 @@ def test_every_group_takes_its_latency_is_trained_on_once_within_the_lag_bound_a
                 if span.kind == "generate"
             }
             assert [found[group] for group in sorted(found)] == pytest.approx(expected)
-        for actor, share in run.utilisation().items():
+        for actor, share in utilisation(run).items():
             seconds_of_all = sum(span.end - span.start for span in spans if span.actor == actor)
             assert share * run.seconds == pytest.approx(seconds_of_all)
 

@@ -31,6 +31,7 @@ from zorplex_rl.course.figures.figure import render
 from zorplex_rl.course.figures.loop_drawing import ROLES
 from zorplex_rl.course.figures.tokens import episode_card, invents, written
 from zorplex_rl.course.lesson import lesson
+from zorplex_rl.course.sync_and_async import compare as simulate
 from zorplex_rl.course.widgets.timeline_simulator import GRID, ONE_STRAGGLER
 from zorplex_rl.devices import cores as cores
 from zorplex_rl.errors import PolicyError
@@ -42,7 +43,6 @@ from zorplex_rl.policy.load import Policy, load_policy
 from zorplex_rl.policy.rollout import RolloutRequest, Sampling
 from zorplex_rl.policy.rollout import rollout as sample
 from zorplex_rl.run.timeline import SpanRecorder
-from zorplex_rl.simulation.simulate import compare as simulate
 from zorplex_rl.task.environment import Zorplex
 from zorplex_rl.task.episode import OUTCOMES, Episode, Task
 from zorplex_rl.task.specs import TASK_SPECS

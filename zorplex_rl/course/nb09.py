@@ -40,6 +40,7 @@ from zorplex_rl.course.staleness import (
     sample_batch,
     weights_of,
 )
+from zorplex_rl.course.sync_and_async import compare as simulate
 from zorplex_rl.course.widgets import LiveCurve
 from zorplex_rl.course.widgets.timeline_simulator import START
 from zorplex_rl.learning.batches import MicroBatch, collate
@@ -48,7 +49,6 @@ from zorplex_rl.learning.losses import LOSSES, LossInputs, policy_loss
 from zorplex_rl.learning.train_simple import play
 from zorplex_rl.policy.load import Policy, load_policy
 from zorplex_rl.policy.rollout import Sampling
-from zorplex_rl.simulation.simulate import compare as simulate
 from zorplex_rl.task.environment import Zorplex
 from zorplex_rl.task.episode import Episode, Task
 from zorplex_rl.task.rewards import accuracy

@@ -1,4 +1,4 @@
-"""Simulate synchronous and asynchronous training event by event.
+"""Simulate asynchronous training event by event.
 
     generators   take the next share of a step's groups from the replay buffer, sample it, return it
     trainer      takes a batch as soon as the replay buffer has one, trains on it, publishes a version
@@ -7,15 +7,8 @@
 ``ReplayBuffer`` of the real system decides which groups may start and which are trained on; only
 the latencies are simulated. The result is a ``Timeline``, the same type as for a real run.
 
-Asynchronous training is never slower than synchronous training on the same latencies. The proof is
-by induction. When synchronous training takes batch v, asynchronous training has also finished all
-groups below (v + 1)P, because it admitted, began and supplied with weights none of them later. Both
-cut a step's groups into the same shares.
-
->>> both = compare(Setting(variation=0, sync_seconds=0.5))  # 4 generators, 6 steps of 8 groups
->>> both.sync.seconds  # six rounds of 0.5 + 2 + 2 seconds
-27.0
->>> both.asynchronous.seconds  # two steps per round after the first
+>>> setting = Setting(variation=0, sync_seconds=0.5)  # 4 generators, 6 steps of 8 groups
+>>> simulate_async(setting, setting.latencies()).seconds  # 0.5 + 2 + 2, then two steps per round
 15.5
 """
 
@@ -41,74 +34,6 @@ class SimulatedRun:
     """Wall time from the start until the last step is trained."""
     staleness: dict[int, int]
     """Number of groups that were trained on at each lag in versions."""
-
-    def utilisation(self) -> dict[str, float]:
-        """Return for each actor the share of the wall time, 0 to 1, in which it was busy."""
-        whole = (0.0, self.seconds)
-        return {actor: self.timeline.busy_share(actor, whole) for actor in self.timeline.actors}
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """Both runs on the same latencies and the same groups."""
-
-    sync: SimulatedRun
-    asynchronous: SimulatedRun
-
-    @property
-    def speed_up(self) -> float:
-        """Return the synchronous wall time ÷ the asynchronous one."""
-        if not self.asynchronous.seconds:
-            return 1.0
-        return self.sync.seconds / self.asynchronous.seconds
-
-
-def compare(setting: Setting) -> Comparison:
-    """Simulate ``setting`` in both modes."""
-    latencies = setting.latencies()
-    return Comparison(simulate_sync(setting, latencies), simulate_async(setting, latencies))
-
-
-def simulate_sync(setting: Setting, latencies: Latencies) -> SimulatedRun:
-    """Simulate steps in turns: send weights, sample a batch, train. ``setting``: counts only."""
-    spans = _Spans()
-    groups = setting.groups_per_step
-    now = 0.0
-    for step in range(setting.steps):
-        arrived = spans.add(
-            "weights",
-            "publish",
-            now,
-            latencies.transfer[step],
-            version=step,
-        )
-        batch = range(step * groups, (step + 1) * groups)
-        # Each generator, and when it is free. The first one takes the next share.
-        free = [(arrived, generator) for generator in range(setting.generators)]
-        for first in batch[:: setting.share]:
-            end, generator = heapq.heappop(free)
-            last = min(first + setting.share, batch.stop)
-            for group in range(first, last):
-                end = spans.add(
-                    _name(generator),
-                    "generate",
-                    end,
-                    latencies.generate[group],
-                    group=group,
-                    version=step,
-                )
-            heapq.heappush(free, (end, generator))
-        sampled, _ = max(free)
-        now = spans.add(
-            "trainer",
-            "train",
-            sampled,
-            latencies.train[step],
-            step=step,
-            groups=list(batch),
-        )
-    staleness = {0: setting.steps * groups}
-    return SimulatedRun(spans.timeline(setting, now), now, staleness)
 
 
 def simulate_async(setting: Setting, latencies: Latencies) -> SimulatedRun:
@@ -144,7 +69,7 @@ class _Async:
         self.link_free = 0.0
         self.training = False
         self.finished = 0.0
-        self.spans = _Spans()
+        self.spans = Spans()
         self.staleness = Counter[int]()
         self.sampled_with: dict[int, int] = {}
         self.events: list[tuple[float, int, Callable[[float], None]]] = []
@@ -237,7 +162,7 @@ class _Async:
         """Sample the next group of the generator's share."""
         group = generator.to_come.pop(0)
         end = self.spans.add(
-            _name(generator.number),
+            name_of(generator.number),
             "generate",
             now,
             self.latencies.generate[group],
@@ -258,7 +183,7 @@ class _Async:
             generator.begun = []
 
 
-class _Spans(list[Span]):
+class Spans(list[Span]):
     """Collect spans in the order in which they are scheduled."""
 
     def add(
@@ -278,12 +203,13 @@ class _Spans(list[Span]):
     def timeline(self, setting: Setting, end: float) -> Timeline:
         """Return the spans until ``end``, ordered by row: trainer, weights, generators."""
         actors = ["trainer", "weights"]
-        actors += [_name(generator) for generator in range(setting.generators)]
+        actors += [name_of(generator) for generator in range(setting.generators)]
         rows = {actor: row for row, actor in enumerate(actors)}
         spans = Timeline(self).between(0.0, end).spans
         spans.sort(key=lambda span: (rows[span.actor], span.start))
         return Timeline(spans)
 
 
-def _name(generator: int) -> str:
+def name_of(generator: int) -> str:
+    """Return the row of ``generator`` in the timeline."""
     return f"generator_{generator}"

@@ -32,9 +32,9 @@ from zorplex_rl.course.site.course_map import Station, course_map
 from zorplex_rl.course.site.export import export
 from zorplex_rl.course.site.frame import MOVED, search_page
 from zorplex_rl.course.site.page import Lesson, Page, PageCell
+from zorplex_rl.course.sync_and_async import compare
 from zorplex_rl.errors import SiteError
 from zorplex_rl.simulation.setting import Setting
-from zorplex_rl.simulation.simulate import compare
 
 pytestmark = pytest.mark.slow
 

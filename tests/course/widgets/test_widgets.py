@@ -16,6 +16,7 @@ from simulators import expect_figures, expect_race, move, random_positions, slid
 from zorplex_rl.course.figures.figure import drawing
 from zorplex_rl.course.recorded_study import Row, Study
 from zorplex_rl.course.site.build import build_site
+from zorplex_rl.course.sync_and_async import compare
 from zorplex_rl.course.widgets import (
     LiveCurve,
     LoopPlayer,
@@ -34,7 +35,6 @@ from zorplex_rl.course.widgets.what_if import Answer, Bar, Knob, Panel
 from zorplex_rl.course.widgets.widget import look_up, unpack
 from zorplex_rl.run.timeline import Span, Timeline
 from zorplex_rl.simulation.setting import Setting
-from zorplex_rl.simulation.simulate import compare
 
 pytestmark = pytest.mark.slow
 

@@ -189,9 +189,9 @@ def before_and_after() -> str:
 
 def film() -> tuple[dict[str, Any], str]:
     """Return a simulated run as the model of a ``LoopPlayer``, which starts by itself, and a sentence on where it comes from."""
+    from zorplex_rl.course.sync_and_async import compare
     from zorplex_rl.course.widgets import LoopPlayer
     from zorplex_rl.simulation.setting import Setting
-    from zorplex_rl.simulation.simulate import compare
 
     setting = Setting()
     both = compare(setting)

@@ -1,6 +1,6 @@
 """Provide widgets for notebooks that also work on a static page: Python computes, JavaScript draws.
 
-    TimelineSimulator     sync against async, from a dozen numbers            computed by simulation/simulate.py
+    TimelineSimulator     sync against async, from a dozen numbers            computed by course/sync_and_async.py
     WeightRingRace        a writer overtakes a reader, with and without seqlock    computed by itself
     ReshardMap            bytes between every source and destination          shows matrices
     WhatIf                knobs, and a figure, numbers or bars                computed by a function of the notebook

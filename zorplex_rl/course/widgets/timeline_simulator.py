@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any
 from zorplex_rl.course.bounds import Mode, lower_bounds
 from zorplex_rl.course.figures import figure as style
 from zorplex_rl.course.figures.figure import render
+from zorplex_rl.course.sync_and_async import Comparison, simulate_sync, utilisation
 from zorplex_rl.course.widgets.widget import Axes, Params, Simulator, tabulate
 from zorplex_rl.simulation.setting import Latencies, Setting
-from zorplex_rl.simulation.simulate import Comparison, SimulatedRun, simulate_async, simulate_sync
+from zorplex_rl.simulation.simulate import SimulatedRun, simulate_async
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -208,7 +209,7 @@ def _drawing(
         "weights",
         *(f"generator_{number}" for number in range(setting.generators)),
     ]
-    busy, bounds = run.utilisation(), lower_bounds(setting, latencies, mode)
+    busy, bounds = utilisation(run), lower_bounds(setting, latencies, mode)
     return {
         "seconds": round(run.seconds, 3),
         "busy": [round(100 * busy.get(actor, 0.0)) for actor in actors],
