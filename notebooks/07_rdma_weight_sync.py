@@ -484,7 +484,7 @@ def _():
     mo.md("""
     ## Never torn
 
-    The first number of each header is the slot's *sequence*: 0 until the slot is first written, odd before a copy into it begins, and
+    The first number of each header is the slot's *sequence*. It is 0 until the slot is first written, odd before a copy into it begins, and
     even, larger by one, after the copy is done. While it is odd, trust nothing else in that slot. Each write takes the next two numbers of the whole ring, so the slot with the smallest sequence is the oldest one.
 
     The order matters, and a processor may write in another order than the program says. `fence()` forbids that: what stands above it is written before what
