@@ -4,7 +4,7 @@
     python benchmarks/staleness.py laboratory --budget 90 go on with another one
     python benchmarks/staleness.py foretold --budget 0    only print the table of what is recorded
 
-    staleness       the phase diagram of notebook 11               laboratory      eleven losses at seven lags, notebook 09
+    staleness       the phase diagram of notebook 11               laboratory      losses at seven lags, notebook 09
     lags            what shorter lags cost, in few steps           foretold        many seeds, lags and rates (LOG.md, 2026-11-26)
     confirmed_20    run C of notebook 11, five seeds
 
@@ -40,11 +40,10 @@ from zorplex_rl.learning.ratios import Diagnostics
 from zorplex_rl.task.environment import Zorplex
 
 FIVE: tuple[LossName, ...] = ("reinforce", "grpo", "cispo", "dppo", "icepop")
-ELEVEN: tuple[LossName, ...] = (
+IN_LABORATORY: tuple[LossName, ...] = (
     *FIVE,
     "tis",
     "decoupled_ppo",
-    "m2po",
     "gspo",
     "sequence_rejection",
     "dapo",
@@ -90,8 +89,8 @@ STUDIES = {
     ),
     "laboratory": Plan(
         (
-            Grid((4e-4,), (0, 8, 32), ELEVEN),
-            Grid((4e-4,), (1, 2, 4, 16), ELEVEN),
+            Grid((4e-4,), (0, 8, 32), IN_LABORATORY),
+            Grid((4e-4,), (1, 2, 4, 16), IN_LABORATORY),
             Grid((2e-4,), (32,), ("reinforce", "tis", "decoupled_ppo", "cispo")),
             Grid((2e-4, 3e-4), (0,), FIVE),
             Grid((8e-4,), (0, 8, 32), FIVE),
@@ -111,7 +110,6 @@ STUDIES = {
                     "icepop",
                     "gspo",
                     "decoupled_ppo",
-                    "m2po",
                 ),
                 range(5, 12),
             ),

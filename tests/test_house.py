@@ -37,7 +37,7 @@ TOKENS = {
     "training": 13_340,
     "simulation": 6_960,
     "sizing": 4_130,
-    "learning": 10_130,
+    "learning": 9_690,
     "hosts": 3_390,
     "run": 5_310,
     "policy": 19_750,
@@ -47,7 +47,7 @@ TOKENS = {
     ".": 2_250,
 }
 """At most so many tokens in each folder; "." is the files of the root. A commit that raises one says why."""
-SYSTEM = 88_100
+SYSTEM = 87_700
 TOKENS_A_LINE = 8.5
 CODE_WIDTH, PROSE_WIDTH = 110, 120
 SEVERAL_SHARE = 0.02

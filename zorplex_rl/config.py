@@ -28,7 +28,6 @@ LossName = Literal[
     "decoupled_ppo",
     "icepop",
     "dppo",
-    "m2po",
     "sequence_rejection",
     "geometric_rejection",
 ]

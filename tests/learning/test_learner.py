@@ -111,11 +111,10 @@ def test_many_micro_batches_add_up_to_the_gradient_of_few(
     assert distance(split, whole) < bound
 
 
-@pytest.mark.parametrize("loss", ["gspo", "m2po", "sequence_rejection", "geometric_rejection"])
-def test_what_is_judged_by_episode_or_batch_is_the_same_in_micro_batches(
+@pytest.mark.parametrize("loss", ["gspo", "sequence_rejection", "geometric_rejection"])
+def test_what_is_judged_by_episode_is_the_same_in_micro_batches(
     unclipped, embedded, episodes, advantages, loss
 ):
-    """m2po's mask is that of the whole batch: one episode alone would have another."""
     noise = torch.Generator().manual_seed(0)
     old = [copy.copy(episode) for episode in episodes]
     for stale in old:

@@ -13,20 +13,13 @@ from zorplex_rl.learning.advantages import (
     mean_relative,
     zero_variance_share,
 )
-from zorplex_rl.learning.losses import (
-    LOSSES,
-    LossInputs,
-    kl_penalty,
-    policy_loss,
-    second_moment_bound,
-    wanted_squares,
-)
+from zorplex_rl.learning.losses import LOSSES, LossInputs, kl_penalty, policy_loss
 from zorplex_rl.learning.ratios import mismatch
 
 
-def evaluate(name, *arguments, tokens=None, proximal_logp=None, largest_square=None, **knobs):
+def evaluate(name, *arguments, tokens=None, proximal_logp=None, **knobs):
     """The row ``name`` with these knobs."""
-    given = LossInputs(*arguments, tokens, proximal_logp, largest_square)
+    given = LossInputs(*arguments, tokens, proximal_logp)
     return policy_loss(replace(LOSSES[name], **knobs), given)
 
 
@@ -113,21 +106,6 @@ def divergence(low, high, c):
     return each_token(term)
 
 
-def second_moment(c):
-    """M2PO's algorithm: take the largest away until the mean of what is left is at most c."""
-
-    def loss(p, q, b, advantage, mask):
-        moved = {(i, t): q[i][t] - b[i][t] for i, t in tokens_of(mask)}
-        onward = [at for at in moved if moved[at] * advantage[at[0]] > 0]
-        kept = sorted(onward, key=lambda at: moved[at] ** 2)
-        while kept and sum(moved[at] ** 2 for at in kept) / len(kept) > c:
-            kept.pop()
-        stay = [(i, t) for i, t in moved if (i, t) not in onward or (i, t) in kept]
-        return -sum(math.exp(p[i][t] - b[i][t]) * advantage[i] for i, t in stay) / len(moved)
-
-    return loss
-
-
 def rejection(low, high, mean):
     """Whole episodes, by the product of their ratios or by its geometric mean."""
     return each_episode(
@@ -164,7 +142,6 @@ REFERENCES = {
         ),
     ),
     "dppo": ({"clip_low": 0.15, "clip_high": 0.15, "truncation": 20.0}, divergence),
-    "m2po": ({"truncation": 0.04}, second_moment),
     "sequence_rejection": (
         {"clip_low": 0.5, "clip_high": 1.0},
         lambda low, high: rejection(low, high, mean=False),
@@ -249,13 +226,11 @@ def test_masked_tokens_have_no_gradient_and_their_values_do_not_matter(name):
 def test_micro_batches_add_up_to_the_batch_for_loss_and_diagnostics(name):
     logp, behaviour, advantage, mask = tensors(shift=1.0)
     whole, found = evaluate(name, logp, behaviour, advantage, mask)
-    square = second_moment_bound(wanted_squares(logp - behaviour, advantage, mask), 0.04)
     parts = [
         evaluate(
             name,
             *(x[i : i + 1] for x in (logp, behaviour, advantage, mask)),
             tokens=mask.sum().item(),
-            largest_square=square,
         )
         for i in range(3)
     ]
@@ -272,25 +247,6 @@ def test_clipping_stops_the_gradient_only_where_the_ratio_has_moved_the_way_the_
         "clip_fraction_low": 0.25,
         "clip_fraction_high": 0.25,
     }
-
-
-def test_the_bound_of_the_second_moment_keeps_as_many_tokens_as_it_can():
-    squares = torch.tensor([0.09, 0.01, 0.04, 1.0])
-    assert second_moment_bound(squares, 0.04) == pytest.approx((0.04 + 0.09) / 2)
-    assert second_moment_bound(squares, 1.0) == math.inf
-    assert second_moment_bound(squares, 0.001) == pytest.approx(0.005)
-    assert second_moment_bound(torch.zeros(0), 0.04) == math.inf
-    # It is the mean that counts: one may be above it, if others are below.
-    assert second_moment_bound(torch.tensor([0.0, 0.08, 0.03]), 0.04) == math.inf
-
-
-def test_of_equal_squares_at_the_border_none_stays_so_the_bound_of_the_second_moment_holds():
-    near, far = math.sqrt(0.01), math.sqrt(0.06)
-    logp = torch.tensor([[near, far, far, far, far]], dtype=torch.float64, requires_grad=True)
-    arguments = (logp, torch.zeros(1, 5), torch.ones(1), torch.ones(1, 5))
-    # With one of the four the mean would be 0.035, with two 0.043.
-    assert (gradient("m2po", *arguments)[0] != 0).tolist() == [True, False, False, False, False]
-    assert second_moment_bound(torch.full((3,), 0.06), 0.04) == pytest.approx(0.03)
 
 
 def test_decoupled_ppo_truncates_the_weight_of_what_is_old_and_clips_what_has_moved_since():

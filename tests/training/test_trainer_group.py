@@ -44,9 +44,9 @@ CASES = {
         "float32",
     ),
     "bfloat16": (LearnerConfig(), "bfloat16"),
-    # Some tokens are left out, and which is decided on all ranks' tokens.
-    "of the whole batch": (
-        LearnerConfig(loss="m2po", truncation=1e-5, updates_per_batch=2),
+    # Episodes are clipped as wholes, in the second update by bounds that some have left.
+    "of whole episodes": (
+        LearnerConfig(loss="gspo", clip_low=1e-5, clip_high=1e-5, updates_per_batch=2),
         "float32",
     ),
 }

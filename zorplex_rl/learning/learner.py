@@ -32,8 +32,6 @@ from zorplex_rl.learning.losses import (
     LossInputs,
     kl_penalty,
     policy_loss,
-    second_moment_bound,
-    wanted_squares,
 )
 from zorplex_rl.learning.ratios import (
     Diagnostics,
@@ -208,10 +206,6 @@ def add_gradients(
     log π in the step's first update; None in that update."""
     loss = loss_of(learner.config)
     kl_coefficient = learner.config.kl_coefficient
-    largest_square = None
-    if loss.bound == "second moment":
-        _, (squares,) = learner.of_all_ranks({}, [maskable_squares(learner, batches)])
-        largest_square = second_moment_bound(squares, loss.truncation)
     totals: Diagnostics = {"loss": 0.0, "entropy": 0.0}
     logps = []
     for index, batch in enumerate(batches):
@@ -225,7 +219,6 @@ def add_gradients(
             mask=batch.mask,
             tokens=tokens,
             proximal_logp=proximal[index] if proximal and loss.weighted == "w r" else None,
-            largest_square=largest_square,
         )
         value, shares = policy_loss(loss, given)
         if kl_coefficient > 0:
@@ -256,17 +249,6 @@ def starting_logp(learner: Trainable, batch: MicroBatch) -> Tensor:
     with torch.no_grad(), as_it_began(model):
         logp, _ = run_model(learner, batch)
     return logp
-
-
-@torch.no_grad()
-def maskable_squares(learner: Trainable, batches: Sequence[MicroBatch]) -> Tensor:
-    """Return (log r)² [n] of the tokens that m2po may mask. Runs the model once more."""
-    squares = [batches[0].mask.new_zeros(0)]
-    for batch in batches:
-        if batch.advantage.any():
-            logp, _ = run_model(learner, batch)
-            squares.append(wanted_squares(logp - batch.behaviour_logp, batch.advantage, batch.mask))
-    return torch.cat(squares)
 
 
 def divergence_inputs(batches: Sequence[MicroBatch], logps: Sequence[Tensor]) -> list[Tensor]:

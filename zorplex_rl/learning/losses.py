@@ -14,8 +14,6 @@ Training makes a token's *objective* larger:
                 clip            min(A r, A clip(r)): r gets no gradient for moving further beyond these bounds
                 mask            a token whose r is outside these bounds contributes nothing
                 probability     likewise, but outside means π − μ > clip_high and A > 0, or μ − π > clip_low and A < 0
-                second moment   likewise, for the tokens with the largest (log r)²: just enough of them that the mean
-                                of the rest is at most truncation; only tokens that moved the way A wants count
 
     level       token           r is of the token
                 episode product r is the product over the episode's tokens; episode mean: their geometric mean
@@ -43,7 +41,7 @@ class Loss:
 
     weighted: Literal["log π", "w log π", "r", "w r"]
     """What the advantage is multiplied by."""
-    bound: Literal["weight", "clip", "mask", "probability", "second moment"] | None = None
+    bound: Literal["weight", "clip", "mask", "probability"] | None = None
     """What is bounded, and what happens outside the bounds."""
     level: Literal["token", "episode product", "episode mean"] = "token"
     """What r is a ratio of."""
@@ -52,7 +50,7 @@ class Loss:
     clip_high: float = math.inf
     """How far r may rise above 1."""
     truncation: float = math.inf
-    """The largest weight; for m2po the largest mean of (log r)²."""
+    """The largest weight."""
 
     @property
     def low(self) -> float:
@@ -81,8 +79,6 @@ class LossInputs:
     """Number of sampled tokens in the whole batch; None: in this part."""
     proximal_logp: Tensor | None = None
     """log π₀ [B, T], for rows with "w r" from a step's second update on; else None: π₀ is π then."""
-    largest_square: float | None = None
-    """m2po's bound on (log r)² in the whole batch, from ``second_moment_bound``; None: in this part."""
 
     @property
     def recent_logp(self) -> Tensor:
@@ -122,8 +118,6 @@ LOSSES = {
     # −A min(r, 20) log π, or 0: a rare token may grow tenfold, a frequent one may not fall from 0.99 to 0.8 (DPPO with
     # binary total variation, Qi et al. 2026, as verl implements it).
     "dppo": Loss("w log π", "probability", clip_low=0.15, clip_high=0.15, truncation=20.0),
-    # −A r, or 0 (M2PO, Zheng et al. 2025, algorithm 1, as Trinity-RFT describes it).
-    "m2po": Loss("r", "second moment", truncation=0.04),
     # −A log π, or 0 for a whole episode (verl's rollout correction, sequence rejection, section 3.4).
     "sequence_rejection": Loss("log π", "mask", "episode product", clip_low=0.5, clip_high=1.0),
     # The same by a ratio that does not grow with the length (section 3.3.3; 0.001 for thousands of tokens).
@@ -141,7 +135,7 @@ def policy_loss(row: Loss, given: LossInputs) -> tuple[Tensor, Diagnostics]:
     shares: dict[str, Tensor] = {}
     if row.bound == "clip":
         shares = {"clip_fraction_low": below, "clip_fraction_high": above}
-    elif row.bound in ("mask", "probability", "second moment"):
+    elif row.bound in ("mask", "probability"):
         shares = {"masked_fraction_low": below, "masked_fraction_high": above}
         is_masked = below | above
         objective = objective * ~is_masked
@@ -183,15 +177,6 @@ def outside(
         moved = given.recent_logp.exp() - given.behaviour_logp.exp()
         below = moved < -row.clip_low
         above = moved > row.clip_high
-    elif row.bound == "second moment":
-        log_ratio = given.logp.detach() - given.behaviour_logp
-        largest = given.largest_square
-        if largest is None:
-            squares = wanted_squares(log_ratio, given.advantage, given.mask)
-            largest = second_moment_bound(squares, row.truncation)
-        is_far = log_ratio.square() > largest
-        below = is_far & (log_ratio < 0)
-        above = is_far & (log_ratio > 0)
     # Only a token that has moved the way its advantage wants is stopped: the others may come back.
     advantage = given.token_advantage
     return below & (advantage < 0), above & (advantage > 0)
@@ -223,38 +208,6 @@ def objective_of(
     if row.bound == "clip":
         objective = torch.minimum(objective, ratio.clamp(row.low, row.high) * advantage)
     return objective
-
-
-def wanted_squares(
-    log_ratio: Tensor,
-    advantage: Tensor,
-    mask: Tensor,
-) -> Tensor:
-    """Return (log r)² [n] of the sampled tokens that have moved the way their advantage wants."""
-    log_ratio = log_ratio.detach()
-    is_wanted = (log_ratio * to_tokens(advantage) > 0) & mask.bool()
-    return log_ratio[is_wanted].square()
-
-
-def second_moment_bound(squares: Tensor, second_moment: float) -> float:
-    """Return the bound up to which ``squares`` [n] have a mean of at most ``second_moment``. As many of
-    the smallest as possible stay; the bound is halfway between the last that stays and the first that
-    goes. Equal ones stay or go together.
-
-    >>> second_moment_bound(torch.tensor([0.25, 4.0, 0.75]), second_moment=0.5)
-    2.375
-    """
-    ordered = squares.double().sort().values
-    counts = torch.arange(1, len(ordered) + 1, device=ordered.device)
-    means = ordered.cumsum(0) / counts
-    kept = int((means <= second_moment).sum())
-    if kept == len(ordered):
-        return math.inf
-    first_that_goes = ordered[kept]
-    staying = ordered[ordered < first_that_goes]
-    last_that_stays = staying[-1] if len(staying) else 0.0
-    # Halfway: rounding moves no token across.
-    return (last_that_stays + first_that_goes).item() / 2
 
 
 def kl_penalty(
