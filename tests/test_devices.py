@@ -15,7 +15,6 @@ from zorplex_rl.devices import assign_devices, cores, count_gpus, devices_of, pr
 from zorplex_rl.errors import ConfigError
 from zorplex_rl.policy import auto
 from zorplex_rl.policy.auto import resolved
-from zorplex_rl.training.controller import advice
 
 ACTORS = ["trainer", "generator_0", "generator_1", "generator_2"]
 
@@ -96,16 +95,6 @@ def test_the_faster_number_type_is_measured_and_leaves_the_threads_as_they_are()
     )
     assert devices.is_faster_in_bfloat16() == with_instructions
     assert torch.get_num_threads() == threads
-
-
-def test_turns_are_advised_where_a_role_idles_and_would_have_more_threads(large):
-    beside = resolved(large)
-    assert "trainer works 100%" in advice(beside, {"trainer": 1.0, "generator_0": 0.3})
-    assert "with 4 threads" in advice(beside, {"trainer": 0.2, "generator_0": 0.9})
-    assert advice(beside, {"trainer": 1.0, "generator_0": 0.6}) is None
-    assert advice(beside, {"generator_0": 0.3}) is None
-    for config in (resolved(large.changed(max_lag=0)), resolved(Config())):
-        assert advice(config, {"trainer": 1.0, "generator_0": 0.3}) is None
 
 
 def test_a_process_on_a_gpu_computes_in_tf32_and_one_on_the_cpu_does_not(monkeypatch):

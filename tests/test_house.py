@@ -34,7 +34,7 @@ MONARCH = ("hosts", "services", "training")
 ROOT_FILES, ROOMS = 5, 20
 TOKENS = {
     "cli": 7_190,
-    "training": 13_340,
+    "training": 13_270,
     "simulation": 6_960,
     "sizing": 4_130,
     "learning": 9_690,
@@ -47,7 +47,7 @@ TOKENS = {
     ".": 2_250,
 }
 """At most so many tokens in each folder; "." is the files of the root. A commit that raises one says why."""
-SYSTEM = 87_700
+SYSTEM = 87_500
 TOKENS_A_LINE = 8.5
 CODE_WIDTH, PROSE_WIDTH = 110, 120
 SEVERAL_SHARE = 0.02

@@ -8,9 +8,8 @@ train_step      train → publish → log → checkpoint, if due; the checkpoint
 """
 
 import contextlib
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from statistics import fmean
 from typing import Any, Self
 
 from zorplex_rl.config import Config
@@ -98,9 +97,6 @@ class Controller:
         progress = self.progress
         await progress.sealed()
         await progress.note_step(batch, metrics, is_last=self.stop_requested)
-        hint = advice(self.config, self.log.busy) if progress.step == 2 else None
-        if hint:
-            self.log.warn(progress.step, hint)
         # Read again: a stop may be requested while the step is logged.
         if progress.is_checkpoint_due or self.stop_requested:
             await progress.checkpoint()
@@ -144,21 +140,3 @@ class Controller:
 
     def _restarted(self, role: str, restart: Restart) -> None:
         self.log.restarted(self.progress.step, role, restart)
-
-
-def advice(config: Config, busy: Mapping[str, float]) -> str | None:
-    """Return a sentence if the trainer or the generators are ``busy`` less than half of the time, and taking
-    turns would give them more threads; else None."""
-    of_trainer = [share for actor, share in busy.items() if actor.startswith("trainer")]
-    of_generators = [share for actor, share in busy.items() if actor.startswith("generator")]
-    if not of_trainer or not of_generators:
-        return None
-    trainer = fmean(of_trainer)
-    generator = fmean(of_generators)
-    in_turns = resolved(config.changed(max_lag=0, threads="auto"))
-    if min(trainer, generator) >= 0.5 or int(in_turns.threads) <= int(config.threads):
-        return None
-    return (
-        f"the trainer works {trainer:.0%} of the time, a generator {generator:.0%}; "
-        f"if they take turns (--max-lag 0), with {in_turns.threads} threads, steps are faster here"
-    )
