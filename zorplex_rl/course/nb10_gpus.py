@@ -21,7 +21,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from zorplex_rl.sizing.memory import BLOCK, BYTES, Workload, generator_memory, trainer_memory
+from zorplex_rl.sizing.memory import (
+    BLOCK,
+    BYTES,
+    RESERVE,
+    Memory,
+    Workload,
+    generator_memory,
+    trainer_memory,
+)
 from zorplex_rl.sizing.model_shape import ModelShape
 
 COMPUTE_SHARE = 0.4
@@ -38,6 +46,8 @@ OPTIMIZER_PASSES = 22
 """Weight-sized reads and writes of a step: moments, gradients, AdamW, clipping. Assumed."""
 TENSOR = (1, 2, 4, 8)
 """GPUs that one model may be cut over: those of one machine."""
+OFF_GPU = ("weight ring", "staging", RESERVE)
+"""Parts of a process that are in no GPU's memory."""
 TOKEN_BUDGETS = (16384, 1)
 """What is tried for the trainer's micro-batches: this many tokens, or a single row."""
 
@@ -139,9 +149,8 @@ def _sampling(shape: ModelShape, work: Workload, gpus: int, tensor: int) -> Side
     )
 
     def needed(slots: int) -> int:
-        return generator_memory(
-            shape, replace(work, slots=slots, tasks=tasks, group_size=group), tensor
-        ).on_gpu
+        share = replace(work, slots=slots, tasks=tasks, group_size=group)
+        return on_gpu(generator_memory(shape, share, tensor))
 
     # The largest number of slots that fits, found by halving.
     low, high = 0, tasks * group
@@ -153,6 +162,16 @@ def _sampling(shape: ModelShape, work: Workload, gpus: int, tensor: int) -> Side
         shape, replace(work, slots=slots, tasks=tasks, group_size=group), tensor
     )
     return Side(gpus, replicas, tensor, seconds, needed(slots), slots, low > 0)
+
+
+def on_gpu(memory: Memory) -> int:
+    """Return the bytes of a GPU at the highest, if no generator has more slots than rows: a GPU gives the memory of
+    all slots at once."""
+    highest = 0
+    for parts in memory.phases.values():
+        off_gpu = sum(parts.get(part, 0) for part in OFF_GPU)
+        highest = max(highest, sum(parts.values()) - off_gpu)
+    return highest
 
 
 def sample_seconds(shape: ModelShape, work: Workload, tensor: int = 1) -> float:
@@ -178,7 +197,7 @@ def _training(shape: ModelShape, work: Workload, gpus: int) -> Iterator[Side]:
         for budget in TOKEN_BUDGETS:
             whole = replace(work, token_budget=budget)
             share = replace(whole, prompts=max(1, work.prompts // data))
-            needed = trainer_memory(shape, share, data, 3, tensor).on_gpu
+            needed = on_gpu(trainer_memory(shape, share, data, 3, tensor))
             seconds = train_seconds(shape, whole, tensor) / data
             yield Side(gpus, data, tensor, seconds, needed, 0, needed <= ROOM)
 

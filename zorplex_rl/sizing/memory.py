@@ -60,8 +60,6 @@ TOGETHER = 8192
 CONTROL_GROUP = Path("/sys/fs/cgroup")
 """A container's limits, of version 2."""
 RESERVE = "reserve"
-OFF_GPU = ("weight ring", "staging", RESERVE)
-"""Parts that are in no GPU's memory."""
 
 # What the reserve is made of.
 LIBRARY_BYTES = {"trainer": 7_000_000, "generator": 2_000_000}
@@ -180,8 +178,6 @@ class Memory:
     """Bytes of every part of one process, in every phase: ``{"sample": {"weights": 5, …}, …}``."""
 
     phases: dict[str, dict[str, int]]
-    untouched: int = 0
-    """Bytes of slots without a row: a GPU gives them at once, main memory when they are written."""
     later: int = 0
     """Bytes that a long run adds at most: kernels that oneDNN compiles for new shapes."""
 
@@ -199,15 +195,6 @@ class Memory:
     def total(self) -> int:
         """Bytes at the highest, if the process has no GPU."""
         return sum(self.parts.values())
-
-    @property
-    def on_gpu(self) -> int:
-        """Bytes of a GPU at the highest, if the model is on one."""
-        highest = 0
-        for parts in self.phases.values():
-            off_gpu = sum(parts.get(part, 0) for part in OFF_GPU)
-            highest = max(highest, sum(parts.values()) - off_gpu)
-        return highest + self.untouched
 
 
 def trainer_memory(
@@ -323,9 +310,7 @@ def generator_memory(shape: ModelShape, work: Workload, tensor: int = 1) -> Memo
     if work.evaluated:
         evaluation = _sampling(shape, work, work.evaluated, 1, tensor)
         phases["evaluate"] = static | evaluation | {"cache of the stream": cache}
-    rows = work.tasks * work.group_size
-    untouched = cache * max(0, work.slots - rows) // rows
-    return Memory(phases, untouched, COMPILED_BYTES if is_low or largest >= LARGE else 0)
+    return Memory(phases, COMPILED_BYTES if is_low or largest >= LARGE else 0)
 
 
 def _sampling(
