@@ -782,10 +782,10 @@ async def pushing(trainer, generators, versions):
 @app.cell(hide_code=True)
 def _(config):
     ask_push = lesson.predict(
-        f"{config.steps} steps of the trainer, once pulled and once pushed. How does the time of a step change when it pushes?",
-        "hardly: moving the weights is quick",
-        "up to twice as long",
-        "more than twice as long",
+        f"The trainer takes {config.steps} steps, and pushes after each. For how much of this time does it wait?",
+        "less than a tenth: moving the weights is quick",
+        "a tenth to a half",
+        "more than half",
     )
     ask_push
     return (ask_push,)
@@ -810,16 +810,16 @@ async def _(config, start_protocols):
 def _(ask_push, config, protocols):
     _push, _pull = protocols["pushing"], protocols["pulling"]
     _times, _shown = _push.step / _pull.step, min(_push.seconds, _pull.seconds)
+    _waits, _hardly = (1 - run.timeline.busy_share("trainer") for run in (_push, _pull))
     _ages = [fmean(run.ages[1]) if run.ages[1] else math.nan for run in (_push, _pull)]
     lesson.reveal(
         ask_push,
-        right=0 if _times < 1.15 else 1 if _times <= 2 else 2,
+        right=0 if _waits < 0.1 else 1 if _waits <= 0.5 else 2,
         why=f"""
-        A step took {_pull.step:.2f} s with pulling and {_push.step:.2f} s with pushing, {_times:.1f} times as long. When it pushes, the
-        trainer waits for {1 - _push.timeline.busy_share("trainer"):.0%} of its run, because the slow generator has long batches. At the end of a batch this one's weights were
+        It waits for {_waits:.0%} of the time, because the slow generator takes weights only between two long batches. When the generators pull, it waits for {_hardly:.0%}. At the end of a batch, the slow one's weights were
         {_ages[0]:.1f} versions old with pushing, and {_ages[1]:.1f} with pulling.
 
-        {f"So in this run pulling was faster, and {'its price was age: that is staleness, and `max_lag` bounds it (notebook 08)' if _ages[1] > _ages[0] + 0.2 else 'the weights were hardly older for it'}." if _times >= 1.15 else "So this run does not decide it, because three processes share two cores: while one waits, the others are faster."}
+        A step took {_push.step:.2f} s with pushing, and {_pull.step:.2f} s with pulling. {f"So in this run pulling was faster, and {'its price was age: that is staleness, and `max_lag` bounds it (notebook 08)' if _ages[1] > _ages[0] + 0.2 else 'the weights were hardly older for it'}." if _times >= 1.15 else "So here pulling was not clearly faster, because the processes share the machine's cores: while one waits, the others are quicker."}
         """,
         shows=[
             lesson.figure(
