@@ -43,11 +43,11 @@ TOKENS = {
     "policy": 19_750,
     "services": 9_070,
     "task": 5_880,
-    "weights": 4_410,
+    "weights": 4_340,
     ".": 2_250,
 }
 """At most so many tokens in each folder; "." is the files of the root. A commit that raises one says why."""
-SYSTEM = 87_400
+SYSTEM = 87_300
 TOKENS_A_LINE = 8.5
 CODE_WIDTH, PROSE_WIDTH = 110, 120
 SEVERAL_SHARE = 0.02

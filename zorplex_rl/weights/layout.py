@@ -48,24 +48,16 @@ class Layout:
     size: int
 
     @classmethod
-    def of(
-        cls,
-        weights: Weights,
-        dtype: torch.dtype | None = None,
-    ) -> Self:
-        """Return the layout of ``weights``. If ``dtype`` is given, floating-point weights are
-        rounded to that type when they are packed."""
+    def of(cls, weights: Weights) -> Self:
+        """Return the layout of ``weights``."""
         tensors = named_weights(weights)
-        packed = {name: tensor.dtype for name, tensor in tensors.items()}
-        if dtype:
-            packed |= {name: dtype for name, t in tensors.items() if t.is_floating_point()}
         entries = []
         offset = 0
-        for name in sorted(packed, key=lambda name: -packed[name].itemsize):
-            size = tensors[name].numel() * packed[name].itemsize
-            shape = tuple(tensors[name].shape)
-            entries.append(TensorEntry(name, shape, packed[name], offset, size))
-            offset += size
+        for name in sorted(tensors, key=lambda name: -tensors[name].itemsize):
+            tensor = tensors[name]
+            shape = tuple(tensor.shape)
+            entries.append(TensorEntry(name, shape, tensor.dtype, offset, tensor.nbytes))
+            offset += tensor.nbytes
         return cls(tuple(entries), offset)
 
     @property
