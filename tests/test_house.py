@@ -34,7 +34,7 @@ MONARCH = ("hosts", "services", "training")
 ROOT_FILES, ROOMS = 5, 20
 TOKENS = {
     "cli": 7_190,
-    "training": 13_270,
+    "training": 13_200,
     "simulation": 6_960,
     "sizing": 4_130,
     "learning": 9_690,

@@ -43,8 +43,6 @@ class RunLog:
         self._seconds_before = 0.0
         self._began: float | None = None
         self._last_step = self._last_spans = self._opened = now()
-        self._followed: list[int] | None = None
-        """Numbers of the held-out tasks whose answers are shown at every evaluation."""
         self.busy: dict[str, float] = {}
 
     @property
@@ -124,8 +122,8 @@ class RunLog:
         sampled: list[Episode],
         **values: Any,
     ) -> MetricsRow:
-        """Write the held-out results of ``step``, and two episodes of it. They answer the same questions
-        until the run is interrupted: if possible, some that were wrong at first. Returns the row."""
+        """Write the held-out results of ``step``, and its first two episodes, which answer the same
+        questions at every evaluation. Returns the row."""
         accuracies = {}
         outcomes = {}
         names = sorted({episode.task.kind for episode in greedy})
@@ -136,12 +134,7 @@ class RunLog:
             for kind, results in kinds.items():
                 results[mode] = accuracy([e for e in episodes if e.task.kind == kind])
         row = self.write("eval", step, **accuracies, kinds=kinds, outcomes=outcomes, **values)
-        if self._followed is None:
-            numbers = range(len(sampled))
-            wrong_first = sorted(numbers, key=lambda i: sampled[i].scored.outcome == "success")
-            self._followed = wrong_first[:2]
-        for number in self._followed:
-            episode = sampled[number]
+        for episode in sampled[:2]:
             self.folder.append_episode(step, episode, "eval")
             self.say(readable(episode))
         return row
