@@ -39,7 +39,7 @@ TOKENS = {
     "sizing": 4_130,
     "learning": 9_690,
     "hosts": 3_390,
-    "run": 5_310,
+    "run": 5_280,
     "policy": 19_750,
     "services": 9_070,
     "task": 5_880,
@@ -47,7 +47,7 @@ TOKENS = {
     ".": 2_250,
 }
 """At most so many tokens in each folder; "." is the files of the root. A commit that raises one says why."""
-SYSTEM = 87_300
+SYSTEM = 87_200
 TOKENS_A_LINE = 8.5
 CODE_WIDTH, PROSE_WIDTH = 110, 120
 SEVERAL_SHARE = 0.02

@@ -420,7 +420,6 @@ def test_slow_tools_that_answer_in_any_order_change_no_episode(tokenizer):
     assert tokens_of(slow) == tokens_of(
         rollout(policy, requests, ENV.execute, Sampling(max_tokens=48, slots=3))
     )
-    assert all(e.tool_seconds > 0 for e in slow if any(turn.result for turn in e.turns))
 
 
 @pytest.mark.parametrize("slots", [3, 16])

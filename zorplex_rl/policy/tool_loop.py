@@ -65,8 +65,6 @@ class PartialEpisode:
     """What has ended it, except for the limit on tokens."""
     pending: Future[str] | None = None
     """The result of a slow tool that it waits for."""
-    called: float = 0.0
-    """When that tool was called."""
     turn_start: int = 0
     """The index of this turn's first token."""
     line_start: int = 0
@@ -116,7 +114,6 @@ class ToolLoop:
     def answer(self, row: PartialEpisode) -> None:
         """Add the result that ``row`` is waiting for."""
         assert row.pending is not None, "the row waits for no tool"
-        row.episode.tool_seconds += time.monotonic() - row.called
         self._feed(row, row.pending.result())
         row.pending = None
 
@@ -147,7 +144,6 @@ class ToolLoop:
             result = self._execute(episode.task, call)
             if isinstance(result, Future):
                 row.pending = result
-                row.called = time.monotonic()
             else:
                 self._feed(row, result)
         elif answer_is_complete(line, self._environment.find_answer):

@@ -104,23 +104,21 @@ class SpanRecorder:
         return [self._spans.popleft() for _ in range(len(self._spans))]
 
 
-GroupLatency = tuple[int, int, float, float]
-"""Of a group: number, version, seconds of its slowest episode, and how many of these on tools."""
+GroupLatency = tuple[int, int, float]
+"""Of a group: number, version, seconds of its slowest episode."""
 
 
 def group_latencies(episodes: Iterable[Episode]) -> list[GroupLatency]:
     """Return the latency of each group: the ``groups`` argument of a ``train`` span."""
     versions: dict[int, int] = {}
-    slowest: dict[int, tuple[float, float]] = {}
+    slowest: dict[int, float] = {}
     for episode in episodes:
         group = episode.group
         version = versions.get(group, episode.first_version)
         versions[group] = min(version, episode.first_version)
         seconds = round(episode.seconds, 6)
-        on_tools = round(episode.tool_seconds, 6)
-        before = slowest.get(group, (0.0, 0.0))
-        slowest[group] = max(before, (seconds, on_tools))
-    return [(group, versions[group], *slowest[group]) for group in sorted(versions)]
+        slowest[group] = max(slowest.get(group, 0.0), seconds)
+    return [(group, versions[group], slowest[group]) for group in sorted(versions)]
 
 
 @dataclass(slots=True)

@@ -18,12 +18,12 @@ from zorplex_rl.simulation.setting import Setting
 def group_variation(batches: Iterable[Sequence[GroupLatency]]) -> float:
     """Return the groups' coefficient of variation, over all ``batches``.
 
-    >>> group_variation([[(0, 0, 1.0, 0.0), (1, 0, 3.0, 0.0)]])
+    >>> group_variation([[(0, 0, 1.0), (1, 0, 3.0)]])
     0.5
     """
     latencies = []
     for batch in batches:
-        for _, _, seconds, _ in batch:
+        for _, _, seconds, *_ in batch:
             latencies.append(seconds)
     return pstdev(latencies) / fmean(latencies)
 

@@ -109,8 +109,6 @@ class Episode:
     """The policy's version at the last sampled token."""
     seconds: float = 0.0
     """From its first token to its last."""
-    tool_seconds: float = 0.0
-    """How many of these seconds it waited for tools."""
     generator: str = ""
     """The name of the actor that sampled it, if one did."""
     score: Score | None = None
