@@ -45,7 +45,6 @@ IN_LABORATORY: tuple[LossName, ...] = (
     "tis",
     "decoupled_ppo",
     "gspo",
-    "sequence_rejection",
     "dapo",
 )
 

@@ -37,14 +37,14 @@ TOKENS = {
     "training": 13_200,
     "simulation": 6_960,
     "sizing": 4_130,
-    "learning": 9_690,
+    "learning": 9_640,
     "hosts": 3_390,
     "run": 5_280,
     "policy": 19_750,
     "services": 9_070,
     "task": 5_880,
     "weights": 4_340,
-    ".": 2_250,
+    ".": 2_240,
 }
 """At most so many tokens in each folder; "." is the files of the root. A commit that raises one says why."""
 SYSTEM = 87_200

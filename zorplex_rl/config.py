@@ -28,8 +28,6 @@ LossName = Literal[
     "decoupled_ppo",
     "icepop",
     "dppo",
-    "sequence_rejection",
-    "geometric_rejection",
 ]
 TransportName = Literal["auto", "shm", "rdma", "message"]
 OnUpdate = Literal["wait", "continue"]

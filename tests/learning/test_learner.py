@@ -111,23 +111,22 @@ def test_many_micro_batches_add_up_to_the_gradient_of_few(
     assert distance(split, whole) < bound
 
 
-@pytest.mark.parametrize("loss", ["gspo", "sequence_rejection", "geometric_rejection"])
 def test_what_is_judged_by_episode_is_the_same_in_micro_batches(
-    unclipped, embedded, episodes, advantages, loss
+    unclipped, embedded, episodes, advantages
 ):
     noise = torch.Generator().manual_seed(0)
     old = [copy.copy(episode) for episode in episodes]
     for stale in old:
         stale.logprobs = [x + 0.3 * torch.randn((), generator=noise).item() for x in stale.logprobs]
-    whole = gradient(embedded, old, advantages, loss=loss, token_budget=ALL_AT_ONCE)
+    whole = gradient(embedded, old, advantages, loss="gspo", token_budget=ALL_AT_ONCE)
     assert (
         distance(
-            gradient(embedded, old, advantages, loss=loss, token_budget=ONE_EPISODE_AT_A_TIME),
+            gradient(embedded, old, advantages, loss="gspo", token_budget=ONE_EPISODE_AT_A_TIME),
             whole,
         )
         < 2e-6
     )
-    assert distance(whole, gradient(embedded, episodes, advantages, loss=loss)) > 0.01
+    assert distance(whole, gradient(embedded, episodes, advantages, loss="gspo")) > 0.01
 
 
 def test_the_gradient_of_what_many_tokens_share_is_added_up_in_float32(embedded):

@@ -106,15 +106,6 @@ def divergence(low, high, c):
     return each_token(term)
 
 
-def rejection(low, high, mean):
-    """Whole episodes, by the product of their ratios or by its geometric mean."""
-    return each_episode(
-        lambda _, s, p, n, a: (
-            -a * p if 1 - low <= math.exp(s / n if mean else s) <= 1 + high else 0.0
-        )
-    )
-
-
 REFERENCES = {
     "reinforce": ({}, lambda: each_token(lambda p, q, b, a: -a * p)),
     "grpo": ({"clip_low": 0.2, "clip_high": 0.2}, ppo),
@@ -142,14 +133,6 @@ REFERENCES = {
         ),
     ),
     "dppo": ({"clip_low": 0.15, "clip_high": 0.15, "truncation": 20.0}, divergence),
-    "sequence_rejection": (
-        {"clip_low": 0.5, "clip_high": 1.0},
-        lambda low, high: rejection(low, high, mean=False),
-    ),
-    "geometric_rejection": (
-        {"clip_low": 0.03, "clip_high": 0.03},
-        lambda low, high: rejection(low, high, mean=True),
-    ),
 }
 """Of each loss its knobs, as the papers have them, and what makes the loss of them."""
 OTHERS = {
@@ -157,7 +140,7 @@ OTHERS = {
     2: {"clip_low": 0.4, "clip_high": 0.05, "truncation": 0.3},
 }
 """Other knobs, by the seed of the data that they are tried on."""
-SHIFT = {"dppo": 2.0, "gspo": 0.2, "geometric_rejection": 0.1, "sequence_rejection": 0.5}
+SHIFT = {"dppo": 2.0, "gspo": 0.2}
 """How far the policies are from each other, so that some tokens are within the bounds and some beyond."""
 
 

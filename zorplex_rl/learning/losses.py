@@ -16,7 +16,7 @@ Training makes a token's *objective* larger:
                 probability     likewise, but outside means π − μ > clip_high and A > 0, or μ − π > clip_low and A < 0
 
     level       token           r is of the token
-                episode product r is the product over the episode's tokens; episode mean: their geometric mean
+                episode mean    r is the geometric mean of the ratios of the episode's tokens
 
 The loss is −Σ objective over the call's sampled tokens, divided by ``tokens``, their number in the
 *whole* batch. So losses and diagnostics of micro-batches add up to those of the batch, and every
@@ -43,7 +43,7 @@ class Loss:
     """What the advantage is multiplied by."""
     bound: Literal["weight", "clip", "mask", "probability"] | None = None
     """What is bounded, and what happens outside the bounds."""
-    level: Literal["token", "episode product", "episode mean"] = "token"
+    level: Literal["token", "episode mean"] = "token"
     """What r is a ratio of."""
     clip_low: float = math.inf
     """How far r may fall below 1."""
@@ -118,10 +118,6 @@ LOSSES = {
     # −A min(r, 20) log π, or 0: a rare token may grow tenfold, a frequent one may not fall from 0.99 to 0.8 (DPPO with
     # binary total variation, Qi et al. 2026, as verl implements it).
     "dppo": Loss("w log π", "probability", clip_low=0.15, clip_high=0.15, truncation=20.0),
-    # −A log π, or 0 for a whole episode (verl's rollout correction, sequence rejection, section 3.4).
-    "sequence_rejection": Loss("log π", "mask", "episode product", clip_low=0.5, clip_high=1.0),
-    # The same by a ratio that does not grow with the length (section 3.3.3; 0.001 for thousands of tokens).
-    "geometric_rejection": Loss("log π", "mask", "episode mean", clip_low=0.03, clip_high=0.03),
 }
 """What ``--loss`` can be. CONTRIBUTING.md says what else a new one needs."""
 
@@ -157,9 +153,8 @@ def ratio_of(row: Loss, given: LossInputs) -> Tensor:
     if row.level == "token":
         return log_ratio.exp()
     of_episode = (log_ratio * given.mask).sum(1, keepdim=True)
-    if row.level == "episode mean":
-        of_episode = of_episode / given.mask.sum(1, keepdim=True).clamp(min=1)
-    return of_episode.exp().expand_as(given.mask)
+    tokens = given.mask.sum(1, keepdim=True).clamp(min=1)
+    return (of_episode / tokens).exp().expand_as(given.mask)
 
 
 def outside(
