@@ -35,7 +35,7 @@ ROOT_FILES, ROOMS = 5, 20
 TOKENS = {
     "cli": 7_190,
     "training": 13_200,
-    "simulation": 6_960,
+    "simulation": 6_920,
     "sizing": 4_130,
     "learning": 9_640,
     "hosts": 3_390,
@@ -47,7 +47,7 @@ TOKENS = {
     ".": 2_240,
 }
 """At most so many tokens in each folder; "." is the files of the root. A commit that raises one says why."""
-SYSTEM = 87_200
+SYSTEM = 87_100
 TOKENS_A_LINE = 8.5
 CODE_WIDTH, PROSE_WIDTH = 110, 120
 SEVERAL_SHARE = 0.02

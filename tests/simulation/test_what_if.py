@@ -146,12 +146,10 @@ def test_a_changed_learning_rate_is_executed_on_the_same_draws_and_the_command_t
 @pytest.mark.parametrize("loss", ["grpo", "tis"])
 def test_another_lag_has_the_schedule_and_the_seconds_of_the_simulator(sync_run, loss):
     recording = read_recording(sync_run.path)
-    found = what_if(recording, SMALL.changed(max_lag=2, loss=loss), seeds=1, evaluate_every=1)
+    found = what_if(recording, SMALL.changed(max_lag=2, loss=loss), seeds=1)
     (pair,) = found.pairs
     for trace in (pair.original, pair.changed):
-        assert [evaluated.version for evaluated in trace.evaluations] == list(
-            range(SMALL.steps + 1)
-        )
+        assert [evaluated.version for evaluated in trace.evaluations] == [0, SMALL.steps]
     lags, changed = (
         [step.metrics["lag_mean"] for step in trace.steps]
         for trace in (pair.original, pair.changed)

@@ -303,18 +303,16 @@ def what_if(
     without_fault: bool = False,
     seeds: int = 3,
     on_step: Callable[[int], None] | None = None,
-    evaluate_every: int = 0,
 ) -> PairedRuns:
     """Compare the run with what it would have been with the settings ``config``, or if no process had
-    died. The first seed is the run's. Both are evaluated where the run was, at the end, and after
-    every ``evaluate_every`` steps."""
+    died. The first seed is the run's. Both are evaluated where the run was, and at the end."""
     earlier = recording.config
     config.check()
     if not 1 <= seeds <= 1000:
         raise ConfigError(f"--seeds is {seeds}; it must be between 1 and 1000")
     if without_fault and not recording.events("restart"):
         raise ConfigError("--without-fault changes nothing: no process of this run was replaced")
-    plan = _plan(recording, config.max_lag, without_fault, evaluate_every)
+    plan = _plan(recording, config.max_lag, without_fault)
     pairs = []
     for seed in range(earlier.seed, earlier.seed + seeds):
         pair = Pair(
@@ -347,15 +345,11 @@ def _plan(
     recording: RecordedRun,
     max_lag: int,
     without_fault: bool,
-    evaluate_every: int,
 ) -> _Plan:
     """Return the schedules of the original and of the changed run."""
     earlier = recording.config
     journal = recording.schedule()
-    evaluated = {*journal.evaluations, journal.steps}
-    if evaluate_every:
-        evaluated.update(range(0, journal.steps + 1, evaluate_every))
-    journal.evaluations = sorted(evaluated)
+    journal.evaluations = sorted({*journal.evaluations, journal.steps})
     has_other_lag = max_lag != earlier.max_lag
     if not (has_other_lag or without_fault):
         return _Plan(journal, journal)
