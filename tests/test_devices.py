@@ -115,8 +115,6 @@ def test_a_process_on_a_gpu_computes_in_tf32_and_one_on_the_cpu_does_not(monkeyp
         ({"cpu.max": "50000 100000"}, 1),
         ({"cpu.max": "max 100000"}, 8),
         ({"cpu.max": "6400000 100000"}, 8),
-        ({"cpu/cpu.cfs_quota_us": "250000", "cpu/cpu.cfs_period_us": "100000"}, 3),
-        ({"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 8),
     ],
 )
 @pytest.mark.parametrize("of_macos", [False, True])

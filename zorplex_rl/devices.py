@@ -56,14 +56,10 @@ def cores() -> int:
     count = os.cpu_count() or 1
     if hasattr(os, "sched_getaffinity"):
         count = len(os.sched_getaffinity(0))
-    # Of version 2 of control groups, and of version 1.
-    for names in (["cpu.max"], ["cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"]):
-        # There may be no such group, or no limit: "max", or a quota of -1.
-        with suppress(OSError, ValueError):
-            text = " ".join((CONTROL_GROUP / name).read_text() for name in names)
-            quota, period = map(int, text.split())
-            if quota > 0:
-                count = min(count, ceil(quota / period))
+    # There may be no control group of version 2, or no limit: "max".
+    with suppress(OSError, ValueError):
+        quota, period = map(int, (CONTROL_GROUP / "cpu.max").read_text().split())
+        count = min(count, ceil(quota / period))
     return count
 
 
