@@ -33,9 +33,9 @@ know of each other; ``__main__`` is the door of ``cli``."""
 MONARCH = ("hosts", "services", "training")
 ROOT_FILES, ROOMS = 5, 20
 TOKENS = {
-    "cli": 7_190,
-    "training": 13_200,
-    "simulation": 6_920,
+    "cli": 7_160,
+    "training": 13_180,
+    "simulation": 6_900,
     "sizing": 4_130,
     "learning": 9_640,
     "hosts": 3_390,
@@ -44,10 +44,10 @@ TOKENS = {
     "services": 9_070,
     "task": 5_880,
     "weights": 4_340,
-    ".": 2_210,
+    ".": 2_170,
 }
 """At most so many tokens in each folder; "." is the files of the root. A commit that raises one says why."""
-SYSTEM = 87_100
+SYSTEM = 87_000
 TOKENS_A_LINE = 8.5
 CODE_WIDTH, PROSE_WIDTH = 110, 120
 SEVERAL_SHARE = 0.02

@@ -132,8 +132,6 @@ class Config:
     """auto is CUDA where there is one."""
     dtype: Dtype = "auto"
     """Number type; bfloat16 keeps float32 master weights, auto is the faster one."""
-    generator_dtype: Literal["same", "float32", "bfloat16", "float16"] = "same"
-    """Number type of the generators' model; metrics report the mismatch."""
     threads: int | Literal["auto"] = bounded("auto", 1)
     """Torch threads of each actor on CPU; auto shares out the cores."""
     hosts: str = "this"
@@ -193,11 +191,6 @@ class Config:
     def is_own_task(self) -> bool:
         """Whether the task is the user's."""
         return self.task not in get_args(TaskName)
-
-    @property
-    def sampled_in(self) -> str:
-        """The number type of the generators' model."""
-        return self.dtype if self.generator_dtype == "same" else self.generator_dtype
 
     @property
     def share(self) -> int:

@@ -108,19 +108,6 @@ def test_a_run_folder_holds_everything_that_is_promised(sync_run):
     assert [row["step"] for row in sync_run.evaluations()] == [0, SMALL.steps]
 
 
-@pytest.mark.parametrize("ranks", [pytest.param(ranks, marks=pytest.mark.long) for ranks in (1, 2)])
-def test_generators_may_compute_in_another_number_type_and_the_metrics_say_what_it_costs(
-    tmp_path, sync_run, ranks
-):
-    """The weights arrive, rounded: the second step trains on data of the first one's weights."""
-    config = SMALL.changed(generator_dtype="bfloat16", steps=2, trainer_processes=ranks)
-    rounded, exact = steps_of(train_here(config, tmp_path / "run")), steps_of(sync_run)
-    assert [row["lag_max"] for row in rounded] == [0, 0]
-    for row, other in zip(rounded, exact, strict=False):
-        assert 1e-3 < row["max_logp_difference"] < 1 and row["second_moment"] < 1e-2
-        assert other["second_moment"] < 1e-8
-
-
 def test_a_generator_starts_what_its_weights_may_be_used_for_then_pulls_and_in_the_end_stops():
     async def scenario():
         replica = await spawn("buffer", ReplayBufferActor, SMALL.changed(steps=2))

@@ -103,10 +103,9 @@ def workload_of(
 def processes(shape: ModelShape, work: Workload, config: Config) -> list[Process]:
     """Return the processes of ``config`` that hold a model."""
     weights = {"weights": BYTES[work.dtype] * shape.parameters}
-    generator = generator_memory(shape, replace(work, dtype=config.sampled_in))
     roles = [
         ("trainer", 1, trainer_memory(shape, work)),
-        ("generator", config.services.generators, generator),
+        ("generator", config.services.generators, generator_memory(shape, work)),
     ]
     if config.services.spares:
         roles.append(("spare", int(config.services.spares), Memory({"waiting": weights})))

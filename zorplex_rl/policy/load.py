@@ -263,16 +263,12 @@ def _load_with_transformers(folder: Path, dtype: torch.dtype) -> PreTrainedModel
     return model
 
 
-def load_policy_of(
-    config: Config,
-    device: str | torch.device = "cpu",
-    dtype: str | None = None,
-) -> Policy:
-    """Load the policy of a run of ``config``, with its number type or with ``dtype``."""
+def load_policy_of(config: Config, device: str | torch.device = "cpu") -> Policy:
+    """Load the policy of a run of ``config``."""
     return load_policy(
         config.policy,
         device,
-        dtype or config.dtype,
+        config.dtype,
         config.template_arguments,
         lora_rank=config.lora_rank,
     )

@@ -178,7 +178,7 @@ class Execution:
     def __post_init__(self) -> None:
         config = self.config
         self.learner = Learner(
-            self._load(config.dtype),
+            self._load(),
             config.learner,
             config.steps,
             config.temperature,
@@ -188,7 +188,7 @@ class Execution:
     def __iter__(self) -> Iterator[Evaluated | Trained]:
         if self.policy.model.device.type == "cpu":
             torch.set_num_threads(int(self.config.threads))
-        evaluator = self._load(self.config.sampled_in)
+        evaluator = self._load()
         for segment in self.schedule.segments:
             self.learner.decay_steps = segment.decay_steps
             generators = self._generators(segment)
@@ -205,7 +205,7 @@ class Execution:
         """Return the generators of ``segment``, with the learner's weights."""
         generators: dict[str, Generator] = {}
         for name, events in segment.histories.items():
-            policy = self._load(self.config.sampled_in)
+            policy = self._load()
             # If weights travel in another type, the first ones are rounded, too.
             self._take_weights(policy)
             generators[name] = Generator(
@@ -266,10 +266,10 @@ class Execution:
         for episode in episodes:
             episode.score = self._environment.score(*episode.attempt)
 
-    def _load(self, dtype: str) -> Policy:
+    def _load(self) -> Policy:
         """Return the policy, loaded as the run's processes loaded it. A copy in memory begins at
         other addresses; with other remainders of 64 the last bit of a product may differ."""
-        return load_policy_of(self.config, self.policy.model.device, dtype)
+        return load_policy_of(self.config, self.policy.model.device)
 
     @torch.no_grad()
     def _take_weights(self, policy: Policy) -> None:

@@ -75,7 +75,6 @@ class ModelActor(TimedActor):
         super().__init__(name)
         self.config = resolved(config)
         self.device = device
-        self.dtype: str = self.config.dtype
         self._one_at_a_time = asyncio.Lock()
 
     @concurrent_endpoint
@@ -96,7 +95,7 @@ class ModelActor(TimedActor):
         from zorplex_rl.policy.load import load_policy_of
 
         prepare(self.device, self.config.threads)
-        self.policy = load_policy_of(self.config, self.device, self.dtype)
+        self.policy = load_policy_of(self.config, self.device)
 
 
 class DatasetActor(Actor):

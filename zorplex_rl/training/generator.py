@@ -76,7 +76,6 @@ class GeneratorActor(ModelActor):
         source: EnvironmentSource | None = None,
     ) -> None:
         super().__init__(name, config, device)
-        self.dtype = self.config.sampled_in
         self._tools = tools
         self._environment = (source or EnvironmentSource.of(config)).make()
         self._client: ServiceClient | None = None
