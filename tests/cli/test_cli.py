@@ -123,9 +123,6 @@ def test_there_are_eleven_commands_and_the_help_of_train_fits_three_screens(caps
     monkeypatch.setenv("COLUMNS", "80")
     assert set(re.findall(r"• (\w+)", helped(capsys))) == COMMANDS
     assert helped(capsys, "train").count("\n") <= 120
-    # Narrower than the library that prints it can write.
-    monkeypatch.setenv("COLUMNS", "1")
-    assert "--max-lag" in helped(capsys, "train")
 
 
 def test_every_flag_of_a_configuration_is_on_the_command_line():

@@ -16,8 +16,6 @@ An expected failure prints one sentence. Its exit code is 2 if nothing was start
 be read or written, else 1. Any other exception is a defect and prints its traceback.
 """
 
-import os
-import shutil
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -50,8 +48,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given == ["--version"]:
         print(f"zorplex-rl {__version__}")
         return 0
-    if shutil.get_terminal_size().columns < 40:
-        os.environ["COLUMNS"] = "40"  # The library that prints the help would never end.
     try:
         command = parse(given or ["--help"])
         # A preset or an earlier run gives what the command line leaves out.
