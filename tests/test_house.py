@@ -47,7 +47,7 @@ TOKENS = {
     ".": 2_170,
 }
 """At most so many tokens in each folder; "." is the files of the root. A commit that raises one says why."""
-SYSTEM = 87_000
+SYSTEM = 86_900
 TOKENS_A_LINE = 8.5
 CODE_WIDTH, PROSE_WIDTH = 110, 120
 SEVERAL_SHARE = 0.02
@@ -57,7 +57,8 @@ LARGE_FUNCTIONS = {
     "policy/rollout_simple.py: rollout_simple": "the whole loop in one place, as one would write it on a board",
 }
 """Functions that may be longer or more complex, each with the reason: "folder/file.py: function"."""
-# Goal: 135,000. The bounds of the simulator (600, from the system) and two split pages (04b, 10b) came; what goes for it is to be found.
+# Goal: 135,000. Of the system came the bounds of the simulator (600), figures (870), check and open (890), synchronous
+# runs (380), and two pages were split (04b, 10b); what goes for it is to be found.
 COURSE_AND_NOTEBOOKS = 142_000
 
 

@@ -1,1 +1,1 @@
-"""Simulate a run, bound its wall time, read latencies off a real one. Standard library only."""
+"""Simulate a run, read latencies off a real one, execute a real one again."""
