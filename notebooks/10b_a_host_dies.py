@@ -23,7 +23,6 @@ with app.setup(hide_code=True):
     from zorplex_rl.course import nb10_hosts
     from zorplex_rl.course.figures import drawing_of, spans
     from zorplex_rl.course.lesson import exercise, keep_open, lesson
-    from zorplex_rl.course.namespaces import why_not
     from zorplex_rl.hosts.hosts import MARGIN_SECONDS
     from zorplex_rl.hosts.lease import LEASE_SECONDS
 
@@ -349,8 +348,8 @@ def _():
     `zorplex-rl train --hosts` does this with real roles: the drawing on top is this run. The host that dies is the second one, with `generator_0` and a spare. The trainer lives
     on the first. Of many hosts most have generators, so this is the loss that you will see most often. Two real trainers are not shown, because with the lease there are not two, unless a keeper is held up for longer than the margin. Against that one numbers the trainers: whoever takes weights refuses those of an older number (*fencing*).
 
-    Where this page may, it makes *namespaces*: Linux then gives a process its own network, process ids and `/tmp`, as on a machine of its own. That
-    needs root. Otherwise two plain processes stand in for hosts.
+    You have one machine, so on this page two sets of processes stand in for two hosts, and a kill of all processes of a set stands in for a loss of power. Hosts
+    that have networks of their own are tested in the repository, also with a link that is cut (`tests/namespaced_hosts.py`).
     """)
     return
 
@@ -359,7 +358,7 @@ def _():
 def _():
     lesson.folded(
         "Who may speak to a host?",
-        "Between real hosts Monarch 0.7 speaks mutual TLS (`tls://`): both sides show a certificate. Plain `tcp://`, as here, lets in "
+        "Between real hosts Monarch 0.7 speaks mutual TLS (`tls://`): both sides show a certificate. Plain `tcp://` lets in "
         "whoever reaches the port, and `--insecure` says that you know. (torchmonarch 0.7.0, read 2026-11-24; how to make certificates: `docs/HOSTS.md`.)",
     )
     return
@@ -367,12 +366,10 @@ def _():
 
 @app.cell(hide_code=True)
 def _(config):
-    _addresses = "attach:tcp://10.77.0.2:4444,tcp://10.77.0.3:4444"
     train_flags = [
-        *("--hosts", "processes:2" if why_not() else _addresses),
+        *("--hosts", "processes:2"),
         *("--generators", "2"),
         *("--steps", f"{config.steps}", "--eval-every", "16", "--eval-tasks", "20"),
-        *([] if why_not() else ["--insecure"]),
     ]
     lesson.md(f"The run: `zorplex-rl train {' '.join(train_flags)}`")
     return (train_flags,)
@@ -401,11 +398,11 @@ async def _(config, start_run, train_flags):
         await stage.lose_a_host(after=config.kill_after)
         await keep_open.leave("10b")
     lost = nb10_hosts.lost_host(stage)
-    return lost, stage
+    return (lost,)
 
 
 @app.cell(hide_code=True)
-def _(ask_notice, lost, stage):
+def _(ask_notice, lost):
     mo.stop(
         not lost.noticed,
         lesson.md("The run was over before a replacement was ready. Give it more steps."),
@@ -416,7 +413,7 @@ def _(ask_notice, lost, stage):
         ask_notice,
         right=2 if _late else 1 if lost.longest_step > 1 else 0,
         why=f"""
-        The longest step took {lost.longest_step:.1f} s, on {stage.kind}; `generator_0` counted as lost after {_notice:.1f} s. A step needs its whole batch, and the lost host had some groups of it. Only when it counts as lost does
+        The longest step took {lost.longest_step:.1f} s; `generator_0` counted as lost after {_notice:.1f} s. A step needs its whole batch, and the lost host had some groups of it. Only when it counts as lost does
         another generator get them.{" Meanwhile the other one cannot run far ahead, because the age of data is bounded (notebook 09)." if _late else ""}
 
         A trainer must not exist twice, so its successor would have started no sooner than {LEASE_SECONDS + MARGIN_SECONDS:g} s after its host was last heard. A generator *may* live twice, because a late answer of a lost one is ignored.

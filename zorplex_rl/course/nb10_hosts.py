@@ -1,7 +1,7 @@
 """Serve notebook 10b: hosts of the page, a real run of which one is killed, and checks.
 
 two_lives(keeper, fault, …)                a host is killed or cut off, and a successor starts
-running_on_two_hosts(flags, one_more)      a run of the package, on two sets of namespaces or on two plain processes
+running_on_two_hosts(flags, one_more)      a run of the package; two sets of processes stand in for its hosts
 lost_host(stage)                           its steps, and when what was noticed
 check_…(attempt, solution)                 the checks of the page's exercises
 """
@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import inspect
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -20,30 +19,20 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from itertools import pairwise
 from pathlib import Path
 from random import Random
 from typing import Any, Self
 
-import zorplex_rl
 from zorplex_rl.course.figures.spans import Lives, LostHost
 from zorplex_rl.course.lesson import exercise
-from zorplex_rl.course.namespaces import namespaced_hosts, why_not
 from zorplex_rl.hosts.hosts import MARGIN_SECONDS
 from zorplex_rl.run.folder import RunFolder
 from zorplex_rl.run.timeline import Timeline, now
 
-PORT = 4444
 TRAINER = "import time\nwhile True:\n    print(time.monotonic(), flush=True)\n    time.sleep(0.01)"
 """It writes the time, so that one can see afterwards when it lived."""
-
-
-def environment() -> dict[str, str]:
-    """Return the environment of programs on another host, which do not see this folder."""
-    package = str(Path(zorplex_rl.__file__).parents[1])
-    found = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
-    return os.environ | {"PYTHONPATH": found}
 
 
 def serve(keeper: Any, port: int, lease: float, drift: float, program: str, ledger: str) -> None:
@@ -173,28 +162,17 @@ def moments_in(ledger: Path) -> list[float]:
 class TwoHosts:
     """A run over two hosts: where its files are, how far it is, and how to kill the second host."""
 
-    def __init__(
-        self,
-        command: list[str],
-        kind: str,
-        folder: Path,
-        kill: Callable[[int], None],
-        around: dict[str, str],
-    ) -> None:
-        self.kind = kind
-        self._folder = folder
-        self._kill = kill
+    def __init__(self, flags: list[str]) -> None:
+        self._temporary = tempfile.TemporaryDirectory(prefix="zorplex_rl_10b_")
+        self.folder = RunFolder(Path(self._temporary.name) / "run")
         self.killed: float | None = None
         """The moment at which the second host was killed."""
         self.said: list[str] = []
         self.over = asyncio.Event()
-        self.code: int | None = None
-        self.copy = RunFolder(Path(tempfile.mkdtemp(prefix="zorplex_rl_10b_")) / "run")
+        command = [sys.executable, "-P", "-m", "zorplex_rl", "train", *flags]
         # A closed pipe ends the run: it does not outlive this process.
         self.process = subprocess.Popen(
-            command,
-            cwd="/",
-            env=around,
+            [*command, "--out", str(self.folder.path)],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -207,23 +185,21 @@ class TwoHosts:
 
     def steps(self) -> int:
         """Return how many steps are done."""
-        return sum(row["event"] == "step" for row in RunFolder(self._folder).metrics())
+        return sum(row["event"] == "step" for row in self.folder.metrics())
 
     def kill(self) -> None:
         """Kill the second host."""
         self.killed = now()
-        self._kill(self.process.pid)
+        kill_second_worker(self.process.pid)
 
     async def follow(self, one_more: Callable[..., None]) -> None:
-        """Tell ``one_more`` of new steps until the run is over; then keep its files."""
+        """Tell ``one_more`` of new steps until the run is over."""
         shown = 0
         try:
             while self.process.poll() is None:
                 await asyncio.sleep(0.3)
                 one_more(number=self.steps() - shown)
                 shown = self.steps()
-            self.code = self.process.returncode
-            shutil.copytree(self._folder, self.copy.path)
         finally:
             self.over.set()
 
@@ -233,66 +209,28 @@ class TwoHosts:
             if self.killed is None and self.steps() >= after:
                 self.kill()
             await asyncio.sleep(0.1)
-        if self.code != 0:
+        if self.process.returncode != 0:
             raise RuntimeError(self.said[-1] if self.said else "the run said nothing")
-
-
-@contextlib.contextmanager
-def two_workers(around: dict[str, str]) -> Iterator[Any]:
-    """Start a worker on each of two hosts, with a third for their controller."""
-    with (
-        namespaced_hosts("controller", "first", "second") as network,
-        tempfile.TemporaryFile("w+") as log,
-    ):
-        workers = [network[name] for name in ("first", "second")]
-        started = [
-            found.popen(
-                sys.executable, "-m", "zorplex_rl", "worker", "--listen", f"tcp://{found.address}:{PORT}", "--insecure",
-                cwd="/", env=around, stdout=log, stderr=log,
-            )
-            for found in workers
-        ]  # fmt: skip
-        while not all(found.listens(PORT) for found in workers):
-            if any(worker.poll() is not None for worker in started):
-                log.seek(0)
-                raise RuntimeError(f"a worker did not start: {log.read()}")
-            time.sleep(0.1)
-        yield network
 
 
 @contextlib.asynccontextmanager
 async def running_on_two_hosts(
     flags: list[str], one_more: Callable[..., None]
 ) -> AsyncIterator[TwoHosts]:
-    """Start hosts and a run over them; all of it ends with the block."""
-    train, around = [sys.executable, "-m", "zorplex_rl", "train", *flags], environment()
-    with contextlib.ExitStack() as opened:
-        if why_not():
-            folder = (
-                Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="zorplex_rl_10b_")))
-                / "run"
-            )
-            stage = TwoHosts(
-                [*train, "--out", str(folder)], "two processes", folder, kill_second_worker, around
-            )
-        else:
-            network = opened.enter_context(two_workers(around))
-            controller = network["controller"]
-            command = controller.entered(*train, "--out", "/tmp/run", cwd="/")
-            kind, folder = "two hosts, each a set of namespaces", controller.path("/tmp/run")
-            stage = TwoHosts(command, kind, folder, lambda _: network["second"].kill(), around)
-        following = asyncio.create_task(stage.follow(one_more))
-        try:
-            yield stage
-        finally:
-            following.cancel()
-            await asyncio.gather(following, return_exceptions=True)
-            if stage.process.poll() is None:
-                stage.process.terminate()
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    await asyncio.to_thread(stage.process.wait, 20)
-            stage.process.kill()
-            stage.process.wait()
+    """Start a run over two hosts; all of it ends with the block."""
+    stage = TwoHosts(flags)
+    following = asyncio.create_task(stage.follow(one_more))
+    try:
+        yield stage
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+        if stage.process.poll() is None:
+            stage.process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                await asyncio.to_thread(stage.process.wait, 20)
+        stage.process.kill()
+        stage.process.wait()
 
 
 def kill_second_worker(controller: int) -> None:
@@ -314,7 +252,7 @@ def kill_second_worker(controller: int) -> None:
 
 def lost_host(stage: TwoHosts) -> LostHost:
     """Return the steps of a finished run, and when its loss was noticed and mended."""
-    spans = Timeline.load(stage.copy.timeline).spans
+    spans = Timeline.load(stage.folder.timeline).spans
     trained = [span for span in spans if span.kind == "train"]
     began = min(span.start for span in trained)
     restarts = sorted((span for span in spans if span.kind == "restart"), key=lambda span: span.end)
