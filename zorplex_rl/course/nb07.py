@@ -50,6 +50,8 @@ def join_group(path: str, rank: int) -> None:
 class Side(Actor):
     """Holds a model, and may hold a larger one."""
 
+    model: nn.Module
+
     @concurrent_endpoint
     async def grow(self, megabytes: int) -> None:
         self.model = layers(megabytes)
