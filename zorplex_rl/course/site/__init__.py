@@ -10,7 +10,6 @@ kernel or server.
     outline.py   name the headings, list the sections
     frame.py     assemble a whole page: head, navigation, style; also contents and glossary
     contents.py  collect what the contents page says of every notebook, from the notebook's own page
-    course_map.py  draw the whole course
     reference.py build the page that compares other stacks
     search.py    build the page that searches all others, with Pagefind
     widgets.js   draw the widgets in the state that the run left

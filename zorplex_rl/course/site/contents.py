@@ -3,10 +3,11 @@ notebook its drawing, what it builds and what it measured.
 
     pages ──card_of──► cards ──► contents page
 
-Everything comes from the pages themselves, so a new notebook needs no entry here. Its drawing is
-the first on its page that no prediction folds. Its headline is a sentence that the notebook
-computed while the site was built. What it builds on are the earlier notebooks that its text names,
-and ``ACTORS`` if it writes an actor. What one builds in it stands in the table of README.md.
+A card comes from the page itself, so a new notebook needs no entry here, only a number in
+``figures/drawings/course.svg``. Its drawing is the first on its page that no prediction folds. Its
+headline is a sentence that the notebook computed while the site was built. What it builds on are
+the earlier notebooks that its text names, and ``ACTORS`` if it writes an actor. What one builds in
+it stands in the table of README.md.
 """
 
 from __future__ import annotations
@@ -33,8 +34,6 @@ ROUTES = {
 """Ways through the course, by the numbers of their notebooks."""
 ACTORS = "01"
 """The notebook that explains actors."""
-ABOUT_AGE = ("08", "09")
-"""Notebooks that draw the whole loop, and take apart how its replay buffer bounds the age of data."""
 _FIGURE = re.compile(
     r'<figure class="lesson-figure"[^>]*>(.*?)(?:<figcaption>.*?)?</figure>', re.DOTALL
 )
@@ -55,10 +54,6 @@ class Card:
     """HTML of one result; empty if the page has none."""
     named: tuple[str, ...]
     """The numbers of the notebooks that its text names, like ``07b``."""
-    shows_loop: bool
-    lit: tuple[str, ...]
-    """The parts of the loop that its drawings light; empty if it is about all of them, or about
-    none."""
     built: str = ""
     """What the reader builds in it, as Markdown; empty if README.md does not say."""
 
@@ -66,11 +61,6 @@ class Card:
     def number(self) -> str:
         """Return what its file's name begins with."""
         return self.file.partition("_")[0].removesuffix(".html")
-
-    @property
-    def name(self) -> str:
-        """Return the title up to its colon."""
-        return self.lesson.title.partition(":")[0]
 
 
 def card_of(file: str, page: Page, lesson: Lesson, written: str, built: str = "") -> Card:
@@ -82,21 +72,12 @@ def card_of(file: str, page: Page, lesson: Lesson, written: str, built: str = ""
     ]
     if "@endpoint" in text:
         named.append(ACTORS)
-    loops = re.findall(
-        r'<g data-part="([^"]+)" data-lit="(true|false)">',
-        "".join(cell.markup for cell in page.cells),
-    )
-    lit = tuple(dict.fromkeys(part for svg in _partial_loops(page) for part in _lit(svg)))
-    if file.partition("_")[0] in ABOUT_AGE:
-        lit = (*lit, "replay buffer")
     return Card(
         file,
         lesson,
         drawing_of(page),
         headline_of(page),
         tuple(dict.fromkeys(named)),
-        bool(loops),
-        lit,
         built,
     )
 
@@ -145,15 +126,6 @@ def _unfolded(cell: PageCell) -> list[str]:
     """Return the drawings of a cell that are seen at once."""
     seen = re.split(r'<section class="lesson-(?:reveal|held)|<details', cell.markup)[0]
     return [figure for figure in _FIGURE.findall(seen) if "<svg" in figure]
-
-
-def _partial_loops(page: Page) -> list[str]:
-    found = [svg for cell in page.cells for svg in _FIGURE.findall(cell.markup)]
-    return [svg for svg in found if 'data-lit="true"' in svg and 'data-lit="false"' in svg]
-
-
-def _lit(svg: str) -> list[str]:
-    return re.findall(r'<g data-part="([^"]+)" data-lit="true">', svg)
 
 
 def before_and_after() -> str:

@@ -10,11 +10,11 @@ import re
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 
+from zorplex_rl.course.figures import drawing_of
 from zorplex_rl.course.lesson.glossary import GLOSSARY, anchor, entry_of
 from zorplex_rl.course.lesson.lesson import inline
 from zorplex_rl.course.site import reference, search
 from zorplex_rl.course.site.contents import Card, before_and_after, entry, film, routes
-from zorplex_rl.course.site.course_map import Station, course_map
 from zorplex_rl.course.site.outline import anchored, outline
 from zorplex_rl.course.site.page import Lesson, Page
 from zorplex_rl.course.site.render import plain, with_fewer_folds
@@ -99,9 +99,6 @@ def contents_page(cards: Sequence[Card], searchable: bool = False) -> str:
         how = how.replace("the repository", link)
     model = Page([], {"film": run})
     player = with_drawings('<div class="widget" data-model="film"></div>', model)
-    map_of_course = course_map(
-        [Station(card.number, card.name, card.shows_loop, card.lit) for card in cards]
-    )
     machines = dict.fromkeys(
         card.lesson.ran_on.partition(" Policy: ")[0] for card in cards if card.lesson.ran_on
     )
@@ -113,7 +110,7 @@ def contents_page(cards: Sequence[Card], searchable: bool = False) -> str:
         f'<p class="lead">{LEAD}</p>\n{before_and_after()}\n{routes(cards)}'
         f"<p>{count}, about {minutes / 60:.0f} hours in all. {NEEDED} {how}</p>\n"
         f'<h2 id="loop">What makes it a system</h2>\n<p>{LEGEND}</p>\n<div class="film">{player}<p class="source">{source}</p></div>\n'
-        f'<h2 id="course">The course in one drawing</h2>\n<figure class="lesson-figure" tabindex="0">{map_of_course}'
+        f'<h2 id="course">The course in one drawing</h2>\n<figure class="lesson-figure" tabindex="0">{drawing_of("course.svg")}'
         f"<figcaption>{MAP}</figcaption></figure>\n"
         f'<h2 id="notebooks">The notebooks</h2>\n<ol class="lessons">\n{"".join(entry(card, cards) for card in cards)}</ol>\n{ran_on}</main>\n'
         f"{_widgets(model)}<script>\n{_file('course/site/scrolling.js')}</script>"
