@@ -605,6 +605,32 @@ def _(ask_change, change, compared):
 
 @app.cell(hide_code=True)
 def _():
+    own_curve = LiveCurve(total_steps=120)
+    lesson.folded(
+        "A run of your own, live",
+        """
+    Start `zorplex-rl train --out runs/mine` in a terminal, and its curve grows here after every step.
+    Another run? Type its folder into the cell below.
+    """,
+        *([] if lesson.unattended() else [own_curve]),
+    )
+    return (own_curve,)
+
+
+@app.cell
+def _():
+    metrics = lesson.follow("runs/mine")
+    return (metrics,)
+
+
+@app.cell(hide_code=True)
+def _(metrics, own_curve):
+    None if lesson.unattended() else lesson.show_run(metrics, own_curve)
+    return
+
+
+@app.cell(hide_code=True)
+def _():
     _points = (
         "A run falls for three usual reasons: old data, wrong records, too high a learning rate. A curve does not prove which.",
         "First measure the ratio with equal weights: it costs one batch. Then train the control at lag 0: it costs a run.",

@@ -52,6 +52,14 @@ def test_every_result_waits_for_a_prediction_and_the_end_counts_them(name):
     assert ast.literal_eval(counted.args[0]) == len(asked)
 
 
+@pytest.mark.parametrize("name", ["05c_judging_a_run", "11_laboratory"])
+def test_a_page_on_runs_follows_one_in_a_terminal(name):
+    followed, shown = (
+        calls_of(NOTEBOOKS[name], f"lesson.{form}") for form in ("follow", "show_run")
+    )
+    assert len(followed) == len(shown) == 1
+
+
 @every_notebook
 def test_a_headline_is_computed(name):
     stated = calls_of(NOTEBOOKS[name], "lesson.headline")

@@ -235,7 +235,7 @@ def _(found):
 def _():
     metrics = lesson.follow("run")
     curve = LiveCurve(total_steps=9)
-    curve
+    lesson.folded("A run", "Below, live.", curve)
     return curve, metrics
 
 
@@ -281,6 +281,8 @@ def test_long_work_shows_a_bar_can_be_interrupted_and_is_there_the_next_day(chro
             '{"event": "step", "step": 3, "accuracy": 0.5}\n'
         )
         page.get_by_text("Step 3 of the run in").wait_for()
+        page.get_by_text("A run", exact=True).click()
+        page.get_by_text("step 3 of 9").wait_for()
     with opened(notebooks, "01_long", chromium) as editor:
         assert "Found two hundred numbers." in editor.text()
         assert editor.errors() == []

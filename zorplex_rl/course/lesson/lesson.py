@@ -178,9 +178,9 @@ def math(latex: str) -> mo.Html:
     )
 
 
-def folded(summary: str, text: str) -> mo.Html:
-    """Show Markdown below a summary line, closed at first."""
-    return mo.Html(fold(summary, text))
+def folded(summary: str, text: str, *shows: Any) -> mo.Html:
+    """Show Markdown, and ``shows`` below it, under a summary line; closed at first."""
+    return mo.Html(fold(summary, text, *(mo.as_html(part).text for part in shows)))
 
 
 def table(caption: str, rows: Iterable[Mapping[str, Any]]) -> mo.Html:

@@ -55,9 +55,10 @@ def inline(markdown: str) -> str:
     return found.removeprefix("<p>").removesuffix("</p>")
 
 
-def fold(summary: str, markdown: str) -> str:
-    """Return HTML that shows ``markdown`` below the line ``summary``, closed at first."""
-    return f'<details class="lesson-folded"><summary>{inline(summary)}</summary>{block(markdown)}</details>'
+def fold(summary: str, markdown: str, *shows: str) -> str:
+    """Return HTML with ``markdown`` below the line ``summary``, then the HTML ``shows``; closed at first."""
+    body = block(markdown) + "".join(shows)
+    return f'<details class="lesson-folded"><summary>{inline(summary)}</summary>{body}</details>'
 
 
 def quote(text: object) -> str:
