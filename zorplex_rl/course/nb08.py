@@ -27,7 +27,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from zorplex_rl.config import Config, LearnerConfig, ServicesConfig
-from zorplex_rl.course.figures.spans import paired_timelines, timeline_chart
+from zorplex_rl.course.figures.spans import paired_timelines
 from zorplex_rl.course.figures.tokens import Written
 from zorplex_rl.course.kept_file import kept
 from zorplex_rl.course.nb02 import captured
@@ -311,9 +311,10 @@ def around_the_kill(timeline: Timeline) -> tuple[str, float]:
     )
     around = timeline.between(kill.start - 1.0, restart.end + 4.0)
     mark = (around.end - around.start) / 150  # a kill takes no time: its mark is widened
-    spans = sorted(around.spans, key=lambda span: span.actor)
     kinds = ("generate", "train", "kill", "restart")
-    shown = [
-        replace(span, end=max(span.end, span.start + mark)) for span in spans if span.kind in kinds
-    ]
-    return timeline_chart(Timeline(shown)), restart.end - kill.start
+    spans = [span for span in around.spans if span.kind in kinds]
+    spans.sort(key=lambda span: span.start - span.end)  # the longest first, so marks are on top
+    shown = Timeline([replace(span, end=max(span.end, span.start + mark)) for span in spans])
+    seconds = shown.end - shown.start
+    figure = paired_timelines({"around the kill": shown}, seconds, sorted(shown.actors))
+    return figure, restart.end - kill.start

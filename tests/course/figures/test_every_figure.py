@@ -37,7 +37,6 @@ from zorplex_rl.course.figures.spans import (
     lives_chart,
     lost_host_chart,
     paired_timelines,
-    timeline_chart,
 )
 from zorplex_rl.course.nb05 import accuracy_chart, batch_chart
 from zorplex_rl.course.nb05b import mass_chart
@@ -52,14 +51,12 @@ ALL_KINDS = Timeline([Span("a", kind, i, i + 1.0) for i, kind in enumerate(KINDS
 # name: (how it is drawn, its width in px, what a screen reader has to say)
 FIGURES: dict[str, tuple[Callable[[], str], int, str]] = {
     "a timeline": (
-        lambda: timeline_chart(TIMELINE), 720,
-        "share of 10 seconds that each actor was busy: generator 0 80%, trainer 50%",
+        lambda: paired_timelines({"a run": TIMELINE}, 10.0, TIMELINE.actors), 720,
+        "a run: generator 0 80%, trainer 50%",
     ),
-    "a part of a timeline": (
-        lambda: timeline_chart(TIMELINE, window=(104.0, 106.5)), 720, "2.5 seconds that each actor was busy: generator 0 100%, trainer 60%",
+    "every kind": (
+        lambda: paired_timelines({"a run": ALL_KINDS}, float(len(KINDS)), ["a"]), 720, "a 90%",
     ),
-    "an empty timeline": (lambda: timeline_chart(Timeline()), 720, "no span was recorded yet"),
-    "every kind": (lambda: timeline_chart(ALL_KINDS), 720, "a 90%"),
     "outcomes": (lambda: outcome_chart(REPORTS), 720, "simple: success 75%, wrong_format 25%"),
     "pass at k": (
         lambda: pass_chart({"before": {1: 0.25, 64: 1.0}, "after": {1: 0.9, 64: 1.0}}), 720,
@@ -213,7 +210,8 @@ def test_every_run_of_a_chart_is_drawn_and_named():
     "name", ["#000000 black", ' d="0.123456"', "'DejaVu Sans'", "<b>&amp;", "$x^2$", "]]>"]
 )
 def test_a_name_is_shown_character_by_character(name):
-    root = ElementTree.fromstring(timeline_chart(Timeline([Span(name, "train", 0.0, 1.0)])))
+    timeline = Timeline([Span(name, "train", 0.0, 1.0)])
+    root = ElementTree.fromstring(paired_timelines({"a run": timeline}, 1.0, [name]))
     assert name in "".join(root.itertext()) and name in root.get("aria-label")
 
 

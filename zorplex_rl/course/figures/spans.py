@@ -1,6 +1,5 @@
 """Draw what happened when: a named row for each actor, its states along the seconds.
 
-    Timeline                                    ──► timeline_chart      08
     what supervisors found and did              ──► fates_chart         03
     {name: Timeline}                            ──► paired_timelines    07, 08
     moments at which trainers wrote, by trial   ──► lives_chart         10
@@ -11,7 +10,6 @@ Each returns SVG text (``course/figures/figure.py``).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -21,7 +19,7 @@ from zorplex_rl.course.figures import figure as style
 from zorplex_rl.course.figures.bars import draw_legend
 from zorplex_rl.course.figures.figure import WIDTH, render
 from zorplex_rl.course.figures.loop_drawing import ROLES
-from zorplex_rl.run.timeline import KINDS, Timeline, Window
+from zorplex_rl.run.timeline import KINDS, Timeline
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -49,71 +47,6 @@ FOUND = {
 """Colours of what a supervisor finds."""
 
 
-def timeline_chart(timeline: Timeline, window: Window | None = None) -> str:
-    """Draw what actors did when: a row per actor, a colour per kind, at the right the busy share.
-
-    ``window`` is on the clock of the spans; the axis counts seconds from the timeline's start.
-    Spans are at least a pixel wide, gaps below half a pixel are closed; the shares are exact.
-    """
-    timeline_start = timeline.start
-    start, end = window or (timeline_start, timeline.end)
-    length = max(end - start, 1e-6)
-    pixel = length / (WIDTH * 0.75)
-    actors = timeline.actors
-    busy = {actor: timeline.busy_share(actor, (start, end)) for actor in actors}
-    spans: dict[str, dict[str, list[Window]]] = {}
-    for span in timeline.between(start, end).spans:
-        interval = (span.start - timeline_start, span.end - timeline_start)
-        spans.setdefault(span.kind, {}).setdefault(span.actor, []).append(interval)
-    colours = kind_colours(spans)
-    # Draw the kind with most time first, so that short spans stay visible above long ones.
-    seconds = {
-        kind: sum(b - a for bars in spans[kind].values() for a, b in bars) for kind in colours
-    }
-    drawing_order = sorted(colours, key=lambda kind: (kind != "idle", -seconds[kind]))
-
-    def draw(figure: Figure) -> None:
-        axes = figure.subplots()
-        for kind in drawing_order:
-            for actor, intervals in spans[kind].items():
-                place = (actors.index(actor) - 0.36, 0.72)
-                axes.broken_barh(
-                    _visible_bars(intervals, pixel), place, facecolor=colours[kind], linewidth=0
-                )
-        said = {-0.8: "busy"} | {row: f"{busy[actor]:.0%}" for row, actor in enumerate(actors)}
-        for row, text in said.items() if actors else ():
-            axes.text(
-                1.07, row, text, ha="right", va="center", transform=axes.get_yaxis_transform()
-            )
-        if not actors:
-            axes.text(
-                0.5,
-                0.5,
-                "no span was recorded yet",
-                ha="center",
-                va="center",
-                transform=axes.transAxes,
-            )
-            axes.set_xticks([])
-        style.name_rows(axes, actors, margin=0.6)
-        axes.set(xlabel="seconds", xlim=(start - timeline_start, start - timeline_start + length))
-        style.bare_axes(axes, grid="x")
-        if colours:
-            draw_legend(figure, colours, columns=5)
-
-    height = 76 + 30 * max(len(actors), 1) + 22 * math.ceil(len(colours) / 5)
-    said = (
-        ", ".join(f"{actor} {share:.0%}" for actor, share in busy.items())
-        or "no span was recorded yet"
-    )
-    return render(
-        draw,
-        height,
-        "Timeline",
-        f"share of {end - start:.3g} seconds that each actor was busy: {said}",
-    )
-
-
 def kind_colours(kinds: Iterable[str]) -> dict[str, str]:
     """Return kind → colour, in the order of a legend. Kinds that are not in ``KINDS`` are grey and last.
 
@@ -122,18 +55,6 @@ def kind_colours(kinds: Iterable[str]) -> dict[str, str]:
     """
     ordered = sorted(kinds, key=lambda kind: (*KINDS, kind).index(kind))
     return {kind: KIND_COLOURS.get(kind, style.GREY) for kind in ordered}
-
-
-def _visible_bars(spans: Iterable[Window], pixel: float) -> list[tuple[float, float]]:
-    """Return bars (left, width) of one ``pixel`` or more; joins those nearer than half of it."""
-    bars: list[list[float]] = []
-    for start, end in sorted(spans):
-        end = max(end, start + pixel)
-        if bars and start - bars[-1][1] < pixel / 2:
-            bars[-1][1] = max(bars[-1][1], end)
-        else:
-            bars.append([start, end])
-    return [(start, end - start) for start, end in bars]
 
 
 def fates_chart(decisions: Mapping[str, Sequence[tuple[float, str, str]]]) -> str:

@@ -3,7 +3,7 @@
     WhatIf("Reward weights", [Knob("form", "Answer in the form", [0.0, 0.2])], answer, {"form": 0.2}, static=…)
 
     answer(form=0.2) ──► Answer([Panel("Mean advantage", [Bar("success", 0.9, "+0.90", "green"), …])], "4 of 8 groups teach.")
-    answer(lag=2)    ──► Answer(figure=timeline_chart(…), numbers=[("Wall time", "12.3 s", "simulated")])
+    answer(lag=2)    ──► Answer(figure=paired_timelines(…), numbers=[("Wall time", "12.3 s", "simulated")])
 
 ``answer`` is any function of the knobs that returns an ``Answer``. A static page gets its answers
 at all positions as a table.
