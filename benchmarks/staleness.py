@@ -4,7 +4,7 @@
     python benchmarks/staleness.py laboratory --budget 90 go on with another one
     python benchmarks/staleness.py foretold --budget 0    only print the table of what is recorded
 
-    staleness       the phase diagram of notebook 11               laboratory      losses at seven lags, notebook 09
+    staleness       runs judged by notebook 11's rule              laboratory      losses at seven lags, notebook 09
     lags            what shorter lags cost, in few steps           foretold        many seeds, lags and rates (LOG.md, 2026-11-26)
     confirmed_20    run C of notebook 11, five seeds
 

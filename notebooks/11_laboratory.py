@@ -27,7 +27,7 @@ with app.setup(hide_code=True):
     from zorplex_rl.course.lesson import exercise, lesson
     from zorplex_rl.course.recorded_study import read_study
     from zorplex_rl.course.staleness import Conditions, held_out_accuracy
-    from zorplex_rl.course.widgets import LiveCurve, PhaseDiagram
+    from zorplex_rl.course.widgets import LiveCurve
     from zorplex_rl.policy.load import load_policy
     from zorplex_rl.simulation.what_if import read_recording, replay, what_if
     from zorplex_rl.task.environment import Zorplex
@@ -374,7 +374,7 @@ def _():
     _lower = next(row for row in _rows if row["advice"] == "lower the rate")
     _judged = lesson.md(f"""
     For old data the advice lifts them most of the way; a lower rate besides lifts them further, at the price of steps. For the {_lower["runs"]} runs with too high a rate it is not the best: lowered, they reach {_lower["with the advice"]}, and clipped {_lower["clipped instead"]}.
-    Clipping bounds long steps, too. And most of these runs had two faults, since their data were also old. Both cures together reach {_lower["both cures"]}.
+    With the plain loss and the highest rate the control fails at lag 0, too. Clipping bounds long steps. And most of these runs had two faults, since their data were also old. Both cures together reach {_lower["both cures"]}.
     So clip from the start, and lower the rate where the control fails.
     """)
     mo.vstack(
@@ -387,23 +387,6 @@ def _():
             _judged,
         ]
     )
-    return (study,)
-
-
-@app.cell(hide_code=True)
-def _(before, study):
-    _text = mo.md("""
-    Here is the whole study as a map. Look at lag 0 first, the control. With the plain loss and the highest rate it fails, so there the lag is not the only cause.
-    Below the map are the three seeds of the chosen cell, each in its own shade. The dashed lines are notebook 09's effective sample size. In the one shown first, plain at 0.0004 and lag 8, they fall by step 6 while the accuracy still rises.
-    """)
-    _diagram = PhaseDiagram(
-        study,
-        nb09.NAMES,
-        before,
-        study.whole_seeds,
-        chosen={"loss": "reinforce", "lag": 8, "learning_rate": 4e-4},
-    )
-    mo.vstack([_text, _diagram])
     return
 
 

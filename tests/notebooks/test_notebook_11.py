@@ -68,14 +68,10 @@ def test_most_runs_with_too_high_a_rate_had_old_data_too():
     assert sum(lag > 0 for lag in lags) > len(lags) / 2
 
 
-def test_in_the_chosen_cell_the_sample_size_falls_while_the_accuracy_rises():
+def test_with_the_plain_loss_and_the_highest_rate_the_control_fails():
     study = read_study(ROOT / "benchmarks" / "staleness.jsonl")
     cells = {(cell.loss, cell.lag, cell.learning_rate): cell for cell in study.cells()}
     assert cells["reinforce", 0, 8e-4].accuracy < 0.25 < cells["reinforce", 0, 4e-4].accuracy
-    for row in cells["reinforce", 8, 4e-4].rows:
-        assert row.eval_steps[:2] == [3, 6]
-        assert row.accuracies[1] > row.accuracies[0]
-        assert row.episode_sample_sizes[5] < row.episode_sample_sizes[2] / 2
 
 
 def test_a_wrong_record_that_the_step_hides_is_seen_by_two_ratios_only():

@@ -81,13 +81,6 @@ def test_a_map_lists_its_bytes():
     assert "1,000,000" in shown
 
 
-def test_a_phase_diagram_is_a_table_of_its_cells():
-    shown = drawn(as_a_page_holds_it(MAKERS["phase diagram"]()))
-    assert "Held-out accuracy after the last step; before training 35%" in shown
-    assert "Recorded 2026-01-02 with python benchmarks/staleness.py --seeds 2, on 2 cores." in shown
-    assert [">85%<" in shown, ">60%<" in shown, ">100%<" in shown] == [True, True, False]
-
-
 def test_what_is_no_widget_of_ours_is_not_drawn():
     assert drawn({}) == drawn({"kind": "Mapping"}) == drawn({"kind": "drawn"}) == ""
 

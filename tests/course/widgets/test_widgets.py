@@ -14,13 +14,11 @@ from playwright.sync_api import Page, expect
 from simulators import expect_figures, expect_race, move, random_positions, sliders_to
 
 from zorplex_rl.course.figures.figure import drawing
-from zorplex_rl.course.recorded_study import Row, Study
 from zorplex_rl.course.site.build import build_site
 from zorplex_rl.course.sync_and_async import compare
 from zorplex_rl.course.widgets import (
     LiveCurve,
     LoopPlayer,
-    PhaseDiagram,
     ReshardMap,
     ServicePlayer,
     TimelineSimulator,
@@ -89,39 +87,6 @@ SHARDS = {
     ("rows", "columns"): [[1_000_000, 250_000], [250_000, 1_000_000]],
     ("rows", "whole"): [[2_000_000, 2_000_000], [500, 0]],
 }
-
-
-def trial(loss, lag, seed, accuracy) -> Row:
-    return Row(
-        loss,
-        lag,
-        4e-4,
-        seed,
-        accuracy,
-        None,
-        "2026-01-02",
-        [3, 6],
-        [0.4, accuracy],
-        [1.0] * 5 + [0.3],
-    )
-
-
-def phase_diagram() -> PhaseDiagram:
-    """A study of two losses and two lags, one learning rate and two seeds; one cell has one seed
-    only."""
-    rows = [
-        trial("reinforce", 0, 0, 0.9),
-        trial("reinforce", 0, 1, 0.8),
-        trial("reinforce", 8, 0, 0.0),
-    ]
-    rows += [
-        trial("reinforce", 8, 1, 0.1),
-        trial("grpo", 8, 0, 0.7),
-        trial("grpo", 8, 1, 0.5),
-        trial("grpo", 0, 0, 1.0),
-    ]
-    study = Study("benchmarks/staleness.py --seeds 2", "2 cores", {"steps": 6}, tuple(rows))
-    return PhaseDiagram(study, {"reinforce": "plain", "grpo": "clipped"}, before=0.35, seeds=2)
 
 
 def live_curve() -> LiveCurve:
@@ -210,7 +175,6 @@ MAKERS = {
     "dense resharding map": lambda: ReshardMap(
         {"all": [[10**7 + row + column for column in range(8)] for row in range(8)]}
     ),
-    "phase diagram": phase_diagram,
     "live curve": live_curve,
     "empty live curve": lambda: LiveCurve(10),
     "loop player": loop_player,
@@ -470,32 +434,6 @@ def test_bytes_of_several_moves_between_one_pair_are_added_up():
         [0, 15],
         [2, 0],
     ]
-
-
-def test_a_phase_diagram_shows_the_trials_of_the_cell_that_is_chosen_by_mouse_or_by_keys(page):
-    diagram = phase_diagram()
-    open_bare(page, diagram)
-    cells = page.get_by_role("radio")
-    expect(cells).to_have_count(3)
-    expect(
-        page.get_by_role("img", name="plain, learning rate 0.0004, lag 0: accuracy")
-    ).to_be_visible()
-    page.get_by_role("radio", name="clipped, learning rate 0.0004, lag 8: accuracy 60%").check(
-        force=True
-    )
-    expect(page.locator("dd[data-value]")).to_have_text(["60%", "50%", "70%", "30%"])
-    expect(
-        page.get_by_role("img", name="clipped, learning rate 0.0004, lag 8: accuracy")
-    ).to_be_visible()
-    assert diagram.chosen == {"loss": "grpo", "lag": 8, "learning_rate": 4e-4}
-    page.keyboard.press("ArrowUp")
-    expect(page.locator("dd[data-value]").first).to_have_text("5%")
-    assert diagram.chosen == {"loss": "reinforce", "lag": 8, "learning_rate": 4e-4}
-    expect(
-        page.get_by_text(
-            "Recorded 2026-01-02 with python benchmarks/staleness.py --seeds 2, on 2 cores."
-        )
-    ).to_be_visible()
 
 
 def test_a_live_curve_grows_with_every_row_and_leaves_out_what_is_no_number(page):

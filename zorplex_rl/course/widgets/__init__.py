@@ -4,7 +4,6 @@
     WeightRingRace        a writer overtakes a reader, with and without seqlock    computed by itself
     ReshardMap            bytes between every source and destination          shows matrices
     WhatIf                knobs, and a figure, numbers or bars                computed by a function of the notebook
-    PhaseDiagram          learning rate × lag × loss of a recorded study      shows the trials of a file
     LoopPlayer            groups move through the loop, played like a film    shows timelines
     LiveCurve             accuracy during training                            shows rows of metrics
     ServicePlayer         requests cross the replicas of a pool, around a fault    shows recordings
@@ -19,7 +18,6 @@ from typing import Any
 
 from zorplex_rl.course.widgets.live_curve import LiveCurve
 from zorplex_rl.course.widgets.loop_player import LoopPlayer
-from zorplex_rl.course.widgets.phase_diagram import PhaseDiagram
 from zorplex_rl.course.widgets.reshard_map import ReshardMap
 from zorplex_rl.course.widgets.service_player import ServicePlayer
 from zorplex_rl.course.widgets.timeline_simulator import TimelineSimulator
@@ -29,7 +27,6 @@ from zorplex_rl.course.widgets.what_if import WhatIf
 __all__ = [
     "LiveCurve",
     "LoopPlayer",
-    "PhaseDiagram",
     "ReshardMap",
     "ServicePlayer",
     "TimelineSimulator",
