@@ -290,7 +290,6 @@ class Backbone(nn.Module):
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
         self.norm = nn.RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.inv_freq = nn.Buffer(frequencies(config), persistent=False)
-        self._cos = self._sin = torch.empty(0)
         self.tied = config.tie_word_embeddings
 
     def forward(
@@ -312,23 +311,12 @@ class Backbone(nn.Module):
         return States(self.norm(x))
 
     def _rotation(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Return cosines and sines [B, T, 1, head_dim], half of the sines negated, from a table."""
-        needed = int(positions.max()) + 1
-        weight = self.embed_tokens.weight
-        is_alike = (self._cos.dtype, self._cos.device) == (weight.dtype, weight.device)
-        if len(self._cos) < needed or not is_alike:
-            self._make_table(math.ceil(needed / 256) * 256, weight)
-        return self._cos[positions], self._sin[positions]
-
-    # Tensors of inference mode, in which sampling runs, are of no use in training.
-    @torch.inference_mode(False)
-    @torch.no_grad()
-    def _make_table(self, length: int, weight: Tensor) -> None:
-        """Compute cosines and sines of ``length`` positions, of the type and device of ``weight``."""
-        places = torch.arange(length, device=weight.device, dtype=torch.float)
-        angles = places[:, None, None] * self.inv_freq.to(weight.device)
-        self._cos = torch.cat((angles, angles), -1).cos().to(weight.dtype)
-        self._sin = torch.cat((-angles, angles), -1).sin().to(weight.dtype)
+        """Return cosines and sines [B, T, 1, head_dim], half of the sines negated."""
+        angles = positions[..., None, None] * self.inv_freq.to(positions.device)
+        cos = torch.cat((angles, angles), -1).cos()
+        sin = torch.cat((-angles, angles), -1).sin()
+        dtype = self.embed_tokens.weight.dtype
+        return cos.to(dtype), sin.to(dtype)
 
 
 def embed(
