@@ -260,6 +260,8 @@ def test_the_ids_of_a_drawing_are_its_own(name):
 
 def test_every_drawing_is_on_a_page():
     root = Path(__file__).parents[3]
-    sources = [*(root / "notebooks").glob("*.py"), root / "zorplex_rl/course/site/frame.py"]
+    drawers = ("site/frame.py", "figures/loop_drawing.py")
+    sources = list((root / "notebooks").glob("*.py"))
+    sources += [root / "zorplex_rl/course" / name for name in drawers]
     pages = "".join(path.read_text() for path in sources)
     assert [name for name in DRAWINGS if f'drawing_of("{name}")' not in pages] == []
