@@ -881,13 +881,8 @@ async def _(
 
 @app.cell(hide_code=True)
 def _():
-    lesson.predicted(5)
-    return
-
-
-@app.cell(hide_code=True)
-def _():
     lesson.recap(
+        5,
         "An actor is an object with a mailbox. Messages and answers are copies.",
         "`call` asks all, `call_one` one, `choose` one at random. `broadcast` does not wait. A slice is a smaller mesh.",
         "An actor works on one message at a time, even across `await`. That protects its state, and can deadlock.",

@@ -819,14 +819,9 @@ async def _(answer_0, changes, kept, new_greeting, opened):
 
 
 @app.cell(hide_code=True)
-def _():
-    lesson.predicted(5)
-    return
-
-
-@app.cell(hide_code=True)
 def _(changes):
     lesson.recap(
+        5,
         "A process holds actors. Leave the processes running, and put new actors or functions into them.",
         "One controller can drive SPMD code step by step. Adding up all ranks' gradients gives the gradient of the whole batch. Averaging their means does so only if the parts are equal.",
         "A collective waits for all ranks. If it hangs, put a new actor into the process and read the stacks.",

@@ -1033,13 +1033,8 @@ def _(ask_forget, config, trained, whose_merge):
 
 @app.cell(hide_code=True)
 def _():
-    lesson.predicted(4)
-    return
-
-
-@app.cell(hide_code=True)
-def _():
     lesson.recap(
+        4,
         "An exception is an answer. `sys.exit`, `kill -9` and `SIGSTOP` end in a `SupervisionError`.",
         "Death is noticed at the next look, silence at a time limit. Who was declared dead may still run, so kill it first.",
         "A supervisor replaces the dead and the stuck, and spares the slow and the busy. It gives up on a fault that comes back.",

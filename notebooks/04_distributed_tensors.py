@@ -444,13 +444,8 @@ async def _(collectives):
 
 @app.cell(hide_code=True)
 def _():
-    lesson.predicted(3)
-    return
-
-
-@app.cell(hide_code=True)
-def _():
     lesson.recap(
+        3,
         "A placement says what each rank holds: a share, all of it, or a summand. Shares may be uneven, or empty.",
         "Collectives turn placements into each other; from Replicate to Shard nothing is sent.",
         "In a ring each rank passes on what has just arrived. An all_reduce is a reduce_scatter and an all_gather; a backend may send more than the formula, so count.",

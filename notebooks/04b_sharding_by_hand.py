@@ -576,13 +576,8 @@ async def _(fsdp, parallel_sent, relu_sent):
 
 @app.cell(hide_code=True)
 def _():
-    lesson.predicted(3)
-    return
-
-
-@app.cell(hide_code=True)
-def _():
     lesson.recap(
+        3,
         "Tensor parallel cuts the work of a layer, FSDP what is stored of it.",
         "Columns, then rows: two layers need one all_reduce forward and one backward, and give the same numbers as torch.",
         "A sum passes its gradient on unchanged; what was used on every rank gets the sum of its gradients.",

@@ -758,14 +758,9 @@ def _():
 
 
 @app.cell(hide_code=True)
-def _():
-    lesson.predicted(3)
-    return
-
-
-@app.cell(hide_code=True)
 def _(idle_share):
     lesson.recap(
+        3,
         "A made-up task cannot be remembered, and a program checks it strictly.",
         "A model often knows more than it says; RL pays for saying it, if it succeeds now and then.",
         f"Slots that wait for the slowest answer are wasted: in our batch, {idle_share:.0%} of their time.",

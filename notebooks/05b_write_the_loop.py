@@ -961,13 +961,8 @@ def _(ask_narrow, marks, real_curve, shares, whose_layer):
 
 @app.cell(hide_code=True)
 def _():
-    lesson.predicted(3)
-    return
-
-
-@app.cell(hide_code=True)
-def _():
     lesson.recap(
+        3,
         "The log-probability of an episode is a sum over tokens; a tool's carry no gradient.",
         "RL raises only what the policy already does now and then: here the form of the answer comes first.",
         "LoRA trains a narrow path beside frozen weights.",

@@ -680,13 +680,8 @@ def _(metrics, own_curve):
 
 @app.cell(hide_code=True)
 def _():
-    lesson.predicted(5)
-    return
-
-
-@app.cell(hide_code=True)
-def _():
     lesson.recap(
+        5,
         "Look at how episodes end before you say what was learned.",
         "Compare task by task, and call a change clear only beyond two standard errors; then do it again with other seeds.",
         "pass@k tells sharpening from teaching, on tasks that leave the old policy room.",

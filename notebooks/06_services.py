@@ -782,13 +782,8 @@ def _(pool_py, write_file):
 
 @app.cell(hide_code=True)
 def _():
-    lesson.predicted(3)
-    return
-
-
-@app.cell(hide_code=True)
-def _():
     lesson.recap(
+        3,
         "A pool heals: it probes, ends, replaces with back-off, and sends again what may be sent twice.",
         "A dead process is noticed quickly, a silent one only after a time limit.",
         "A request to a replica that died may have been carried out. Exactly once needs a memory, written in one step with the effect.",

@@ -852,13 +852,8 @@ def _(policy):
 
 @app.cell(hide_code=True)
 def _():
-    lesson.predicted(4)
-    return
-
-
-@app.cell(hide_code=True)
-def _():
     lesson.recap(
+        4,
         "One-sided means that the owner's code does not run, and that it does not know who reads. Whether its process must run depends on the transport.",
         "Publishing stops the trainer, a one-sided fetch stops nobody, the swap stops the generator.",
         "A one-sided read can be torn, silently. A seqlock reveals it.",

@@ -607,13 +607,8 @@ def _(ask_losses, transfer, whose):
 
 @app.cell(hide_code=True)
 def _():
-    lesson.predicted(3)
-    return
-
-
-@app.cell(hide_code=True)
-def _():
     lesson.recap(
+        3,
         "A shard is a box of the whole tensor, and may be empty. A transfer is the overlap of two boxes.",
         "A plan fetches each wanted element once. Copies on the trainer's side share the work, and all ranks follow the same plan.",
         "Gathering on one rank sends everything through one link. With a plan the trainer's ranks share the sending.",

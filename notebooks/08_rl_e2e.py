@@ -761,14 +761,14 @@ def _(my_async_rl, write):
 
 @app.cell(hide_code=True)
 def _():
-    _points = (
+    lesson.recap(
+        4,
         "An asynchronous controller is two coroutines, a queue between them, and a rule for what may be started.",
         "Compare log-probs at lag 0 first. If they differ by more than rounding, generator and trainer disagree about the policy.",
         "Lag fills idle time: a free core's, and the wait for a tool, which needs no core. Where every core computes already, there is nothing to fill.",
         "The time of a step and what it teaches are two things. What a second teaches says whether asynchrony paid.",
         "Number the work. Then what a dead process had can be given out again.",
     )
-    mo.vstack([lesson.predicted(4), lesson.recap(*_points)])
     return
 
 

@@ -672,7 +672,8 @@ def _(config, study):
 
 @app.cell(hide_code=True)
 def _():
-    _points = (
+    lesson.recap(
+        3,
         "Three policies: μ wrote the batch, π₀ begins the step, π is in training. r = π/μ is age times what the step has done.",
         "A ratio for each token leaves an error, since the tokens before it have ratios, too. The product over an episode has none, but scatters too much.",
         "The plain loss on old data pushes tokens that are already rare, step after step. Clipping stops that.",
@@ -680,7 +681,6 @@ def _():
         "Before you blame the lag, run the control: the same run on fresh data.",
         "Take the smallest `max_lag` at which the slower side hardly waits.",
     )
-    mo.vstack([lesson.predicted(3), lesson.recap(*_points)])
     return
 
 

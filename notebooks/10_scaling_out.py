@@ -707,13 +707,8 @@ def _():
 
 @app.cell(hide_code=True)
 def _():
-    lesson.predicted(3)
-    return
-
-
-@app.cell(hide_code=True)
-def _():
     lesson.recap(
+        3,
         "A trainer needs 16 bytes for each parameter in float32 and 18 in 16 bits, which ZeRO divides, and activations and logits for each token, which it does not.",
         "With adapters a frozen parameter takes only its weight, 2 or 4 bytes.",
         "Only the largest micro-batch counts. Checkpointing keeps the inputs of layers, and pays with a forward pass.",

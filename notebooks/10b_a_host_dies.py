@@ -430,13 +430,8 @@ def _(ask_notice, lost):
 
 @app.cell(hide_code=True)
 def _():
-    lesson.predicted(3)
-    return
-
-
-@app.cell(hide_code=True)
-def _():
     lesson.recap(
+        3,
         "A dead host and one that is cut off look alike: silence. Only one of them is harmless.",
         "With a lease the host promises to end by itself. It counts on its own clock, from the newest heartbeat that came back.",
         "A successor starts when the lease must be over, even by a slow clock: `lease * (1 + drift) + margin` after the last heartbeat.",

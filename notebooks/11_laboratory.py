@@ -614,14 +614,14 @@ def _(metrics, own_curve):
 
 @app.cell(hide_code=True)
 def _():
-    _points = (
+    lesson.recap(
+        3,
         "A run falls for three usual reasons: old data, wrong records, too high a learning rate. A curve does not prove which.",
         "First measure the ratio with equal weights: it costs one batch. Then train the control at lag 0: it costs a run.",
         "Mask for wrong records. Clip for old data, which also bounds long steps. Lower the rate if fresh data fail, too.",
         "IcePop has two forms. A result on one says nothing about the other.",
         "If a run can be replayed bit for bit, you can change one thing in it. One seed is not enough to judge the change.",
     )
-    mo.vstack([lesson.predicted(3), lesson.recap(*_points)])
     return
 
 

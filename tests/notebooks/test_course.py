@@ -48,7 +48,7 @@ def test_every_result_waits_for_a_prediction_and_the_end_counts_them(name):
     assert [
         ast.unparse(call) for call in revealed if "right" not in {key.arg for key in call.keywords}
     ] == []
-    (counted,) = calls_of(NOTEBOOKS[name], "lesson.predicted")
+    (counted,) = calls_of(NOTEBOOKS[name], "lesson.recap")
     assert ast.literal_eval(counted.args[0]) == len(asked)
 
 

@@ -152,7 +152,7 @@ def _():
 
 @app.cell
 def _():
-    lesson.recap("It ends.", *["There is a lot to say."] * 40)
+    lesson.recap(0, "It ends.", *["There is a lot to say."] * 40)
     return
 
 
@@ -559,7 +559,7 @@ def page_of(*outputs: str) -> Page:
 
 def test_a_headline_is_what_the_notebook_states():
     recap, stated = (
-        lesson.recap("Measured: 0.25 s.").text,
+        lesson.recap(0, "Measured: 0.25 s.").text,
         lesson.headline("it took `0.25` s.").text,
     )
     assert headline_of(page_of(recap)) == ""

@@ -3,10 +3,10 @@
     header(__file__, …)          title, minutes, hardware, goals; the site's contents page reads them from this element
     ran_on(policy)               the machine and the policy that computed the page
     predict(…)  reveal(…)        a question before the measurement; its result, folded until the reader has chosen an answer
-    predicted(n)                 how many of the notebook's predictions the reader has made, and how many were right
     start_button  wait_for  needs  counting  Kept      long cells: a button, a bar, a result that is there tomorrow (waiting.py, kept.py)
     follow(folder)  show_run     the curve of a run that somebody trains in a terminal (live.py)
-    recap(…)  headline(…)  links(__file__)    the end of a notebook
+    recap(n, …)                  of the notebook's n predictions, how many are made and right; then what it has shown
+    headline(…)  links(__file__) the one result, and the neighbours: the end of a notebook
     md(…)  table(…)  folded(…)   Markdown with computed values in it
     math(latex)                  a displayed formula, as MathML
     term(name)                   a term of the glossary, linked to its explanation
@@ -38,9 +38,8 @@ from zorplex_rl.course.lesson.live import show_run as show_run
 from zorplex_rl.course.lesson.markup import block, fold, inline
 from zorplex_rl.course.lesson.markup import fence as fence
 from zorplex_rl.course.lesson.markup import quote as quote
-from zorplex_rl.course.lesson.predictions import UNFOLD
+from zorplex_rl.course.lesson.predictions import UNFOLD, predicted
 from zorplex_rl.course.lesson.predictions import predict as predict
-from zorplex_rl.course.lesson.predictions import predicted as predicted
 from zorplex_rl.course.lesson.predictions import reveal as reveal
 from zorplex_rl.course.lesson.waiting import counting as counting
 from zorplex_rl.course.lesson.waiting import needs as needs
@@ -226,10 +225,13 @@ def figure(svg: str, caption: str = "") -> mo.Html:
     return mo.Html(f'<figure class="lesson-figure" tabindex="0">{svg}{said}</figure>')
 
 
-def recap(*points: str) -> mo.Html:
-    """List what the notebook has shown, one sentence each."""
+def recap(predictions: int, *points: str) -> mo.Html:
+    """Count the reader's ``predictions``, and list what the notebook has shown, one sentence each."""
+    counted = predicted(predictions)
     listed = "".join(f"<li>{inline(point)}</li>" for point in points)
-    return mo.Html(f'<section class="lesson-recap"><h2>Recap</h2><ul>{listed}</ul></section>')
+    return mo.Html(
+        f'{counted}<section class="lesson-recap"><h2>Recap</h2><ul>{listed}</ul></section>'
+    )
 
 
 def headline(result: str) -> mo.Html:

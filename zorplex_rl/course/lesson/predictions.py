@@ -2,7 +2,7 @@
 
     question = lesson.predict("Which is faster?", "shared memory", "a message")     one cell: radio buttons
     lesson.reveal(question, right=1, why="…", shows=[chart])                        the cell of the result
-    lesson.predicted(1)                                                             "1 of 1 predicted, 0 right so far"
+    lesson.recap(1, …)                                                              "1 of 1 predicted, 0 right so far"
 
 Plain HTML and CSS do all of it, with ``:has`` and counters. So it works in `marimo edit`, on a static
 page and without scripts; print, and browsers without ``:has``, show all results.
@@ -82,9 +82,9 @@ def reveal(
     )
 
 
-def predicted(count: int) -> mo.Html:
-    """Say how many of ``count`` predictions are made, and how many are right."""
-    return mo.Html(
+def predicted(count: int) -> str:
+    """Return HTML that says how many of ``count`` predictions are made, and how many are right."""
+    return (
         f'<p class="lesson-predicted">Your predictions: <b class="lesson-count-made"></b> of {count} predicted, '
         '<b class="lesson-count-right"></b> right so far.</p>'
     )
