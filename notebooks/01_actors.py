@@ -900,13 +900,7 @@ def _(call):
 
 @app.cell(hide_code=True)
 def _():
-    lesson.ran_on()
-    return
-
-
-@app.cell(hide_code=True)
-def _():
-    lesson.links(__file__)
+    lesson.links(__file__, machine=True)
     return
 
 

@@ -1054,13 +1054,7 @@ def _(hang_times, kill_times):
 
 @app.cell(hide_code=True)
 def _():
-    lesson.ran_on()
-    return
-
-
-@app.cell(hide_code=True)
-def _():
-    lesson.links(__file__)
+    lesson.links(__file__, machine=True)
     return
 
 

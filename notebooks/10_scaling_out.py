@@ -251,12 +251,6 @@ def settings():
 
 @app.cell(hide_code=True)
 def _():
-    lesson.ran_on()
-    return
-
-
-@app.cell(hide_code=True)
-def _():
     mo.md("""
     ## Against a real process
 
@@ -729,7 +723,7 @@ def _(config, trained):
 
 @app.cell(hide_code=True)
 def _():
-    lesson.links(__file__)
+    lesson.links(__file__, machine=True)
     return
 
 

@@ -152,6 +152,8 @@ def test_the_course_starts_at_05_and_names_the_first_notebook_for_those_who_need
     assert "Before this: <strong>RL</strong>" in lesson.links(str(tmp_path / "05b_c.py")).text
     end = lesson.links(str(tmp_path / "08_e.py")).text
     assert "Before this: <strong>Services</strong>" in end
+    assert "Computed on: " not in end
+    assert "Computed on: " in lesson.links(str(tmp_path / "08_e.py"), machine=True).text
 
 
 def test_a_table_has_a_caption_and_puts_numbers_on_the_right():

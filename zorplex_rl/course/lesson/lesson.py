@@ -242,10 +242,11 @@ def headline(result: str) -> mo.Html:
     return mo.Html(f'<p class="lesson-headline">{inline(result[:1].upper() + result[1:])}</p>')
 
 
-def links(notebook: str) -> mo.Html:
+def links(notebook: str, machine: bool = False) -> mo.Html:
     """Link the notebooks before and after this one (``__file__``), with their commands.
 
-    At ``START`` the first of all notebooks is named for readers to whom actors are new.
+    At ``START`` the first of all notebooks is named for readers to whom actors are new. With
+    ``machine`` the line of ``ran_on`` stands above them, where a page has no policy.
     """
     here = Path(notebook)
     course = sorted(here.parent.glob("[0-9]*.py"))
@@ -259,8 +260,9 @@ def links(notebook: str) -> mo.Html:
         for label, path in neighbours.items()
         if path
     ]
+    computed = ran_on().text if machine else ""
     return mo.Html(
-        f'<div class="lesson-links">{"".join(lines) or "<p>This is the only notebook here.</p>"}</div>'
+        f'{computed}<div class="lesson-links">{"".join(lines) or "<p>This is the only notebook here.</p>"}</div>'
     )
 
 
