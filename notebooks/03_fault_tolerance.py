@@ -217,15 +217,9 @@ def _():
         "the ones that raised and that called `sys.exit`",
         "all but the one that was killed",
     )
-    ask_faults
-    return (ask_faults,)
-
-
-@app.cell(hide_code=True)
-def _():
     start_faults = lesson.start_button("Four workers, four faults", seconds=7)
-    start_faults
-    return (start_faults,)
+    mo.vstack([ask_faults, start_faults])
+    return ask_faults, start_faults
 
 
 @app.cell(hide_code=True)
@@ -653,15 +647,9 @@ def _():
         "those with a stop of 1 s and with a call of 3 s",
         "all but those with `kill -9` and with the text that crashes it",
     )
-    ask_fates
-    return (ask_fates,)
-
-
-@app.cell(hide_code=True)
-def _():
     start_fates = lesson.start_button("Six workers, six fates", seconds=12)
-    start_fates
-    return (start_fates,)
+    mo.vstack([ask_fates, start_fates])
+    return ask_fates, start_fates
 
 
 @app.function(hide_code=True)
@@ -961,15 +949,9 @@ def _(config):
         "it stays about where it was in that round",
         "it rises: the others' steps unlearn that part",
     )
-    ask_forget
-    return (ask_forget,)
-
-
-@app.cell(hide_code=True)
-def _():
     start_training = lesson.start_button("Train twice", seconds=9)
-    start_training
-    return (start_training,)
+    mo.vstack([ask_forget, start_training])
+    return ask_forget, start_training
 
 
 @app.cell(hide_code=True)

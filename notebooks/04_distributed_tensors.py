@@ -59,13 +59,7 @@ def _():
 
     Two questions remain. *Who holds what?* That is a tensor's **placement**. *What must be sent, and how
     does it travel?* Those are the **collectives**: operations in which all processes of a group take part.
-    """)
-    return
 
-
-@app.cell(hide_code=True)
-def _():
-    mo.md("""
     ## Who holds what
 
     The processes of a group are numbered; a process's number is its **rank**. One word says what the

@@ -492,13 +492,7 @@ def _():
     The last column is a warning. A *lenient* checker pays whenever the right number appears anywhere, even if only
     the tool wrote it. In `simple` tasks the tool's reply is the answer. So a policy that looks it up and stops would be paid in full,
     and training would find that out. It is called {lesson.term("reward hacking")}; 05c shows one.
-    """)
-    return
 
-
-@app.cell(hide_code=True)
-def _():
-    mo.md("""
     ## The slowest answer
 
     A reward comes when its episode is done, and when is that? One text stops after a line, another goes on until

@@ -428,15 +428,9 @@ def _():
         "after `SIGSTOP`",
         "about as soon",
     )
-    ask_faults
-    return (ask_faults,)
-
-
-@app.cell(hide_code=True)
-def _():
     start_faults = lesson.start_button("Kill one, then hang one", seconds=14)
-    start_faults
-    return (start_faults,)
+    mo.vstack([ask_faults, start_faults])
+    return ask_faults, start_faults
 
 
 @app.cell(hide_code=True)
@@ -606,15 +600,9 @@ def _():
         "the first charges twice, the second forgets a charge",
         "the first forgets a charge, the second charges twice",
     )
-    ask_once
-    return (ask_once,)
-
-
-@app.cell(hide_code=True)
-def _():
     start_charging = lesson.start_button("Charge under three kills", seconds=10)
-    start_charging
-    return (start_charging,)
+    mo.vstack([ask_once, start_charging])
+    return ask_once, start_charging
 
 
 @app.cell(hide_code=True)

@@ -152,15 +152,9 @@ def _(config):
         "only the reader that sent a message",
         "nobody",
     )
-    ask_busy
-    return (ask_busy,)
-
-
-@app.cell(hide_code=True)
-def _():
     start_busy = lesson.start_button("Keep the owner busy", seconds=11)
-    start_busy
-    return (start_busy,)
+    mo.vstack([ask_busy, start_busy])
+    return ask_busy, start_busy
 
 
 @app.cell(hide_code=True)
@@ -243,15 +237,9 @@ def _():
         "about five times",
         "ten times or more",
     )
-    ask_ladder
-    return (ask_ladder,)
-
-
-@app.cell(hide_code=True)
-def _():
     start_ladder = lesson.start_button("Climb the ladder", seconds=12)
-    start_ladder
-    return (start_ladder,)
+    mo.vstack([ask_ladder, start_ladder])
+    return ask_ladder, start_ladder
 
 
 @app.cell(hide_code=True)
@@ -435,15 +423,9 @@ def _(config):
         "some",
         "more than half",
     )
-    ask_torn
-    return (ask_torn,)
-
-
-@app.cell(hide_code=True)
-def _():
     start_race = lesson.start_button("Let them race", seconds=3)
-    start_race
-    return (start_race,)
+    mo.vstack([ask_torn, start_race])
+    return ask_torn, start_race
 
 
 @app.cell(hide_code=True)
@@ -787,15 +769,9 @@ def _(config):
         "a tenth to a half",
         "more than half",
     )
-    ask_push
-    return (ask_push,)
-
-
-@app.cell(hide_code=True)
-def _():
     start_protocols = lesson.start_button("Push, then pull", seconds=13)
-    start_protocols
-    return (start_protocols,)
+    mo.vstack([ask_push, start_protocols])
+    return ask_push, start_protocols
 
 
 @app.cell(hide_code=True)

@@ -555,15 +555,9 @@ def _():
         "equal to five digits or more, not in every bit",
         "different in the first digits",
     )
-    ask_losses
-    return (ask_losses,)
-
-
-@app.cell(hide_code=True)
-def _():
     start_transfer = lesson.start_button("Train, reshard, compare", seconds=15)
-    start_transfer
-    return (start_transfer,)
+    mo.vstack([ask_losses, start_transfer])
+    return ask_losses, start_transfer
 
 
 @app.cell(hide_code=True)

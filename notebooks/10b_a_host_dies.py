@@ -103,13 +103,7 @@ def _():
     mo.md("""
     Around it the page has a trainer that only writes the time into a file, so that we can see when it lived. And it has a controller, which sends heartbeats back, kills
     the host or cuts it off, and starts a successor as soon as a rule allows it.
-    """)
-    return
 
-
-@app.cell(hide_code=True)
-def _():
-    mo.md("""
     ### Exercise 1: the seconds with two trainers
 
     First the mistake. An impatient controller does not wait for the lease: after `silence` seconds without a heartbeat it starts a successor. The first
