@@ -26,7 +26,7 @@ from torch import nn
 from torch.distributed.tensor import Placement, Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
-from zorplex_rl.course.nb07b import gather_then_scatter_bytes, minimum_bytes
+from zorplex_rl.course.nb07b import minimum_bytes
 from zorplex_rl.course.shard_rings import ShardPublisher, offer_all, subscribe
 from zorplex_rl.services.replica import Replica
 from zorplex_rl.services.runtime import Actor, concurrent_endpoint
@@ -181,6 +181,16 @@ async def measure(options: Options, trainer: Mesh, generator: Mesh) -> list[str]
         f"{median(ratios):.2f}",
         f"{min(ratios):.2f} – {max(ratios):.2f}",
     ]
+
+
+def gather_then_scatter_bytes(plan: ModelPlan) -> int:
+    """Return the bytes that move if source rank 0 gathers what it has not, and sends every
+    destination rank its shard."""
+    gathered = 0
+    for weight in plan.source.values():
+        held = math.prod(local_box(weight.shape, weight.sharding, 0).sizes)
+        gathered += (math.prod(weight.shape) - held) * weight.dtype.itemsize
+    return gathered + minimum_bytes(plan)
 
 
 def describe_llama(options: Options, mesh: Mesh) -> dict[str, ShardedWeight]:

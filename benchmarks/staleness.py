@@ -8,10 +8,16 @@
     lags            what shorter lags cost, in few steps           foretold        many seeds, lags and rates (LOG.md, 2026-11-26)
     confirmed_20    run C of notebook 11, five seeds
 
-A trial is ``train_with_lag`` of ``zorplex_rl/course/staleness.py``. A study grows in its file, by a
-line when a trial is done; a trial that is there is not run again, so a recording can be stopped at
-any time. Seeds are the outer loop: half a study is the whole grid with half of the seeds. On a CPU
-the same trial gives the same numbers again.
+A trial trains on what the weights of ``lag`` versions ago sampled:
+
+    trained         0  1  2  3  4  5 …
+    sampled with    0  0  0  1  2  3 …      at lag 2
+
+The first ``lag`` steps train on data of version 0, so the mean lag of a trial is below its ``lag``:
+5.2 at lag 8 in 13 steps. A study grows in its file, by a line when a trial is done; a trial that is
+there is not run again, so a recording can be stopped at any time. Seeds are the outer loop: half a
+study is the whole grid with half of the seeds. On a CPU with one number of threads the same trial
+gives the same numbers again.
 """
 
 from __future__ import annotations
@@ -19,11 +25,12 @@ from __future__ import annotations
 import json
 import multiprocessing
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import asdict, dataclass, replace
 from datetime import date
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 from statistics import fmean
 
@@ -31,12 +38,19 @@ import torch
 import tyro
 from table import describe_machine, print_table
 
-from zorplex_rl.config import LossName
+from zorplex_rl.config import LearnerConfig, LossName
 from zorplex_rl.course.recorded_study import Row, Study, StudyCell, read_study, whole_lines
-from zorplex_rl.course.staleness import Conditions, Trial, held_out_accuracy, train_with_lag
+from zorplex_rl.course.staleness import (
+    Conditions,
+    advantages_of,
+    held_out_accuracy,
+    sample_batch,
+    weights_of,
+)
 from zorplex_rl.errors import TrainingDiverged
 from zorplex_rl.learning.learner import Learner
 from zorplex_rl.learning.ratios import Diagnostics
+from zorplex_rl.policy.load import load_policy
 from zorplex_rl.task.environment import Zorplex
 
 FIVE: tuple[LossName, ...] = ("reinforce", "grpo", "cispo", "dppo", "icepop")
@@ -49,6 +63,25 @@ IN_LABORATORY: tuple[LossName, ...] = (
 )
 
 TO_THE_END = Conditions(steps=60)
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One run of a study: a loss, how stale its data are, a seed."""
+
+    loss: LossName
+    lag: int
+    """The largest lag, in versions."""
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class TrialResult:
+    """The result of a trial: held-out accuracy after the last step, mean lag of all episodes."""
+
+    trial: Trial
+    accuracy: float
+    mean_lag: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +189,41 @@ def missing(plan: Plan, study: Study) -> list[tuple[float, Trial]]:
     ]
 
 
+def train_with_lag(
+    trial: Trial,
+    conditions: Conditions,
+    watch: Callable[[Learner, Diagnostics], None] = lambda learner, metrics: None,
+) -> TrialResult:
+    """Train on data that are ``trial.lag`` versions old, at first of version 0. ``watch`` is called
+    after each step with the learner and the step's diagnostics."""
+    learner = fresh_learner(trial, conditions)
+    sampler = load_policy(conditions.policy, conditions.device, conditions.sampler_dtype)
+    environment = Zorplex(trial.seed)
+    newest = deque([(0, weights_of(learner.policy))], maxlen=trial.lag + 1)
+    metrics = []
+    for step in range(conditions.steps):
+        version, weights = newest[0]
+        sampler.model.load_state_dict(weights)
+        episodes = sample_batch(sampler, environment, step, trial.seed, conditions, version)
+        metrics.append(learner.step(episodes, advantages_of(episodes, conditions.samples)))
+        newest.append((learner.version, weights_of(learner.policy)))
+        watch(learner, metrics[-1])
+    accuracy = held_out_accuracy(learner.policy, environment, conditions)
+    return TrialResult(trial, accuracy, fmean(row["lag_mean"] for row in metrics))
+
+
+def fresh_learner(trial: Trial, conditions: Conditions) -> Learner:
+    """Return a learner at version 0 with the loss of ``trial``."""
+    config = LearnerConfig(
+        loss=trial.loss,
+        learning_rate=conditions.learning_rate,
+        warmup_steps=conditions.warmup_steps,
+        updates_per_batch=conditions.updates_per_batch,
+    )
+    steps = conditions.schedule_steps or conditions.steps
+    return Learner(load_policy(conditions.policy, conditions.device), config, steps)
+
+
 def run_trial(plan: Plan, rate: float, trial: Trial) -> Row:
     """Run one trial in this process, with one torch thread."""
     torch.set_num_threads(1)
@@ -249,9 +317,20 @@ def tabulate(study: Study) -> None:
 def _shown(cell: StudyCell | None) -> str:
     if cell is None:
         return ""
-    fell = sum(row.collapsed_at is not None for row in cell.rows)
+    fell = sum(collapsed_at(row) is not None for row in cell.rows)
     values = cell.accuracies
     return f"{fmean(values):.2f} ({min(values):.2f} – {max(values):.2f}), {fell} of {len(values)}"
+
+
+def collapsed_at(row: Row) -> int | None:
+    """Return the step of the first of two evaluations in a row with less than half of the highest
+    accuracy before; else where the training diverged; None if it did not collapse."""
+    highest = 0.0
+    for step, (accuracy, following) in zip(row.eval_steps, pairwise(row.accuracies), strict=False):
+        if accuracy < 0.5 * highest > following:
+            return step
+        highest = max(highest, accuracy)
+    return row.diverged_at
 
 
 def main(options: Options) -> None:

@@ -4,7 +4,6 @@ are never mixed."""
 from __future__ import annotations
 
 import asyncio
-import math
 import random
 import threading
 
@@ -15,7 +14,7 @@ from hypothesis import strategies as st
 from test_plan import COLUMNS, EVERYWHERE, ROWS, cut, shapes, shardings
 from torch import nn
 
-from zorplex_rl.course.nb07b import gather_then_scatter_bytes, minimum_bytes
+from zorplex_rl.course.nb07b import minimum_bytes
 from zorplex_rl.course.shard_rings import ShardPublisher, pull_together
 from zorplex_rl.errors import WeightPullError
 from zorplex_rl.training.transports import Subscriber
@@ -161,8 +160,6 @@ def test_every_shard_arrives_bit_for_bit_in_no_more_bytes_than_the_minimum(sides
         assert all(map(torch.equal, model.buffers(), expected.buffers()))
     assert read == received
     assert sum(read) == minimum_bytes(plan) == plan.bytes_moved
-    whole = sum(math.prod(weight.shape) * weight.dtype.itemsize for weight in source.values())
-    assert gather_then_scatter_bytes(plan) == whole - bytes_of(rank_of(source, 0)) + sum(read)
 
 
 def test_another_model_and_another_plan_are_refused():

@@ -8,16 +8,15 @@ from statistics import fmean
 
 import pytest
 import torch
+from test_recorded_study import Trial
+from test_recorded_study import benchmark as staleness
 
-from zorplex_rl.course import staleness
-from zorplex_rl.course.staleness import (
-    Conditions,
-    Trial,
-    fresh_learner,
-    train_with_lag,
-)
+from zorplex_rl.course.staleness import Conditions
+from zorplex_rl.task.environment import Zorplex
 
 pytestmark = pytest.mark.slow
+
+fresh_learner, train_with_lag = staleness.fresh_learner, staleness.train_with_lag
 
 SHORT = Conditions(
     task="simple",
@@ -82,7 +81,7 @@ def test_only_stale_data_disagree_with_the_trainer():
 def test_a_study_may_take_hard_tasks():
     hard = staleness.sample_batch(
         staleness.load_policy(),
-        staleness.Zorplex(0),
+        Zorplex(0),
         0,
         0,
         replace(SHORT, task="compositional", difficulty="hard"),

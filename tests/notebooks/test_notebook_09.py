@@ -14,10 +14,11 @@ import pytest
 import torch
 from test_answers import answers, refusals
 from test_notebooks import Later
+from test_recorded_study import benchmark
 
 from zorplex_rl.course import nb09
 from zorplex_rl.course.recorded_study import Study, read_study
-from zorplex_rl.course.staleness import Conditions, Trial, train_with_lag, weights_of
+from zorplex_rl.course.staleness import Conditions, weights_of
 from zorplex_rl.learning.learner import token_logprobs
 from zorplex_rl.learning.ratios import effective_sample_size
 
@@ -56,8 +57,8 @@ def test_the_page_s_loop_is_the_package_s():
     )
     mine = weights_of(nb09.train_on_old_data(notebook.plain, 1, conditions, 0, 2, lambda *_: None))
     packaged: dict = {}
-    train_with_lag(
-        Trial("reinforce", 1, 0),
+    benchmark.train_with_lag(
+        benchmark.Trial("reinforce", 1, 0),
         conditions,
         watch=lambda learner, _: packaged.update(weights_of(learner.policy)),
     )

@@ -22,7 +22,7 @@ from zorplex_rl.course import shard_rings
 from zorplex_rl.course.lesson.checks import agree, shortest
 from zorplex_rl.services.runtime import Actor, current_rank, endpoint, start_monarch, this_host
 from zorplex_rl.weights.reshard.plan import local_box
-from zorplex_rl.weights.reshard.sharded_model import ModelPlan, ShardedWeight, describe, rank_in
+from zorplex_rl.weights.reshard.sharded_model import ModelPlan, describe, rank_in
 
 Box = tuple[tuple[int, int], ...]
 Pieces = Callable[[dict[int, Box], Box, dict[int, int]], list[tuple[int, Box]]]
@@ -120,26 +120,12 @@ class Rank(Actor):
 
 def minimum_bytes(plan: ModelPlan) -> int:
     """Return the bytes of all destination ranks' shards."""
-    return sum(_shard_bytes(weight) for weight in plan.destination.values())
-
-
-def gather_then_scatter_bytes(plan: ModelPlan) -> int:
-    """Return the bytes that move if source rank 0 gathers what it has not, and sends every
-    destination rank its shard."""
-    gathered = sum(
-        math.prod(weight.shape) * weight.dtype.itemsize - _shard_bytes(weight, ranks=1)
-        for weight in plan.source.values()
-    )
-    return gathered + minimum_bytes(plan)
-
-
-def _shard_bytes(weight: ShardedWeight, ranks: int | None = None) -> int:
-    """Return the bytes that the first ``ranks`` hold, or all."""
-    boxes = [
-        local_box(weight.shape, weight.sharding, rank)
-        for rank in range(ranks or weight.sharding.ranks)
-    ]
-    return sum(math.prod(box.sizes) for box in boxes) * weight.dtype.itemsize
+    total = 0
+    for weight in plan.destination.values():
+        for rank in range(weight.sharding.ranks):
+            box = local_box(weight.shape, weight.sharding, rank)
+            total += math.prod(box.sizes) * weight.dtype.itemsize
+    return total
 
 
 @asynccontextmanager

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -39,22 +38,6 @@ class Row:
     def key(self) -> tuple[str, int, float, int]:
         """Identify the trial: loss, lag, learning rate, seed."""
         return self.loss, self.lag, self.learning_rate, self.seed
-
-    @property
-    def collapsed_at(self) -> int | None:
-        """The step of the first of two evaluations in a row with less than half of the highest
-        accuracy before; else where the training diverged; None if it did not collapse."""
-        return self._fell_below(0.5) or self.diverged_at
-
-    def _fell_below(self, share: float) -> int | None:
-        highest = 0.0
-        for step, (accuracy, following) in zip(
-            self.eval_steps, pairwise(self.accuracies), strict=False
-        ):
-            if accuracy < share * highest > following:
-                return step
-            highest = max(highest, accuracy)
-        return None
 
 
 @dataclass(frozen=True, slots=True)
