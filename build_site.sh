@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs every notebook and publishes the course as static pages: ./build_site.sh [DIR] [--serve] [--port N] [--jobs N]. DIR is "site" unless given.
+# Runs every notebook and publishes the course as static pages: ./build_site.sh [DIR] [--jobs N]. DIR is "site" unless given.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 export PYTHONPATH="$here${PYTHONPATH:+:$PYTHONPATH}"

@@ -439,7 +439,6 @@ def test_the_old_name_of_a_page_leads_to_it(name, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--serve", "--port", "99999"], "--port 99999"),
         (["--notebooks", "nowhere"], "has no notebook"),
         (["a file/site"], "a file"),
         (["--record", "a file/seconds.json"], "a file/seconds.json"),

@@ -111,7 +111,8 @@ def build_site(
             f"{record}: the seconds of {len(seconds)} notebooks, calibration {calibration:.3f} s a step"
         )
     say(
-        f"{site}: {len(pages)} pages and their contents; the same in {zip_site(site)}, for a classroom without a network"
+        f"{site}: {len(pages)} pages and their contents; the same in {zip_site(site)}, for a classroom without a network. "
+        f"To serve them: python -m http.server -d {site}"
     )
     return lessons
 
