@@ -626,7 +626,7 @@ def _():
 
 @app.cell(hide_code=True)
 def _():
-    TimelineSimulator(static="execute" in mo.cli_args())
+    TimelineSimulator()
     return
 
 

@@ -452,7 +452,6 @@ def _(config, environment, policy):
             "token": nb05b.ANSWERS if nb05b.ANSWERS in chances else next(iter(chances)),
             "advantage": 1.0,
         },
-        static="execute" in mo.cli_args(),
     )
     return (begins,)
 

@@ -611,7 +611,7 @@ def _(shaped_runs):
             lesson.md(
                 f"The sliders choose among recorded runs of `train`. Below 0, the reward of a call is a fine. *Recorded* on {shaped_runs['date']} with `python {shaped_runs['command']}`, {shaped_runs['conditions']['steps']} steps each, one seed."
             ),
-            nb05c.shaped_slider(shaped_runs, static="execute" in mo.cli_args()),
+            nb05c.shaped_slider(shaped_runs),
         ]
     )
     return

@@ -345,7 +345,7 @@ def _():
 
 @app.cell(hide_code=True)
 def _():
-    WeightRingRace(static="execute" in mo.cli_args())
+    WeightRingRace()
     return
 
 

@@ -658,7 +658,6 @@ def _():
         ],
         partial(nb10.allocation, my_split),
         {"model": "7B", "answer": 1024, "gpus": 64, "eighths": 4},
-        static="execute" in mo.cli_args(),
     )
     return allocation_slider, my_split, whose_split
 

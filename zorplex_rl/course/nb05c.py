@@ -372,7 +372,7 @@ def two_rewards(study: Mapping[str, Any]) -> str:
     )
 
 
-def shaped_slider(study: Mapping[str, Any], static: bool) -> WhatIf:
+def shaped_slider(study: Mapping[str, Any]) -> WhatIf:
     """Return two sliders that choose among the recorded runs of ``study``."""
     bonuses, penalties = (
         sorted({run[name] for run in study["runs"]}) for name in ("bonus", "penalty")
@@ -385,7 +385,6 @@ def shaped_slider(study: Mapping[str, Any], static: bool) -> WhatIf:
         ],
         lambda bonus, penalty: answer_of(study, bonus, penalty),
         {"bonus": TWO[1], "penalty": 0.0},
-        static=static,
     )
 
 

@@ -30,7 +30,7 @@ from zorplex_rl.course.widgets.reshard_map import byte_matrix
 from zorplex_rl.course.widgets.service_player import Life, Recording, stretches
 from zorplex_rl.course.widgets.timeline_simulator import COUNTS, GRID
 from zorplex_rl.course.widgets.what_if import Answer, Bar, Knob, Panel
-from zorplex_rl.course.widgets.widget import look_up, unpack
+from zorplex_rl.course.widgets.widget import look_up, pack, unpack
 from zorplex_rl.run.timeline import Span, Timeline
 from zorplex_rl.simulation.setting import Setting
 
@@ -55,8 +55,6 @@ with app.setup:
     from zorplex_rl.course.lesson import lesson
     from zorplex_rl.course.widgets import TimelineSimulator, WeightRingRace
 
-    static = "execute" in mo.cli_args()
-
 
 @app.cell
 def _():
@@ -72,13 +70,13 @@ def _():
 
 @app.cell
 def _():
-    TimelineSimulator(measured={measured}, static=static)
+    TimelineSimulator(measured={measured})
     return
 
 
 @app.cell
 def _():
-    WeightRingRace(static=static)
+    WeightRingRace()
     return
 """
 
@@ -135,8 +133,8 @@ def square(side: int) -> Answer:
     )
 
 
-def what_figure(static: bool = False) -> WhatIf:
-    return WhatIf("A square", [Knob("side", "Side", [1, 2, 40])], square, {"side": 2}, static)
+def what_figure() -> WhatIf:
+    return WhatIf("A square", [Knob("side", "Side", [1, 2, 40])], square, {"side": 2})
 
 
 def killed() -> Recording:
@@ -352,7 +350,10 @@ def test_with_a_kernel_python_answers(page):
 
 @pytest.mark.parametrize("static", [False, True])
 def test_a_knob_moves_the_bars_to_what_python_computes(page, static):
-    open_bare(page, what_if(static=static), static=static)
+    widget = what_if()
+    if static:
+        widget.table = pack(widget.make_table())
+    open_bare(page, widget, static=static)
     widget = page.get_by_role("region", name="Reward weights")
     for form, extra_call in ((1.0, 0.5), (0.0, 0.5), (0.0, 0.0)):
         move(widget, "The form", list(KNOBS[0].values), form)
@@ -556,7 +557,8 @@ def test_a_place_is_in_rotation_then_gone_then_replaced_then_in_rotation_again()
 
 
 def test_a_slider_shows_the_figure_of_its_position_and_its_table_has_them_all(page):
-    figure = what_figure(static=True)
+    figure = what_figure()
+    figure.table = pack(figure.make_table())
     table = unpack(figure.table)
     areas = [look_up(table, {"side": side})["numbers"] for side in (1, 2, 40)]
     assert areas == [[["Area", area, "px²"]] for area in ("1", "4", "1600")]

@@ -9,8 +9,7 @@
     ServicePlayer         requests cross the replicas of a pool, around a fault    shows recordings
 
 With a kernel, a simulator sends its slider positions to Python and shows the answer. Without one,
-it looks the answer up in a table that Python computed for every position, if the simulator was made
-with ``static=True``.
+it looks the answer up in a table, which Python computed for every position during the export.
 """
 
 from collections.abc import Mapping

@@ -1,6 +1,6 @@
 """Compare synchronous and asynchronous training on the same latencies, side by side.
 
-    simulator = TimelineSimulator(measured=setting_of(timeline, config, steps), static="execute" in mo.cli_args())
+    simulator = TimelineSimulator(measured=setting_of(timeline, config, steps))
     simulator                                   # shows it
     simulator.setting                           # what it currently shows, for other cells
 
@@ -64,13 +64,10 @@ BOUNDS = ("trainer", "generators", "weights", "round_trips", "all")
 class TimelineSimulator(Simulator, script="timeline_simulator.js"):
     """Show sliders, both timelines on one axis, utilisation, staleness, speed-up and lower bounds.
 
-    ``measured`` adds the scenario "this machine". ``static`` computes the table for a page without
-    a kernel, in about ten seconds. Raises ValueError for an unknown ``scenario``.
+    ``measured`` adds the scenario "this machine". The table of an export takes about ten seconds. Raises ValueError for an unknown ``scenario``.
     """
 
-    def __init__(
-        self, measured: Setting | None = None, static: bool = False, scenario: str = "balanced"
-    ) -> None:
+    def __init__(self, measured: Setting | None = None, scenario: str = "balanced") -> None:
         own = {"this machine": replace(measured, steps=START.steps)} if measured else {}
         self._fixed = {"one straggler": ONE_STRAGGLER} | own
         scenarios = {name: _params(setting, None) for name, setting in ON_THE_GRID.items()}
@@ -88,7 +85,7 @@ class TimelineSimulator(Simulator, script="timeline_simulator.js"):
             "scenario": scenario,
             "reasons": list(REASONS.items()),
         }
-        super().__init__(static, params=scenarios[scenario], controls=controls)
+        super().__init__(params=scenarios[scenario], controls=controls)
 
     @property
     def setting(self) -> Setting:

@@ -3,7 +3,7 @@
     writer   writes version 0, 1, 2 … into slot 0, 1, 2 … of the ring, one chunk per tick, then pauses (the trainer trains)
     reader   copies the newest complete slot into a staging buffer, one chunk in several ticks, again and again
 
-    WeightRingRace(static="execute" in mo.cli_args())
+    WeightRingRace()
 
 The protocol is that of ``weights/ring.py``: a slot's sequence number is odd while the slot is
 written, and each write takes the next two numbers of the whole ring. The reader reads the sequence
@@ -43,14 +43,10 @@ Place = tuple[int, int]
 
 
 class WeightRingRace(Simulator, script="weight_ring_race.js"):
-    """Show one writer and one reader. ``static`` computes the table for a page without a kernel.
-
-    Raises ValueError for a value that no slider offers.
-    """
+    """Show one writer and one reader. Raises ValueError for a value that no slider offers."""
 
     def __init__(
         self,
-        static: bool = False,
         slots: int = 2,
         ticks_per_chunk: int = 3,
         pause: int = 8,
@@ -67,7 +63,7 @@ class WeightRingRace(Simulator, script="weight_ring_race.js"):
                 raise ValueError(
                     f"{name} is {value}; the widget can show {', '.join(map(str, AXES[name]))}"
                 )
-        super().__init__(static, params=params, controls={"axes": dict(AXES)})
+        super().__init__(params=params, controls={"axes": dict(AXES)})
 
     def answer(self, params: Params) -> dict[str, Any]:
         return race(**{name: params[name] for name in AXES})

@@ -1,6 +1,6 @@
 """Turn a knob, and see what Python computes: sliders above; numbers, figure, bars below.
 
-    WhatIf("Reward weights", [Knob("form", "Answer in the form", [0.0, 0.2])], answer, {"form": 0.2}, static=…)
+    WhatIf("Reward weights", [Knob("form", "Answer in the form", [0.0, 0.2])], answer, {"form": 0.2})
 
     answer(form=0.2) ──► Answer([Panel("Mean advantage", [Bar("success", 0.9, "+0.90", "green"), …])], "4 of 8 groups teach.")
     answer(lag=2)    ──► Answer(figure=paired_timelines(…), numbers=[("Wall time", "12.3 s", "simulated")])
@@ -88,7 +88,6 @@ class WhatIf(Simulator, script="what_if.js"):
         knobs: Sequence[Knob],
         answer: Callable[..., Answer],
         start: Params,
-        static: bool = False,
     ) -> None:
         if names := start.keys() - {knob.name for knob in knobs}:
             raise ValueError(f"start names {', '.join(sorted(names))}, which is no knob")
@@ -107,7 +106,7 @@ class WhatIf(Simulator, script="what_if.js"):
             ]
             for knob in knobs
         ]
-        super().__init__(static, params=start, controls={"title": title, "knobs": shown})
+        super().__init__(params=start, controls={"title": title, "knobs": shown})
 
     def answer(self, params: Params) -> dict[str, Any]:
         return asdict(self._answer_of(**{knob.name: params[knob.name] for knob in self._knobs}))

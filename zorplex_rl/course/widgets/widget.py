@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import anywidget
+import marimo as mo
 import traitlets
 
 Params = dict[str, Any]
@@ -63,11 +64,12 @@ class Simulator(Widget):
     """Data to draw the controls. Only lists keep their order: marimo sorts the keys of dicts."""
     table = traitlets.Unicode("").tag(sync=True)
 
-    def __init__(self, static: bool, **traits: Any) -> None:
+    def __init__(self, **traits: Any) -> None:
         super().__init__(**traits)
         self._answer()
         self.observe(self._answer, "params")
-        if static:
+        # An export will have no kernel.
+        if mo.running_in_notebook() and "execute" in mo.cli_args():
             self.table = pack(self.make_table())
 
     def answer(self, params: Params) -> dict[str, Any]:
