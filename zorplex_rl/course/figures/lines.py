@@ -6,7 +6,7 @@
     right answers and tool calls over steps    ──► shaped_chart    05c
     {seed: (share before, share after)}        ──► seeds_chart     05c
     weight of a token's gradient, by ratio     ──► push_chart      09
-    accuracy over steps, live and recorded     ──► runs_chart      09
+    accuracy over steps                        ──► runs_chart      09
     ratios of the tokens, for each age         ──► ratio_chart     09
 
 Each returns SVG text (``course/figures/figure.py``).
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle
 from typing import TYPE_CHECKING
 
 from zorplex_rl.course.figures import figure as style
@@ -239,33 +240,19 @@ def push_chart(
 def runs_chart(
     runs: Mapping[str, Sequence[tuple[int, float]]],
     before: float,
-    recorded: Mapping[str, Sequence[Sequence[tuple[int, float]]]] | None = None,
     height: int = 300,
 ) -> str:
-    """Draw the accuracy of ``runs`` over steps, thick, and of ``recorded`` ones, thin.
+    """Draw the accuracy of ``runs`` over steps.
 
     A name begins with its loss, which has its colour. Fresh data are dashed, wrong records dash-dotted; the accuracy
     ``before`` training is a dotted line.
     """
 
-    def line(
-        name: str, points: Sequence[tuple[int, float]], label: str, width: float, marker: str = ""
-    ) -> Line:
+    drawn = []
+    for (name, points), marker in zip(runs.items(), cycle("osD^v"), strict=False):
         colour = (LOSSES | FAILING).get(name.partition(",")[0], style.GREY)
-        return Line(
-            label,
-            points,
-            colour,
-            "--" if "fresh" in name else "-." if "wrong" in name else "-",
-            width,
-            marker,
-        )
-
-    thin = [
-        line(name, points, "_", 1) for name, lines in (recorded or {}).items() for points in lines
-    ]
-    marked = zip(runs.items(), "osD^v" * len(runs), strict=False)
-    thick = [line(name, points, name, 3, mark) for (name, points), mark in marked]
+        dash = "--" if "fresh" in name else "-." if "wrong" in name else "-"
+        drawn.append(Line(name, points, colour, dash, 3, marker))
 
     def finish(number: int, axes: Axes) -> None:
         axes.axhline(before, color=style.GREY, linestyle=":", linewidth=1.2)
@@ -285,10 +272,7 @@ def runs_chart(
         f"{name} {points[0][1]:.0%} at step {points[0][0]}, {points[-1][1]:.0%} at step {points[-1][0]}"
         for name, points in runs.items()
     )
-    for name, lines in (recorded or {}).items():
-        ends = ", ".join(f"{points[-1][1]:.0%}" for points in lines)
-        said += f"; recorded, {name}: {ends} at step {lines[0][-1][0]}"
-    return line_panels({"": [*thin, *thick]}, "Accuracy of runs", said, height, finish)
+    return line_panels({"": drawn}, "Accuracy of runs", said, height, finish)
 
 
 def seconds_chart(
