@@ -28,7 +28,6 @@ from zorplex_rl.course.lesson.compare import (
     bare,
     call,
     difference,
-    in_order,
     negative,
     plain,
     same,
@@ -71,7 +70,6 @@ def expect(
     *arguments: Any,
     result: Any,
     tolerance: float = 1e-6,
-    unordered: bool = False,
     mistakes: Mapping[str, Any] | None = None,
 ) -> None:
     """Compare ``attempt(*arguments)`` with ``result``, as ``same`` does. ``mistakes`` holds wrong
@@ -81,12 +79,8 @@ def expect(
     """
     called = case(quote(call(attempt.__name__, arguments)))
     found = _settled(attempt(*arguments))
-    if not same(found, result, tolerance, unordered):
-        known = (
-            said
-            for said, wrong in (mistakes or {}).items()
-            if same(found, wrong, tolerance, unordered)
-        )
+    if not same(found, result, tolerance):
+        known = (said for said, wrong in (mistakes or {}).items() if same(found, wrong, tolerance))
         raise AssertionError(_with_cause(next(known, ""), difference(called, found, result)))
 
 
@@ -101,7 +95,6 @@ def agree(
     tolerance: float = 1e-5,
     whole: bool = False,
     values: bool = True,
-    unordered: bool = False,
 ) -> None:
     """Compare ``attempt`` with ``solution``: on ``examples``, small cases written by hand, and on arguments
     that ``draw`` makes, ``times`` times.
@@ -117,8 +110,8 @@ def agree(
         )
 
     With ``gradients``, the gradients of the result's sum are compared too, for every argument that
-    requires one. ``whole`` refuses 2.0 for a count; without ``values``, only gradients are compared;
-    ``unordered`` is for a result whose order means nothing. Raises AssertionError with a sentence.
+    requires one. ``whole`` refuses 2.0 for a count; without ``values``, only gradients are compared.
+    Raises AssertionError with a sentence.
     """
     names = list(inspect.signature(solution).parameters)
 
@@ -128,8 +121,8 @@ def agree(
             raised = quote(type(found.error).__name__)
             return "" if type(found.error) is type(right.error) else f"{called} raises {raised}"
         is_whole = not whole or isinstance(plain(found.value), int)
-        if values and not (same(found.value, right.value, tolerance, unordered) and is_whole):
-            return difference(called, *_ordered(unordered, found.value, right.value))
+        if values and not (same(found.value, right.value, tolerance) and is_whole):
+            return difference(called, found.value, right.value)
         said = f"the result of {called} is right, but" if values else f"for {called}"
         return _gradient_difference(said, names, found.gradients, right.gradients, tolerance)
 
@@ -176,14 +169,6 @@ def shortest(check_one: Callable[[random.Random], None], times: int = 20) -> Non
             failed.append(error)
     if failed:
         raise min(failed, key=lambda error: len(str(error)))
-
-
-def _ordered(unordered: bool, *values: Any) -> Sequence[Any]:
-    """Return the values; lists whose order means nothing in one that depends on nothing but what is in them."""
-    lists = [plain(value) for value in values]
-    if unordered and all(isinstance(value, list | tuple) for value in lists):
-        return [in_order(value) for value in lists]
-    return values
 
 
 def _with_cause(cause: str, said: str) -> str:

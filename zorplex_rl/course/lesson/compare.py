@@ -28,7 +28,7 @@ LONGEST_VALUE = 60
 """Characters of a result that a sentence shows whole; of a longer one it shows the place that differs."""
 
 
-def same(found: Any, right: Any, tolerance: float = 1e-6, unordered: bool = False) -> bool:
+def same(found: Any, right: Any, tolerance: float = 1e-6) -> bool:
     """Return True if both are equal as a learner means it: numbers, sequences of any kind.
 
     >>> import torch
@@ -39,15 +39,8 @@ def same(found: Any, right: Any, tolerance: float = 1e-6, unordered: bool = Fals
 
     >>> same([1, 0], [True, False]), same(1, True), same([True, 2], [1, 2])
     (True, False, False)
-
-    ``unordered`` is for a result whose order means nothing.
-
-    >>> same([2, 1], [1, 2]), same([2, 1], [1, 2], unordered=True)
-    (False, True)
     """
     found, right = plain(found), plain(right)
-    if unordered and isinstance(found, list | tuple) and isinstance(right, list | tuple):
-        found, right = in_order(found), in_order(right)
     if isinstance(right, bool) or isinstance(found, bool):
         return found is right
     if isinstance(right, Real) and isinstance(found, Real | Decimal):
@@ -191,7 +184,8 @@ def _kind(found: Any, right: Any) -> str:
     """Return what is usually behind such a difference, for the end of a sentence, or nothing."""
     if found is None:
         return ": is a `return` missing?"
-    if isinstance(right, list | tuple) and same(found, right, unordered=True):
+    lists = isinstance(found, list | tuple) and isinstance(right, list | tuple)
+    if lists and same(in_order(found), in_order(right)):
         return ": the order is another one"
     return ""
 
