@@ -71,7 +71,6 @@ def test_a_build_of_the_site_records_how_long_each_notebook_took(tmp_path, monke
     )
     monkeypatch.setattr(build, "Page", SimpleNamespace(read=lambda source: page))
     monkeypatch.setattr(build, "publish", lambda course, pages, lessons, site: site.mkdir())
-    monkeypatch.setattr(build, "zip_site", lambda site: site)
     # One before each notebook: a machine's speed changes within minutes.
     moments = iter((0.2, 0.3))
     monkeypatch.setattr(notebook_seconds, "seconds_per_step", lambda: next(moments))

@@ -27,7 +27,7 @@ from zorplex_rl.course.lesson import lesson
 from zorplex_rl.course.lesson.glossary import GLOSSARY
 from zorplex_rl.course.site import reference, search
 from zorplex_rl.course.site.__main__ import main
-from zorplex_rl.course.site.build import MARKER, build_site, check_links, publish, zip_site
+from zorplex_rl.course.site.build import MARKER, build_site, check_links, publish
 from zorplex_rl.course.site.contents import Card, built_by, headline_of, routes
 from zorplex_rl.course.site.export import export
 from zorplex_rl.course.site.frame import MOVED, search_page
@@ -408,12 +408,18 @@ def test_what_no_build_has_written_is_refused_before_any_notebook_runs_and_stays
     assert tree(tmp_path) == before
 
 
+def zipped(site: Path) -> set[str]:
+    """The files in the zip of ``site``, within its folder."""
+    with zipfile.ZipFile(site.with_name(f"{site.name}.zip")) as archive:
+        files = [Path(entry.filename) for entry in archive.infolist() if not entry.is_dir()]
+    return {file.relative_to(site.name).as_posix() for file in files}
+
+
 @with_a_library
 def test_a_build_replaces_what_the_last_one_wrote_and_nothing_else(tmp_path):
     site = tmp_path / "site"
     publish([], [], [], site)
     assert set(tree(site)) == {*FRAME, MARKER}
-    zip_site(site)
     (site / ".git").mkdir()
     (site / ".git" / "HEAD").write_text("ref")
     (site / "CNAME").write_text("example.org")
@@ -421,8 +427,8 @@ def test_a_build_replaces_what_the_last_one_wrote_and_nothing_else(tmp_path):
     (site / MARKER).write_text("\n".join([*FRAME, "09_gone.html"]))
     publish([], [], [], site)
     assert set(tree(site)) == {*FRAME, MARKER, ".git/HEAD", "CNAME"}
-    with zipfile.ZipFile(zip_site(site)) as archive:
-        assert set(archive.namelist()) == {f"site/{name}" for name in (*FRAME, MARKER)}
+    assert zipped(site) == {*FRAME, MARKER}
+    assert {path.name for path in tmp_path.iterdir()} == {"site", "site.zip"}
 
 
 @pytest.mark.parametrize("name", MOVED.values())
@@ -534,9 +540,7 @@ def test_a_site_without_the_library_has_no_search_and_one_that_github_builds_lea
 
 
 def test_the_zip_holds_every_file_of_the_site(site):
-    with zipfile.ZipFile(site.with_name(f"{site.name}.zip")) as archive:
-        inside = {Path(name).relative_to(site.name).as_posix() for name in archive.namelist()}
-    assert inside == {
+    assert zipped(site) == {
         path.relative_to(site).as_posix() for path in site.rglob("*") if path.is_file()
     }
 

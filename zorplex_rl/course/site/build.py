@@ -8,7 +8,6 @@ import re
 import shutil
 import tempfile
 import time
-import zipfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -111,15 +110,15 @@ def build_site(
             f"{record}: the seconds of {len(seconds)} notebooks, calibration {calibration:.3f} s a step"
         )
     say(
-        f"{site}: {len(pages)} pages and their contents; the same in {zip_site(site)}, for a classroom without a network. "
+        f"{site}: {len(pages)} pages and their contents; the same in {zip_beside(site)}, for a classroom without a network. "
         f"To serve them: python -m http.server -d {site}"
     )
     return lessons
 
 
 def publish(course: list[Path], pages: list[Page], lessons: list[Lesson], site: Path) -> None:
-    """Write every page, the contents page and the notebooks into ``site``; remove the files of an
-    earlier build.
+    """Write every page, the contents page and the notebooks into ``site``, and all of them into
+    ``site``.zip; remove the files of an earlier build.
 
     Raises SiteError if a page has a broken link; ``site`` is unchanged then.
     """
@@ -129,8 +128,10 @@ def publish(course: list[Path], pages: list[Page], lessons: list[Lesson], site: 
         for notebook, lesson in zip(course, lessons, strict=True)
     ]
     around = [None, *links, None]
-    with tempfile.TemporaryDirectory() as folder:
-        draft, texts = Path(folder), []
+    # Beside the site: from there the finished zip can be renamed.
+    with tempfile.TemporaryDirectory(dir=site.parent, prefix=f".{site.name}.") as folder:
+        draft, texts = Path(folder) / site.name, []
+        draft.mkdir()
         for index, (notebook, page, lesson) in enumerate(zip(course, pages, lessons, strict=True)):
             written = lesson_page(
                 page, lesson, notebook.name, around[index], around[index + 2], searchable
@@ -164,21 +165,23 @@ def publish(course: list[Path], pages: list[Page], lessons: list[Lesson], site: 
         for written_page in draft.glob("*.html"):
             check_links(written_page)
         earlier, names = _own_files(site), sorted(path.name for path in draft.iterdir())
+        (draft / MARKER).write_text("\n".join(names) + "\n")
+        archive = shutil.make_archive(str(draft), "zip", folder, site.name)
         site.mkdir(parents=True, exist_ok=True)
         # Write the marker first, so that the next build recognises the folder of an interrupted
         # one.
         (site / MARKER).write_text("\n".join(sorted({*earlier, *names})) + "\n")
         for name in earlier:
             (site / name).unlink(missing_ok=True)
-        for name in names:
+        for name in (*names, MARKER):
             shutil.copyfile(draft / name, site / name)
-        (site / MARKER).write_text("\n".join(names) + "\n")
+        Path(archive).replace(zip_beside(site))
 
 
 def check_place(site: Path) -> None:
     """Check that ``site`` is free, or made by an earlier build, which left ``MARKER`` in it: then it
     and ``site``.zip are replaced, and its other files stay. Raises ConfigError."""
-    archive = site.with_name(f"{site.name}.zip")
+    archive = zip_beside(site)
     site.parent.mkdir(parents=True, exist_ok=True)
     tempfile.TemporaryFile(dir=site.parent).close()
     if (site / MARKER).is_file():
@@ -187,6 +190,11 @@ def check_place(site: Path) -> None:
         raise ConfigError(
             f"{site}, or {archive.name} beside it, was not made by a build; give another folder"
         )
+
+
+def zip_beside(site: Path) -> Path:
+    """Return where the zip of ``site`` is."""
+    return site.with_name(f"{site.name}.zip")
 
 
 def _own_files(site: Path) -> list[str]:
@@ -211,22 +219,3 @@ def check_links(page: Path) -> None:
         r'<(?:script|link|img|iframe)\b[^>]*\b(?:src|href)="(?!data:)[^"]+"', source
     ):
         raise SiteError(f"{page.name} would fetch {fetched[0][:120]}; put it into the page itself")
-
-
-def zip_site(site: Path) -> Path:
-    """Zip the files of the build as ``site``.zip, below the folder's name. Replaces an older zip
-    only by a complete one. Returns its path."""
-    target = site.with_name(f"{site.name}.zip")
-    with tempfile.NamedTemporaryFile(
-        dir=site.parent, prefix=f".{site.name}.", suffix=".zip", delete=False
-    ) as draft:
-        try:
-            with zipfile.ZipFile(draft, "w", zipfile.ZIP_DEFLATED) as archive:
-                for name in (MARKER, *_own_files(site)):
-                    archive.write(site / name, Path(site.name) / name)
-            Path(draft.name).chmod(0o644)
-            Path(draft.name).replace(target)
-        except BaseException:
-            Path(draft.name).unlink(missing_ok=True)
-            raise
-    return target
