@@ -574,7 +574,7 @@ def _(ask_change, change, compared):
 
     {"Does that contradict the rule? No: this run had not failed, and the rule leaves such a run alone. In a few steps a higher rate can be faster, and fail in more." if _told.way == 2 and "learning_rate" in change else ""}
 
-    In the middle panel: how many of the changed run's episodes are still those of the run, token for token. From the dotted line on their weights differ, so they write something else, and luck no longer cancels.
+    In the lower panel: how many of the changed run's episodes are still those of the run, token for token. From the dotted line on their weights differ, so they write something else, and luck no longer cancels.
     """,
         shows=[
             lesson.figure(

@@ -2,7 +2,6 @@
 
 held-out accuracy     both runs, a thin line for each seed and a thick one for their mean
 same episodes         which share of the changed run's episodes the run itself has, token for token
-lag                   how many versions before a step its episodes were sampled
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ def two_runs(found: PairedRuns, why: str) -> str:
     sides = [[pair.original for pair in pairs], [pair.changed for pair in pairs]]
 
     def draw(figure: Figure) -> None:
-        panels = figure.subplots(3, 1, sharex=True, height_ratios=[3, 1, 1])
+        panels = figure.subplots(2, 1, sharex=True, height_ratios=[3, 1])
         for run, (name, colour) in enumerate(COLOURS.items()):
             mark: dict[str, Any] = {"color": colour, "marker": "so"[run], "markersize": 4}
             versions = [evaluated.version for evaluated in sides[run][0].evaluations]
@@ -81,12 +80,6 @@ def two_runs(found: PairedRuns, why: str) -> str:
             panels[0].plot(
                 versions, means, linewidth=2, label=f"{name} (last: {means[-1]:.0%})", **mark
             )
-            lags = _means(
-                [[step.metrics["lag_mean"] for step in trace.steps] for trace in sides[run]]
-            )
-            panels[2].step(
-                range(1, len(lags) + 1), lags, where="mid", color=colour, linewidth=2 - 0.8 * run
-            )
         same = _means([same_episodes(pair) for pair in pairs])
         panels[1].fill_between(
             range(1, len(same) + 1), same, step="mid", color=style.GREY, alpha=0.4, linewidth=0
@@ -95,20 +88,19 @@ def two_runs(found: PairedRuns, why: str) -> str:
             for panel in panels:
                 panel.axvline(parted, color=style.TEXT, linewidth=0.8, linestyle=":")
         for panel, name in zip(
-            panels, ("held-out accuracy, sampled", "same episodes", "lag"), strict=True
+            panels, ("held-out accuracy, sampled", "same episodes"), strict=True
         ):
             style.bare_axes(panel, grid="y", keep=("left", "bottom"))
             panel.set_ylabel(name)
-        for panel in panels[:2]:
             panel.set_ylim(-0.02, 1.05)
             style.show_percent(panel.yaxis)
-        panels[2].set(xlabel="training step", ylim=(0, None))
+        panels[1].set_xlabel("training step")
         panels[0].set_title(textwrap.fill(why, 100), loc="left", fontsize=10)
         panels[0].legend(loc="best", frameon=False)
 
     ends = found.means("sampled, at the end")
     said = f"held-out accuracy at the end {ends[0]:.0%} as it was, {ends[1]:.0%} changed, over {len(pairs)} seeds; {why}"
-    return render(draw, 520, f"A run, and the same with {found.change}", said)
+    return render(draw, 430, f"A run, and the same with {found.change}", said)
 
 
 def _means(rows: Sequence[Sequence[float]]) -> list[float]:
