@@ -190,7 +190,6 @@ def cell_with(text: str):
     ("page", "name", "attempt", "words"),
     [
         ("10", "static_parts", "each_stage_by_itself", "you divide at each stage only what it"),
-        ("10", "best_split", "the_shortest_sum", "you add the two times"),
         ("10", "best_split", "the_shortest_sum_with_room", "you add the two times"),
         ("10", "best_split", "the_most_equal", "you take the two most equal times"),
         ("10", "best_split", "nothing_is_infinite", "if no split has room, return `None`"),

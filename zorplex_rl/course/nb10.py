@@ -215,23 +215,16 @@ def check_best_split(attempt: Callable[..., Any], solution: Callable[..., Any]) 
         ]
         return gpus, sides[0], sides[1]
 
-    def least(
-        cost: Callable[[tuple[float, float]], float], guarded: bool
-    ) -> Callable[..., int | None]:
+    def least(cost: Callable[[tuple[float, float]], float]) -> Callable[..., int | None]:
         def mistake(gpus: int, sampling: Seconds, training: Seconds) -> int | None:
-            if guarded and solution(gpus, sampling, training) is None:
+            if solution(gpus, sampling, training) is None:
                 return None
             return min(range(1, gpus), key=lambda g: cost((sampling(g), training(gpus - g))))
 
         return mistake
 
-    costs: dict[str, Any] = {
-        "you add the two times; the sides work side by side, so the slower one decides": sum,
-        "you take the two most equal times, but equal times may both be long": lambda pair: abs(
-            pair[0] - pair[1]
-        ),
-    }
-    no_room = "if no split has room, return `None`"
+    def ignores_room(gpus: int, sampling: Seconds, training: Seconds) -> int:
+        return min(range(1, gpus), key=lambda g: max(sampling(g), training(gpus - g)))
 
     def other_side(gpus: int, sampling: Seconds, training: Seconds) -> Any:
         best = solution(gpus, sampling, training)
@@ -244,9 +237,9 @@ def check_best_split(attempt: Callable[..., Any], solution: Callable[..., Any]) 
         times=60,
         examples=[(4, Seconds(60, 0, 1), Seconds(20, 0, 1)), (4, Seconds(60, 0, 3), Seconds(20, 0, 3))],
         mistakes={
-            no_room: least(max, guarded=False),
-            **{said: least(cost, guarded=True) for said, cost in costs.items()},
-            **{f"{said}; and {no_room}": least(cost, guarded=False) for said, cost in costs.items()},
+            "if no split has room, return `None`": ignores_room,
+            "you add the two times; the sides work side by side, so the slower one decides": least(sum),
+            "you take the two most equal times, but equal times may both be long": least(lambda pair: abs(pair[0] - pair[1])),
             "you return the trainer's GPUs": other_side,
             "half is best only if both sides need as long": lambda gpus, *_: gpus // 2,
         },
