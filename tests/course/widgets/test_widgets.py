@@ -26,7 +26,6 @@ from zorplex_rl.course.widgets import (
     WhatIf,
 )
 from zorplex_rl.course.widgets.loop_player import film
-from zorplex_rl.course.widgets.reshard_map import byte_matrix
 from zorplex_rl.course.widgets.service_player import Life, Recording, stretches
 from zorplex_rl.course.widgets.timeline_simulator import COUNTS, GRID
 from zorplex_rl.course.widgets.what_if import Answer, Bar, Knob, Panel
@@ -167,11 +166,9 @@ MAKERS = {
     "timeline simulator": lambda: TimelineSimulator(measured=MEASURED),
     "eight generators": lambda: TimelineSimulator(scenario="trainer-bound"),
     "weight ring": WeightRingRace,
-    "resharding map": lambda: ReshardMap(
-        SHARDS, axes=("trainer holds", "generators want"), notes={("rows", "whole"): "A note."}
-    ),
+    "resharding map": lambda: ReshardMap(SHARDS, axes=("trainer holds", "generators want")),
     "dense resharding map": lambda: ReshardMap(
-        {"all": [[10**7 + row + column for column in range(8)] for row in range(8)]}
+        {("all",): [[10**7 + row + column for column in range(8)] for row in range(8)]}
     ),
     "live curve": live_curve,
     "empty live curve": lambda: LiveCurve(10),
@@ -428,13 +425,6 @@ def test_a_resharding_map_shows_the_bytes_of_the_chosen_option(page):
     page.get_by_role("radio", name="whole").check(force=True)
     expect(page.locator("dd[data-value]").first).to_have_text("4 MB")
     expect(page.get_by_role("cell")).to_have_text(["2 MB", "2 MB", "500 B", "0"])
-
-
-def test_bytes_of_several_moves_between_one_pair_are_added_up():
-    assert byte_matrix([(0, 1, 10), (0, 1, 5), (1, 0, 2)], sources=2, destinations=2) == [
-        [0, 15],
-        [2, 0],
-    ]
 
 
 def test_a_live_curve_grows_with_every_row_and_leaves_out_what_is_no_number(page):

@@ -13,13 +13,13 @@ function render({ model, el }) {
     row.control.set(row.value);
     return row;
   });
-  const figures = html("dl", { class: "zx-figures" }), table = html("div"), note = html("p", { class: "zx-quiet" }), voice = announcer();
+  const figures = html("dl", { class: "zx-figures" }), table = html("div"), voice = announcer();
   const choosing = rows.some(({ control }) => control.root.querySelectorAll("input").length > 1);
   el.replaceChildren(html("section", { class: "zx zx-stack", "aria-label": "Resharding map" },
-    choosing ? html("div", { class: "zx-columns" }, ...rows.map(({ control }) => control.root)) : null, figures, table, note, voice.root));
+    choosing ? html("div", { class: "zx-columns" }, ...rows.map(({ control }) => control.root)) : null, figures, table, voice.root));
 
   function draw() {
-    const { axes, results, notes, sources, destinations } = model.get("data");
+    const { axes, results, sources, destinations } = model.get("data");
     const matrix = lookUp({ axes, results }, chosen()), cells = matrix.flat();
     const total = cells.reduce((sum, bytes) => sum + bytes, 0), most = Math.max(...cells), pairs = cells.filter((bytes) => bytes > 0).length;
     const figure = (name, value, text, remark) => html("div", {}, html("dt", {}, name), html("dd", { "data-value": value }, text), html("dd", { class: "zx-note" }, remark));
@@ -28,8 +28,6 @@ function render({ model, el }) {
       figure("Pairs", pairs, String(pairs), `of ${cells.length} that exchange anything`),
       figure("Largest pair", most, bytesText(most), total ? `${Math.round((100 * most) / total)}% of all` : "nothing moves"));
     voice.say(`${bytesText(total)} moved between ${pairs} pairs.`);
-    note.textContent = lookUp({ axes, results: notes }, chosen());
-    note.hidden = !note.textContent;
     const cell = (bytes) => html("td", { style: `background:color-mix(in srgb, var(--blue) ${most ? Math.round((55 * bytes) / most) : 0}%, transparent)` }, bytesText(bytes));
     table.replaceChildren(html("table", { class: `zx-table zx-map${matrix[0].length > 4 ? " zx-dense" : ""}` },
       html("caption", {}, `Bytes from each ${sources} to each ${destinations}`),
