@@ -35,7 +35,7 @@ from zorplex_rl.simulation.setting import Setting
 
 pytestmark = pytest.mark.slow
 
-MEASURED = Setting(
+SETTING = Setting(
     generators=1,
     steps=120,
     generation_seconds=0.034,
@@ -50,7 +50,6 @@ app = marimo.App(app_title="Simulators")
 
 with app.setup:
     import marimo as mo
-    from zorplex_rl.simulation.setting import Setting
     from zorplex_rl.course.lesson import lesson
     from zorplex_rl.course.widgets import TimelineSimulator, WeightRingRace
 
@@ -69,7 +68,7 @@ def _():
 
 @app.cell
 def _():
-    TimelineSimulator(measured={measured})
+    TimelineSimulator()
     return
 
 
@@ -95,7 +94,7 @@ def live_curve() -> LiveCurve:
 
 
 def loop_player(**options) -> LoopPlayer:
-    both = compare(replace(MEASURED, steps=4, generators=2, max_lag=2))
+    both = compare(replace(SETTING, steps=4, generators=2, max_lag=2))
     return LoopPlayer(
         {"In turns": both.sync.timeline, "Side by side": both.asynchronous.timeline}, **options
     )
@@ -160,11 +159,17 @@ def service_player(**options) -> ServicePlayer:
     return ServicePlayer([killed()], **options)
 
 
+def eight_generators() -> TimelineSimulator:
+    simulator = TimelineSimulator()
+    simulator.params = simulator.params | {"generators": 8}
+    return simulator
+
+
 MAKERS = {
     "what if": what_if,
     "a figure of knobs": what_figure,
-    "timeline simulator": lambda: TimelineSimulator(measured=MEASURED),
-    "eight generators": lambda: TimelineSimulator(scenario="trainer-bound"),
+    "timeline simulator": TimelineSimulator,
+    "eight generators": eight_generators,
     "weight ring": WeightRingRace,
     "resharding map": lambda: ReshardMap(SHARDS, axes=("trainer holds", "generators want")),
     "dense resharding map": lambda: ReshardMap(
@@ -203,9 +208,7 @@ def site(once):
 
     def build(folder):
         (folder / "notebooks").mkdir(parents=True)
-        (folder / "notebooks" / "01_simulators.py").write_text(
-            NOTEBOOK.replace("{measured}", repr(MEASURED))
-        )
+        (folder / "notebooks" / "01_simulators.py").write_text(NOTEBOOK)
         build_site(folder / "notebooks", folder / "site")
 
     return once("simulators", build) / "site"
@@ -245,18 +248,17 @@ def test_the_tables_of_a_page_hold_what_python_answers_and_stay_small(site):
     tables = [model["state"]["table"] for model in json.loads(embedded[1]).values()]
     timelines, ring = sorted(tables, key=len, reverse=True)
     assert len(timelines) < 2_000_000
-    simulator, table = TimelineSimulator(measured=MEASURED), unpack(timelines)
+    simulator, table = TimelineSimulator(), unpack(timelines)
     for params in random_positions(60):
         expected = simulator.answer(params | {"fixed": None})
         assert {
             mode: look_up(table["grid"][mode], params) for mode in ("sync", "async")
         } == expected
-    for fixed in ("one straggler", "this machine"):
-        for params in random_positions(20, COUNTS):
-            expected = simulator.answer(params | {"fixed": fixed})
-            assert {
-                mode: look_up(table[fixed][mode], params) for mode in ("sync", "async")
-            } == expected
+    for params in random_positions(20, COUNTS):
+        expected = simulator.answer(params | {"fixed": "one straggler"})
+        assert {
+            mode: look_up(table["one straggler"][mode], params) for mode in ("sync", "async")
+        } == expected
     assert len(ring) < 200_000
     start = WeightRingRace()
     assert look_up(unpack(ring), start.params)["whole"] == start.result["whole"]
@@ -264,7 +266,7 @@ def test_the_tables_of_a_page_hold_what_python_answers_and_stay_small(site):
 
 def test_in_an_exported_page_every_slider_shows_what_python_computes(exported):
     widget = exported.get_by_role("region", name="Timeline simulator")
-    python = TimelineSimulator(measured=MEASURED)
+    python = TimelineSimulator()
     drawings = set()
     for params in random_positions(8):
         sliders_to(widget, params)
@@ -275,23 +277,22 @@ def test_in_an_exported_page_every_slider_shows_what_python_computes(exported):
 
 @pytest.mark.parametrize(
     "scenario",
-    ["balanced", "no variance", "trainer-bound", "slow network", "one straggler", "this machine"],
+    ["balanced", "no variance", "trainer-bound", "slow network", "one straggler"],
 )
 def test_in_an_exported_page_every_scenario_shows_what_python_computes(exported, scenario):
     widget = exported.get_by_role("region", name="Timeline simulator")
     widget.get_by_role("radio", name=scenario).check(force=True)
-    expect_figures(widget, TimelineSimulator(measured=MEASURED, scenario=scenario).setting)
-    fixed = scenario in ("one straggler", "this machine")
+    python = TimelineSimulator()
+    setting = python.setting_of(dict(python.controls["scenarios"])[scenario])
+    expect_figures(widget, setting)
+    fixed = scenario == "one straggler"
     # What a scenario fixes has no slider: a thumb could only stand at another value.
     assert widget.get_by_role("slider", name="Training step", exact=True).is_visible() != fixed
     assert widget.get_by_text("fixed by the scenario").count() == (4 if fixed else 0)
     assert widget.get_by_text("the first four numbers are fixed").is_visible() == fixed
     move(widget, "Max lag", COUNTS["max_lag"], 4)
     move(widget, "Generators", COUNTS["generators"], 8)
-    changed = replace(
-        TimelineSimulator(measured=MEASURED, scenario=scenario).setting, max_lag=4, generators=8
-    )
-    expect_figures(widget, changed)
+    expect_figures(widget, replace(setting, max_lag=4, generators=8))
     assert widget.get_by_role("radio", name=scenario).is_checked() == fixed
 
 
@@ -335,14 +336,13 @@ def test_play_moves_the_ring_on_and_stops_when_asked(page):
 
 
 def test_with_a_kernel_python_answers(page):
-    simulator = TimelineSimulator(measured=MEASURED)
+    simulator = TimelineSimulator()
     open_bare(page, simulator)
     widget = page.get_by_role("region", name="Timeline simulator")
     for params in random_positions(3):
         sliders_to(widget, params)
         expect_figures(widget, simulator.setting_of(params | {"fixed": None}))
         assert {name: simulator.params[name] for name in GRID} == params
-        assert simulator.setting == simulator.setting_of(params | {"fixed": None})
 
 
 @pytest.mark.parametrize("static", [False, True])
@@ -371,7 +371,7 @@ def test_a_change_is_said_to_who_cannot_see_it(page):
     move(
         page.get_by_role("region", name="Timeline simulator"), "Generators", COUNTS["generators"], 1
     )
-    both = compare(replace(simulator.setting, generators=1))
+    both = compare(replace(simulator.setting_of(simulator.params), generators=1))
     expect(page.get_by_role("status")).to_contain_text(f"speed-up {both.speed_up:.2f}")
     expect(page.get_by_role("img", name="Two timelines on one axis. Synchronous:")).to_be_visible()
 
@@ -444,7 +444,7 @@ def test_a_live_curve_grows_with_every_row_and_leaves_out_what_is_no_number(page
 
 
 def test_the_film_of_a_run_has_a_dot_for_every_group_and_no_group_moves_backwards():
-    setting = replace(MEASURED, steps=5, generators=2, max_lag=2)
+    setting = replace(SETTING, steps=5, generators=2, max_lag=2)
     both = compare(setting)
     for run, oldest in ((both.sync, 0), (both.asynchronous, max(both.asynchronous.staleness))):
         found = film(run.timeline)
@@ -555,5 +555,3 @@ def test_a_slider_shows_the_figure_of_its_position_and_its_table_has_them_all(pa
     open_bare(page, figure)
     assert page.locator("dd[data-value='4']").count() == 1
     assert "side 2" in page.locator("svg").get_attribute("aria-label")
-    with pytest.raises(ValueError, match="start names height, which is no knob"):
-        WhatIf("A square", [Knob("side", "Side", [1])], square, {"side": 1, "height": 3})

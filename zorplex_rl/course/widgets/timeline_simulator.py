@@ -1,12 +1,8 @@
 """Compare synchronous and asynchronous training on the same latencies, side by side.
 
-    simulator = TimelineSimulator(measured=setting_of(timeline, config, steps))
-    simulator                                   # shows it
-    simulator.setting                           # what it currently shows, for other cells
-
-A scenario sets every slider. The latencies of "one straggler" and "this machine" are not on the
-sliders' grid: these scenarios fix the latencies, show them as numbers without a thumb, and say why.
-The reader can change the number of generators and the lag bound.
+A scenario sets every slider. The latencies of "one straggler" are not on the sliders' grid: this
+scenario fixes the latencies, shows them as numbers without a thumb, and says why. The reader can
+change the number of generators and the lag bound.
 """
 
 from __future__ import annotations
@@ -52,9 +48,9 @@ ON_THE_GRID = {
     "slow network": replace(START, sync_seconds=2.0, max_lag=2),
 }
 ONE_STRAGGLER = replace(START, variation=0.0, straggler=8.0, training_seconds=4.0)
+FIXED = {"one straggler": ONE_STRAGGLER}
 REASONS = {
     "one straggler": "Here the first four numbers are fixed: all groups take equally long, but one takes eight times as long. The others move.",
-    "this machine": "Here the first four numbers are fixed: they were measured in the run on this page. The others move.",
 }
 BAR_UNITS = 1000
 """Units per wall time: a bar's start and width are whole thousandths of its run's wall time."""
@@ -64,33 +60,20 @@ BOUNDS = ("trainer", "generators", "weights", "round_trips", "all")
 class TimelineSimulator(Simulator, script="timeline_simulator.js"):
     """Show sliders, both timelines on one axis, utilisation, staleness, speed-up and lower bounds.
 
-    ``measured`` adds the scenario "this machine". The table of an export takes about ten seconds. Raises ValueError for an unknown ``scenario``.
+    The table of an export takes about ten seconds.
     """
 
-    def __init__(self, measured: Setting | None = None, scenario: str = "balanced") -> None:
-        own = {"this machine": replace(measured, steps=START.steps)} if measured else {}
-        self._fixed = {"one straggler": ONE_STRAGGLER} | own
+    def __init__(self) -> None:
         scenarios = {name: _params(setting, None) for name, setting in ON_THE_GRID.items()}
-        scenarios |= {
-            name: _params(_on_counts(setting), name) for name, setting in self._fixed.items()
-        }
-        if scenario not in scenarios:
-            raise ValueError(
-                f"there is no scenario {scenario!r}; choose one of {', '.join(scenarios)}"
-            )
+        scenarios |= {name: _params(setting, name) for name, setting in FIXED.items()}
         controls = {
             "axes": dict(GRID),
             "latencies": list(LATENCIES),
             "scenarios": list(scenarios.items()),
-            "scenario": scenario,
+            "scenario": "balanced",
             "reasons": list(REASONS.items()),
         }
-        super().__init__(params=scenarios[scenario], controls=controls)
-
-    @property
-    def setting(self) -> Setting:
-        """Return the setting that the sliders show."""
-        return self.setting_of(self.params)
+        super().__init__(params=scenarios["balanced"], controls=controls)
 
     def answer(self, params: Params) -> dict[str, Any]:
         setting = self.setting_of(params)
@@ -98,7 +81,7 @@ class TimelineSimulator(Simulator, script="timeline_simulator.js"):
 
     def make_table(self) -> dict[str, Any]:
         return {"grid": self._tables(None, GRID)} | {
-            name: self._tables(name, COUNTS) for name in self._fixed
+            name: self._tables(name, COUNTS) for name in FIXED
         }
 
     def _tables(self, fixed: str | None, axes: Axes) -> dict[str, Any]:
@@ -116,7 +99,7 @@ class TimelineSimulator(Simulator, script="timeline_simulator.js"):
     def setting_of(self, params: Params) -> Setting:
         """Return the setting for the slider positions ``params``."""
         if params["fixed"]:
-            return replace(self._fixed[params["fixed"]], **{name: params[name] for name in COUNTS})
+            return replace(FIXED[params["fixed"]], **{name: params[name] for name in COUNTS})
         return replace(START, **{name: params[name] for name in GRID})
 
     @staticmethod
@@ -168,16 +151,6 @@ class TimelineSimulator(Simulator, script="timeline_simulator.js"):
 
 def _params(setting: Setting, fixed: str | None) -> Params:
     return {"fixed": fixed} | {name: getattr(setting, name) for name in GRID}
-
-
-def _on_counts(setting: Setting) -> Setting:
-    """Return ``setting`` with its counts replaced by the nearest ones that the sliders offer."""
-    return replace(
-        setting,
-        **{
-            n: min(v, key=lambda value: abs(value - getattr(setting, n))) for n, v in COUNTS.items()
-        },
-    )
 
 
 def _sync(setting: Setting) -> dict[str, Any]:
