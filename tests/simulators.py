@@ -3,7 +3,11 @@ computes."""
 
 from __future__ import annotations
 
+import base64
+import gzip
+import json
 import random
+from typing import Any
 
 from playwright.sync_api import Locator, expect
 
@@ -60,6 +64,19 @@ def sliders_to(widget: Locator, params: dict) -> None:
 def random_positions(count: int, axes=GRID) -> list[dict]:
     rng = random.Random(0)
     return [{name: rng.choice(values) for name, values in axes.items()} for _ in range(count)]
+
+
+def look_up(table: dict[str, Any], params: dict[str, Any]) -> Any:
+    """Return the answer in ``table`` at the position of ``params``."""
+    index = 0
+    for name, values in table["axes"]:
+        index = index * len(values) + values.index(params[name])
+    return table["results"][index]
+
+
+def unpack(packed: str) -> Any:
+    """Return what was packed."""
+    return json.loads(gzip.decompress(base64.b64decode(packed)))
 
 
 def expect_race(widget: Locator, slots: int, pace: int, pause: int, seqlock: bool) -> None:

@@ -11,7 +11,15 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from pages import bare_page, guarded_page, served, state_of
 from playwright.sync_api import Page, expect
-from simulators import expect_figures, expect_race, move, random_positions, sliders_to
+from simulators import (
+    expect_figures,
+    expect_race,
+    look_up,
+    move,
+    random_positions,
+    sliders_to,
+    unpack,
+)
 
 from zorplex_rl.course.figures.figure import drawing
 from zorplex_rl.course.site.build import build_site
@@ -29,7 +37,7 @@ from zorplex_rl.course.widgets.loop_player import film
 from zorplex_rl.course.widgets.service_player import Life, Recording, stretches
 from zorplex_rl.course.widgets.timeline_simulator import COUNTS, GRID
 from zorplex_rl.course.widgets.what_if import Answer, Bar, Knob, Panel
-from zorplex_rl.course.widgets.widget import look_up, pack, unpack
+from zorplex_rl.course.widgets.widget import pack
 from zorplex_rl.run.timeline import Span, Timeline
 from zorplex_rl.simulation.setting import Setting
 

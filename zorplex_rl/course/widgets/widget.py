@@ -10,8 +10,6 @@ can unpack.
 >>> both = tabulate({"slots": [2, 3], "seqlock": [False, True]}, lambda slots, seqlock: f"{slots} {seqlock}")
 >>> both
 {'axes': [['slots', [2, 3]], ['seqlock', [False, True]]], 'results': ['2 False', '2 True', '3 False', '3 True']}
->>> look_up(both, {"slots": 3, "seqlock": False})
-'3 False'
 """
 
 from __future__ import annotations
@@ -92,20 +90,7 @@ def tabulate(axes: Axes, answer: Callable[..., Any]) -> dict[str, Any]:
     return {"axes": [[name, list(values)] for name, values in axes.items()], "results": results}
 
 
-def look_up(table: dict[str, Any], params: Params) -> Any:
-    """Return the answer in ``table`` at the position of ``params``."""
-    index = 0
-    for name, values in table["axes"]:
-        index = index * len(values) + values.index(params[name])
-    return table["results"][index]
-
-
 def pack(data: Any) -> str:
     """Return ``data`` as base64 of gzipped JSON; equal data give equal text."""
     text = json.dumps(data, separators=(",", ":"), ensure_ascii=False)
     return base64.b64encode(gzip.compress(text.encode(), compresslevel=9, mtime=0)).decode()
-
-
-def unpack(packed: str) -> Any:
-    """Return what was packed."""
-    return json.loads(gzip.decompress(base64.b64decode(packed)))
