@@ -475,7 +475,7 @@ def test_a_group_that_nobody_trained_on_stays_and_a_timeline_that_names_no_group
     train = Span("trainer", "train", 1.0, 2.0, {"step": 0, "groups": [0]})
     dots = film(Timeline([*spans, train]))["dots"]
     assert dots == [[0, 0, 0.0, 1.0, 1.0, 2.0, 0], [0, 0, 0.0, 1.0, None, None, None]]
-    with pytest.raises(ValueError, match="no train span names its groups"):
+    with pytest.raises(KeyError, match="groups"):
         film(Timeline([*spans, replace(train, args={"step": 0})]))
 
 

@@ -41,7 +41,6 @@ from zorplex_rl.course.lesson.compare import same as same
 from zorplex_rl.course.lesson.compare import shown as shown
 from zorplex_rl.course.lesson.markup import block, inline, quote
 
-LEVELS = ("warm-up", "core", "stretch")
 Stub = FunctionType
 """``lambda: name``"""
 
@@ -78,11 +77,9 @@ def feedback(
 ) -> mo.Html:
     """Run the check within ``seconds`` and show its result, above a ladder of folded hints.
 
-    ``level`` is one of ``LEVELS``; ``hints`` (Markdown) are a question and a sketch, and the solution
-    is folded in the last; ``lines`` are to be written. Raises ValueError for another level.
+    ``level`` is warm-up, core or stretch; ``hints`` (Markdown) are a question and a sketch, and the solution
+    is folded in the last; ``lines`` are to be written.
     """
-    if level is not None and level not in LEVELS:
-        raise ValueError(f"level is {level!r}; expected one of {', '.join(LEVELS)}")
     plain_name, attempt, check, solution = _parts(stub, solutions)
     name = quote(plain_name)
     no_cell = f"{name} does not exist, because its cell has an error; marimo shows it there"

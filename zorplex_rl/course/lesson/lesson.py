@@ -113,19 +113,13 @@ def md(markdown: str) -> mo.Html:
 
 
 def term(name: str, shown: str | None = None) -> str:
-    """Return Markdown that shows a term with its explanation, on the site as a link.
-
-    Raises ValueError if the glossary does not have the term.
-    """
-    entry = entry_of(name)
-    if entry is None:
-        raise ValueError(
-            f"{name!r} is not in the glossary; add it to zorplex_rl/course/lesson/glossary.toml"
-        )
+    """Return Markdown that shows a term of ``glossary.toml`` with its explanation, on the site as a link."""
+    entry = entry_of(name) or name
+    explanation = GLOSSARY[entry]
     # Only the site has a glossary page; markup.py makes plain text with a tooltip of a link without
     # a page.
     address = f"glossary.html#{anchor(entry)}" if unattended() else "term:"
-    return f'[{shown or name}]({address} "{GLOSSARY[entry]}")'
+    return f'[{shown or name}]({address} "{explanation}")'
 
 
 def tiny(value: float) -> str:

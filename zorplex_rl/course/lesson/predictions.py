@@ -47,7 +47,7 @@ predict = Prediction
 
 def reveal(
     question: Prediction,
-    right: int | Iterable[int] | None = None,
+    right: int | Iterable[int],
     why: str = "",
     shows: Sequence[Any] = (),
 ) -> mo.Html:
@@ -56,15 +56,9 @@ def reveal(
     ``right`` is the index of the answer that the measurement found; give several if it does not
     tell them apart, and none (an empty list) if it decides nothing. ``why`` is Markdown and begins
     with the number that decides. ``shows`` holds figures, tables, widgets; a string in it is Markdown.
-
-    Raises ValueError if the question has no options, or ``right`` is not one of them.
     """
-    correct = [right] if isinstance(right, int) else sorted(right or [])
+    correct = [right] if isinstance(right, int) else sorted(right)
     count = len(question.options)
-    if not count or right is None or any(index not in range(count) for index in correct):
-        raise ValueError(
-            f"right is {right!r}; expected an index of the question's {count} options, or several"
-        )
     name, found = question.name, _answer(question, correct)
     verdicts = "".join(
         _verdict(name, index, option, correct, found)

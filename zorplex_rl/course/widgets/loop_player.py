@@ -24,10 +24,7 @@ from zorplex_rl.run.timeline import Span, Timeline
 
 
 class LoopPlayer(Widget, script="loop_player.js"):
-    """Show ``timelines``, first at the share ``start`` of their time. ``unit`` says what a dot is.
-
-    Raises ValueError if no span of a timeline says which groups a step trained on (``film``).
-    """
+    """Show ``timelines``, first at the share ``start`` of their time. ``unit`` says what a dot is."""
 
     runs: Any = traitlets.List().tag(sync=True)
     look = traitlets.Dict().tag(sync=True)
@@ -68,8 +65,7 @@ def film(timeline: Timeline) -> dict[str, Any]:
     ``generate`` spans must name their ``group`` and ``version``, ``train`` spans their ``step`` and
     ``groups``. A dot is [version, generator, begun, written, taken by the trainer, trained on,
     step]; the last three are None for a group that was never trained on. ``most`` is the largest
-    number of dots that wait, or are trained on, at one time. Raises ValueError if no ``train`` span
-    names its groups.
+    number of dots that wait, or are trained on, at one time.
     """
 
     def times(span: Span) -> list[float]:
@@ -79,9 +75,7 @@ def film(timeline: Timeline) -> dict[str, Any]:
     for span in sorted(timeline.spans, key=lambda span: span.start):
         if span.kind in spans:
             spans[span.kind].append(span)
-    steps = {group: span for span in spans["train"] for group in span.args.get("groups", ())}
-    if not steps:
-        raise ValueError("no train span names its groups; record them as the argument 'groups'")
+    steps = {group: span for span in spans["train"] for group in span.args["groups"]}
     names = sorted({span.actor for span in spans["generate"]})
     dots = []
     for span in spans["generate"]:
@@ -94,7 +88,7 @@ def film(timeline: Timeline) -> dict[str, Any]:
         "dots": dots,
         "steps": [times(span) for span in spans["train"]],
         "weights": [times(span) for span in spans["publish"]],
-        "most": max(_most(dots), max(len(span.args.get("groups", ())) for span in spans["train"])),
+        "most": max(_most(dots), max(len(span.args["groups"]) for span in spans["train"])),
     }
 
 

@@ -36,6 +36,7 @@ AXES: Axes = {
     "pause": [0, 4, 8, 16],
     "seqlock": [False, True],
 }
+START: Params = {"slots": 2, "ticks_per_chunk": 3, "pause": 8, "seqlock": False}
 CHUNKS, EMPTY = 8, -1
 """Chunks in one version, and what stands for a chunk that was never written."""
 Place = tuple[int, int]
@@ -43,27 +44,10 @@ Place = tuple[int, int]
 
 
 class WeightRingRace(Simulator, script="weight_ring_race.js"):
-    """Show one writer and one reader. Raises ValueError for a value that no slider offers."""
+    """Show one writer and one reader, at ``START`` first."""
 
-    def __init__(
-        self,
-        slots: int = 2,
-        ticks_per_chunk: int = 3,
-        pause: int = 8,
-        seqlock: bool = False,
-    ) -> None:
-        params = {
-            "slots": slots,
-            "ticks_per_chunk": ticks_per_chunk,
-            "pause": pause,
-            "seqlock": seqlock,
-        }
-        for name, value in params.items():
-            if value not in AXES[name]:
-                raise ValueError(
-                    f"{name} is {value}; the widget can show {', '.join(map(str, AXES[name]))}"
-                )
-        super().__init__(params=params, controls={"axes": dict(AXES)})
+    def __init__(self) -> None:
+        super().__init__(params=START, controls={"axes": dict(AXES)})
 
     def answer(self, params: Params) -> dict[str, Any]:
         return race(**{name: params[name] for name in AXES})
