@@ -342,7 +342,7 @@ def _():
     `zorplex-rl train --hosts` does this with real roles: the drawing on top is this run. The host that dies is the second one, with `generator_0` and a spare. The trainer lives
     on the first. Of many hosts most have generators, so this is the loss that you will see most often. Two real trainers are not shown, because with the lease there are not two, unless a keeper is held up for longer than the margin. Against that one numbers the trainers: whoever takes weights refuses those of an older number (*fencing*).
 
-    You have one machine, so on this page two sets of processes stand in for two hosts, and a kill of all processes of a set stands in for a loss of power. Hosts
+    You have one machine, so on this page two sets of processes stand in for two hosts. To kill a host is to kill all processes of its set. Hosts
     that have networks of their own are tested in the repository, also with a link that is cut (`tests/namespaced_hosts.py`).
     """)
     return
