@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from drawn_batch import draw_batch
 from test_answers import answers, refusals
 from test_notebooks import Later
 from test_recorded_study import benchmark
@@ -46,7 +47,7 @@ def recorded() -> tuple[SimpleNamespace, Study]:
 )
 def test_the_losses_of_the_page_are_the_package_s(name, loss):
     for seed in range(5):
-        arguments = nb09.draw_batch(random.Random(seed))
+        arguments = draw_batch(random.Random(seed))
         theirs = nb09.packaged(name)(*arguments)
         assert loss()(*arguments).item() == pytest.approx(theirs.item(), rel=1e-5)
 

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from drawn_batch import draw_batch
 from test_answers import answers, refusals
 from test_notebooks import Later
 
@@ -81,7 +82,7 @@ def test_a_wrong_record_that_the_step_hides_is_seen_by_two_ratios_only():
 
 def test_icepop_is_the_clipped_loss_where_all_records_are_right():
     for seed in range(5):
-        logp, _, behaviour, *rest = nb09.draw_batch(random.Random(seed))
+        logp, _, behaviour, *rest = draw_batch(random.Random(seed))
         found = notebook.Solutions.icepop_ring(logp, behaviour, behaviour, *rest)
         clipped = nb09.packaged("grpo")(logp, behaviour, behaviour, *rest)
         assert found.item() == pytest.approx(clipped.item(), rel=1e-5)

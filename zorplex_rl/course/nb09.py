@@ -239,7 +239,7 @@ def pushes(
 MOVED = (1.0, 0.3, 1.5, 0.7, 0.9, 1.1, 3.0, 6.0)
 STALE = (1.0, 3.0, 0.45, 6.0)
 """The ratios π/π₀ and π₀/μ at which ``check_loss`` looks: on both sides of every bound."""
-SMALL_BATCH = "two episodes of two tokens (π = π₀ = μ, A = 1 and −2, the last token not sampled, `tokens` = 5)"
+SMALL_BATCH = "two episodes of two tokens (π₀ = μ, π/μ = 1.1 for the first token, else 1; A = 1 and −2, the last token not sampled, `tokens` = 5)"
 
 
 def check_loss(attempt: Loss, right: Loss, mistakes: Mapping[str, Loss]) -> None:
@@ -291,15 +291,14 @@ def check_loss(attempt: Loss, right: Loss, mistakes: Mapping[str, Loss]) -> None
             ),
         },
     )
-    exercise.agree(attempt, right, draw_batch, gradients=True, values=False)
 
 
 def check_small_batch(attempt: Loss, right: Loss, mistakes: Mapping[str, Loss]) -> None:
     """Compare two losses by their gradients on two episodes of two tokens, as ``check_loss`` does on one."""
 
     def told(judged: Loss) -> Any:
-        logp = torch.full((2, 2), -3.0, requires_grad=True)
-        old = logp.detach()
+        old = torch.full((2, 2), -3.0)
+        logp = (old + torch.tensor([[1.1, 1.0], [1.0, 1.0]]).log()).requires_grad_()
         mask = torch.tensor([[1.0, 1.0], [1.0, 0.0]])
         loss = judged(logp, old, old, torch.tensor([1.0, -2.0]), mask, 5.0).sum()
         (gradient,) = torch.autograd.grad(loss, logp)
@@ -334,23 +333,6 @@ def variant(
         return loss(*(given[number] for number in policies), given[3], mask, given[5])
 
     return wrong
-
-
-def draw_batch(draw: random.Random) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, float]:
-    """Draw the arguments of a loss: a small batch with ratios inside and outside all bounds."""
-    rows, columns = draw.randint(1, 3), draw.randint(2, 4)
-
-    def table(*values: float) -> Tensor:
-        return torch.tensor(draw.choices(values, k=rows * columns)).reshape(rows, columns)
-
-    behaviour = table(-6.0, -5.2, -4.1)
-    start = behaviour + table(0.45, 0.9, 1.0, 1.3, 3.0, 6.0).log()
-    logp = start + table(0.3, 0.7, 0.9, 1.1, 1.5, 3.0).log()
-    mask = table(0.0, 1.0, 1.0)
-    mask[0, 0] = 1.0
-    advantage = table(-1.7, -0.4, 0.6, 1.9)[:, 0]
-    tokens = mask.sum().item() + draw.randint(1, 9)
-    return logp.requires_grad_(), start, behaviour, advantage, mask, tokens
 
 
 def draw_log_ratios(draw: random.Random) -> tuple[list[float]]:

@@ -326,24 +326,6 @@ def test_the_page_runs_on_the_learners_function_once_it_passes():
     assert exercise.running(stub_of(mine), Solutions) == (mine, "your `double`")
 
 
-def test_where_only_gradients_count_the_value_may_be_another_one():
-    def by_a_constant(average):
-        exercise.agree(average, average_solution, draw, gradients=True, values=False)
-
-    def shifted(values, weights):
-        return average_solution(values, weights) + 5.0
-
-    assert exercise.complaint(by_a_constant, shifted) is None
-    said = exercise.complaint(by_a_constant, ignores_the_weights)
-    assert (
-        said.startswith("for `ignores_the_weights(")
-        and "its gradient with respect to `values` is" in said
-    )
-    assert "no gradient flows back to `values`: is it detached?" in exercise.complaint(
-        by_a_constant, detached
-    )
-
-
 def test_a_cell_that_runs_no_longer_says_that_it_waits(monkeypatch):
     cleared = []
     monkeypatch.setattr(mo.output, "clear", lambda: cleared.append(True))

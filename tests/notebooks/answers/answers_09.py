@@ -107,6 +107,13 @@ def clipped_without_the_second_axis(logp, start_logp, behaviour_logp, advantage,
     return -(found * mask).sum() / tokens
 
 
+def clipped_with_one_ratio_for_an_episode(
+    logp, start_logp, behaviour_logp, advantage, mask, tokens
+):
+    mean = ((logp - behaviour_logp) * mask).sum(1) / mask.sum(1)
+    return -(bounded(mean.exp()[:, None], advantage) * mask).sum() / tokens
+
+
 def clipped_by_where(logp, start_logp, behaviour_logp, advantage, mask, tokens):
     weight = advantage.unsqueeze(1).expand_as(logp)
     ratio = torch.exp(logp) / torch.exp(behaviour_logp)

@@ -94,7 +94,6 @@ def agree(
     gradients: bool = False,
     tolerance: float = 1e-5,
     whole: bool = False,
-    values: bool = True,
 ) -> None:
     """Compare ``attempt`` with ``solution``: on ``examples``, small cases written by hand, and on arguments
     that ``draw`` makes, ``times`` times.
@@ -110,8 +109,8 @@ def agree(
         )
 
     With ``gradients``, the gradients of the result's sum are compared too, for every argument that
-    requires one. ``whole`` refuses 2.0 for a count; without ``values``, only gradients are compared.
-    Raises AssertionError with a sentence.
+    requires one. ``whole`` refuses 2.0 for a count. Raises AssertionError
+    with a sentence.
     """
     names = list(inspect.signature(solution).parameters)
 
@@ -121,9 +120,9 @@ def agree(
             raised = quote(type(found.error).__name__)
             return "" if type(found.error) is type(right.error) else f"{called} raises {raised}"
         is_whole = not whole or isinstance(plain(found.value), int)
-        if values and not (same(found.value, right.value, tolerance) and is_whole):
+        if not (same(found.value, right.value, tolerance) and is_whole):
             return difference(called, found.value, right.value)
-        said = f"the result of {called} is right, but" if values else f"for {called}"
+        said = f"the result of {called} is right, but"
         return _gradient_difference(said, names, found.gradients, right.gradients, tolerance)
 
     tried: list[tuple[tuple[Any, ...], _Outcome]] = []
