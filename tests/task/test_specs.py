@@ -179,6 +179,15 @@ def test_the_wordings_of_worked_examples_take_turns_and_the_last_is_what_is(kind
         assert starts[-1] == "What"
 
 
+def test_the_chains_of_worked_examples_grow_from_one_word_to_the_longest():
+    for seed in range(40):
+        answers = [answer for _, answer in get_spec("recursive", seed).examples(3)]
+        calls = [answer.count("LOOKUP") for answer in answers]
+        assert calls == sorted(calls)
+        assert calls[0] == 1
+        assert calls[-1] >= 3
+
+
 @pytest.mark.parametrize(("kind", "difficulty"), EVERY_SPEC)
 def test_no_word_of_the_worked_examples_has_two_values(kind, difficulty):
     for seed in range(40):

@@ -114,12 +114,17 @@ class TaskSpec:
 
         A small language model copies the call if its question is worded like the *last* example. So
         the wordings take turns, and the last one is "What is …?". All examples share one table, so
-        that no word has two values, and each asks for new words as long as there are any.
+        that no word has two values, and each asks for new words as long as there are any. Where words
+        redirect, the first example asks for the shortest chain, and the last one for the longest.
         """
         stream = f"{self.kind}:{self.difficulty}:{self.seed}:example"
         rng = random.Random(stream)
-        words = cycle(rng.sample(EXAMPLE_WORDS, len(EXAMPLE_WORDS)))
+        asked_for = rng.sample(EXAMPLE_WORDS, len(EXAMPLE_WORDS))
         secrets = self._secrets(stream, EXAMPLE_WORDS)
+        if self.has_redirects:
+            *_, redirects = secrets
+            asked_for = from_short_to_long(asked_for, redirects, count)
+        words = cycle(asked_for)
         examples = []
         for left in reversed(range(count)):
             phrasing = self.phrasings[left % len(self.phrasings)]
@@ -240,6 +245,18 @@ def chain_of(word: str, redirects: Mapping[str, str]) -> list[str]:
     while words[-1] in redirects:
         words.append(redirects[words[-1]])
     return words
+
+
+def from_short_to_long(
+    words: Sequence[str],
+    redirects: Mapping[str, str],
+    count: int,
+) -> list[str]:
+    """Return ``count`` of ``words``, evenly from the one with the shortest chain to that with the longest."""
+    ordered = sorted(words, key=lambda word: len(chain_of(word, redirects)))
+    gaps = max(1, count - 1)
+    longest = len(ordered) - 1
+    return [ordered[longest * place // gaps] for place in range(count)]
 
 
 def _calls(
