@@ -724,7 +724,7 @@ def _(seconds, trained):
     Of a step with 32 episodes, generating takes {_share["generate"]}, training {_share["train"]}, and loading the new weights
     {_share["weights"]}. Scroll up: the card now shows your run.
 
-    {"" if lesson.unattended() else trained.note}
+    {trained.note}
     """)
     return
 

@@ -807,7 +807,7 @@ def _(
         marks, _texts, real_curve.series = taught.get(_teach)
         real_card.show(_texts, real_config.steps)
     real_card.seal()
-    lesson.md(taught.note if real and not lesson.unattended() else "")
+    lesson.md(taught.note if real else "")
     return (marks,)
 
 
@@ -871,19 +871,22 @@ def _():
 
 
 @app.cell(hide_code=True)
-def _(real):
-    trained = nb05b.trained_parameters(real)
-    _all, _some, _few = trained.values()
+def _():
+    _all, _some, _few = nb05b.trained_parameters()
     ask_narrow = lesson.predict(
         "The same tasks and steps with paths of rank 16, at ten times the rate. Of the last batch, how much will be right, compared with the run above?",
         "more than 15 points less",
         "about as much",
         "more than 15 points more",
     )
-    _told = lesson.md(
-        f"SmolLM2 has {_all / 1e6:.1f} million weights. Paths of rank 16 beside its layers have {_some / 1e6:.1f} million numbers, one in {_all / _some:.0f}; at rank 1 it is {_few / 1e6:.2f} million, one in {_all / _few:.0f}."
+    mo.vstack(
+        [
+            lesson.md(
+                f"SmolLM2 has {_all / 1e6:.1f} million weights. Paths of rank 16 beside its layers have {_some / 1e6:.1f} million numbers, one in {_all / _some:.0f}; at rank 1 it is {_few / 1e6:.2f} million, one in {_all / _few:.0f}."
+            ),
+            ask_narrow,
+        ]
     )
-    mo.vstack([_told, ask_narrow])
     return (ask_narrow,)
 
 
@@ -938,7 +941,7 @@ def _(
     shares = narrow.get(_teach) if real else []
     for _step, _share in enumerate(shares, 1):
         real_curve.add("only narrow paths", _step, _share)
-    lesson.md(narrow.note if real and not lesson.unattended() else "")
+    lesson.md(narrow.note if real else "")
     return (shares,)
 
 

@@ -51,13 +51,6 @@ def _():
 
 @app.cell(hide_code=True)
 def _():
-    _brief = "*A short build, to check that every cell runs: its runs are too short to fail, so their numbers mean nothing.*"
-    lesson.md(_brief) if lesson.size(0, brief=1) else None
-    return
-
-
-@app.cell(hide_code=True)
-def _():
     mo.md("""
     ## Three runs fail overnight
 
@@ -588,16 +581,13 @@ def _(ask_change, change, compared):
 
 @app.cell(hide_code=True)
 def _():
-    own_curve = LiveCurve(total_steps=120)
-    lesson.folded(
-        "A run of your own, live",
-        """
-    Start `zorplex-rl train --out runs/mine` in a terminal, and its curve grows here after every step.
-    Another run? Type its folder into the cell below.
-    """,
-        *([] if lesson.unattended() else [own_curve]),
-    )
-    return (own_curve,)
+    mo.md("""
+    ### A run of your own, live
+
+    Start `zorplex-rl train --out runs/mine` in a terminal. In `marimo edit` its curve then grows here after every step.
+    Another run? Type its folder.
+    """)
+    return
 
 
 @app.cell
@@ -607,8 +597,10 @@ def _():
 
 
 @app.cell(hide_code=True)
-def _(metrics, own_curve):
-    None if lesson.unattended() else lesson.show_run(metrics, own_curve)
+def _(metrics):
+    _curve = LiveCurve(total_steps=120)
+    _where = lesson.show_run(metrics, _curve)
+    None if lesson.unattended() else mo.vstack([_curve, _where])
     return
 
 

@@ -20,7 +20,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import groupby, zip_longest
-from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +44,7 @@ from zorplex_rl.policy.load import Policy, load_policy
 from zorplex_rl.policy.lora import AdaptedLinear, adapted_layers
 from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
 from zorplex_rl.policy.tokenizer import encode_prompt, encode_text
-from zorplex_rl.sizing.model_shape import ModelShape, shape_of
+from zorplex_rl.sizing.model_shape import ModelShape
 from zorplex_rl.task.environment import ZORPLEX, Zorplex
 from zorplex_rl.task.episode import OUTCOMES, Episode, Finish, Task, Turn
 from zorplex_rl.task.parser import find_answer, find_call
@@ -359,11 +358,9 @@ def teach(
     return [before, after]
 
 
-def trained_parameters(folder: str | None) -> dict[str, int]:
-    """Return how many parameters are trained in the model in ``folder``, or in SmolLM2, by what is trained."""
-    shape = shape_of(Path(folder)) if folder else SMOLLM2
-    found = {"all weights": shape.parameters}
-    return found | {f"paths of rank {rank}": shape.trained(rank) for rank in (16, 1)}
+def trained_parameters() -> tuple[int, int, int]:
+    """Return how many parameters of SmolLM2 are trained: all, in paths of rank 16, and of rank 1."""
+    return SMOLLM2.parameters, SMOLLM2.trained(16), SMOLLM2.trained(1)
 
 
 def teach_narrow(

@@ -60,7 +60,9 @@ class Kept:
 
     @property
     def note(self) -> str:
-        """Return a sentence for the page, Markdown."""
+        """Return a sentence for the page, Markdown; nothing where nothing is kept."""
+        if unattended():
+            return ""
         return f"Computed once and kept in {quote(self.folder)}. The button computes it anew; without that folder it is forgotten."
 
     def _cached(self, compute: Callable[[], Any]) -> Any:
