@@ -146,12 +146,15 @@ def _():
 
 @app.cell(hide_code=True)
 def _():
-    mo.md("""
+    _text = mo.md("""
     ## What a token takes
 
     With stage 0 the GPU is full before it has seen a token. And the tokens want memory, too. The backward pass needs what the forward pass computed, so autograd keeps it: these are the **activations**. For a
-    token they are kept in every layer, and no ZeRO stage divides them, since each rank has tokens of its own. One layer keeps of each token:
-
+    token they are kept in every layer, and no ZeRO stage divides them, since each rank has tokens of its own. Most of them are four tensors of the MLP, which is several times as wide as the model.
+    """)
+    _table = lesson.folded(
+        "What one layer keeps of each token",
+        """
     | what | numbers | bytes each |
     |---|---|---|
     | two norms: input and result of each | 4 · `hidden` | 4, always float32 |
@@ -164,7 +167,9 @@ def _():
     `hidden` is the width of the model, and `intermediate` that of its MLP. `attention` is the width of all query heads together, `keys` that of all key heads, which are fewer. Why three and two? The kernel that computes attention keeps
     what it was given, queries, keys and values, and its result. The result lies head by head, and the next matrix needs it token by token: that is the copy, and keys have none. No matrix of tokens × tokens
     is kept, because a kernel like FlashAttention computes it again. The last norm, before the logits, adds 8 · `hidden` bytes.
-    """)
+    """,
+    )
+    mo.vstack([_text, _table])
     return
 
 
@@ -182,7 +187,7 @@ def activation_bytes(shape, tokens, e):
 def _():
     _seven = MODELS["7B"]
     lesson.md(f"""
-    For Qwen2.5-7B that is {activation_bytes(_seven, 1, 2) / 1e6:.1f} MB for each token.
+    For Qwen2.5-7B that is {activation_bytes(_seven, 1, 2) / 1e6:.1f} MB for each token, {8 * _seven.layers * _seven.intermediate / activation_bytes(_seven, 1, 2):.0%} of it in those four.
 
     The activations of a micro-batch are freed before the next one begins. So only the
     *largest micro-batch* counts, and you may make it small. What you cannot make smaller is one answer.
@@ -256,9 +261,7 @@ def _():
 
     Is that how a real trainer behaves? A process trains a model for two steps, and the operating system says how much memory it took at
     its highest. Everything is float32, on one rank, so `e` is 4 and the stage is 0. The sum by hand is that of the largest micro-batch. Two copies of the weights are added: they lie in the ring of notebook
-    07, for the generators.
-
-    The package's `memory.py` does the same sum phase by phase, and adds a *reserve*: what processes were measured to take besides. Afterwards two generators sample, for a later section.
+    07, for the generators. Afterwards two generators sample, for a later section.
     """)
     return
 
@@ -338,8 +341,8 @@ def _(
         ask_measured,
         right=3 if _absent else 2,
         why=f"""
-        {"Both" if _absent else "It is too small"}, by `memory.py`. In the phase that needs most, *{_sized.highest}*, {f"there are no {' and '.join(_absent)}. The sum counts {sum(_absent.values()) / 1e6:,.0f} MB for them" if _absent else "all parts are there"}.
-        And the sum forgets the reserve of {_sized.parts["reserve"] / 1e6:,.0f} MB: libraries, and freed blocks in which the next ones do not fit.
+        {"Both" if _absent else "It is too small"}, by the package's `memory.py`, which adds up each phase of a step for itself. In the phase that needs most, *{_sized.highest}*, {f"there are no {' and '.join(_absent)}. The sum counts {sum(_absent.values()) / 1e6:,.0f} MB for them" if _absent else "all parts are there"}.
+        And the sum forgets a *reserve*, what processes were measured to take besides, here {_sized.parts["reserve"] / 1e6:,.0f} MB: libraries, and freed blocks in which the next ones do not fit.
 
         | MB | computed | measured ÷ computed |
         |---|---|---|
@@ -416,9 +419,10 @@ def _(config):
         parts = " + ".join(
             f"{size / 1e9:.2f} {part}" for part, size in memory.parts.items()
         )
-        return f"{parts} = {memory.total / 1e9:.2f} GB"
+        return f"{parts} = {memory.total / 1e9:.2f} GB, in the phase *{memory.highest}*"
 
     _half = MODELS["0.5B"]
+    _adapted = replace(config.work, lora_rank=16)
     mo.vstack(
         [
             lesson.table(
@@ -434,13 +438,15 @@ def _(config):
                 ],
             ),
             lesson.md(f"""
-            The first number, worked out for {_half.parameters / 1e9:.3f} billion parameters, each side in its highest phase.
-            Weights, gradients and moments are 16 bytes for each parameter, and the ring's two copies are 8.
+            The first row, worked out for {_half.parameters / 1e9:.3f} billion parameters, each side in its highest phase.
 
-            - trainer: {_sum(trainer_memory(_half, config.work))}
+            - trainer, all weights: {_sum(trainer_memory(_half, config.work))}
+            - trainer, adapters: {_sum(trainer_memory(_half, _adapted))}
             - generator: {_sum(generator_memory(_half, config.work))}
 
-            The generator's parts are the next section.
+            Why are gradients and logits not in one sum? In the *forward* pass there are logits, but no gradients yet. The *backward* pass begins by freeing the logits, and then makes the gradients.
+            Here they are never there together, because the whole batch is one micro-batch. The ring has two copies of what is trained.
+            With adapters the generator also holds these, {4 * _half.trained(16) / 1e9:.2f} GB. Its other parts are the next section.
             """),
         ]
     )
@@ -470,10 +476,10 @@ def _():
 @app.cell(hide_code=True)
 def _(config, many_slots):
     ask_slots = lesson.predict(
-        f"Suppose a generator of the same small model may take {config.budget / 1e6:,.0f} MB. By `memory.py` that is enough for {many_slots} slots. {math.prod(config.sampled)} answers are written, with {config.few_slots} slots and with {many_slots}. How do the seconds of the processor change?",
-        "hardly: the same tokens are computed",
-        "to between a half and nine tenths",
-        "to less than a half",
+        f"A generator of the same small model writes {math.prod(config.sampled)} answers, with {config.few_slots} slots and then with {many_slots}. How many seconds does its processor work with {many_slots}?",
+        "about as many: the same tokens are computed",
+        "50% to 90% as many",
+        "less than half as many",
     )
     ask_slots
     return (ask_slots,)
@@ -489,8 +495,8 @@ def _(ask_slots, config, many_slots, sampled):
         ask_slots,
         right=0 if _fast > 0.9 * _slow else 1 if _fast >= 0.5 * _slow else 2,
         why=f"""
-        {_fast:.1f} s in {_many.decode_steps} decode steps, against {_slow:.1f} s in {_few.decode_steps}. A step writes one token in every slot. The
-        process took {_many.peak / 1e6:,.0f} MB with {many_slots} slots, {"within" if _many.peak <= config.budget else "*over*"} the budget. The rest in the figure is mostly the prefill, in which whole prompts pass through the model at once, and the reserve.
+        {_fast:.1f} s in {_many.decode_steps} decode steps, against {_slow:.1f} s in {_few.decode_steps}. A step writes one token in every slot. Why {many_slots} slots?
+        They are as many as fit into a budget of {config.budget / 1e6:,.0f} MB, by `memory.py`. The process took {_many.peak / 1e6:,.0f} MB, {"within" if _many.peak <= config.budget else "*over*"} the budget. The rest in the figure is mostly the prefill, in which whole prompts pass through the model at once, and the reserve.
         """,
         shows=[
             lesson.figure(
@@ -509,14 +515,13 @@ def _(ask_slots, config, many_slots, sampled):
 
 @app.cell(hide_code=True)
 def _():
-    lesson.folded(
-        "Why slots pay: operations or bytes",
-        "In a decode step each row brings one token, and each weight is read from memory to serve "
+    lesson.md(
+        "Why do slots pay? In a decode step each row brings one token, and each weight is read from memory to serve "
         "those few rows. Operations for each byte that is read: that is the "
         "**arithmetic intensity**. With few rows the reading decides. "
         f"An [H100]({H100.source}) has {H100.operations / 1e12:.0f} trillion operations and {H100.bandwidth / 1e12:.2f} TB a second, by its data sheet. "
         "In 16 bits a weight is 2 bytes to read, and 2 operations for each row. "
-        f"So the two take equally long at {H100.operations / 1e12:.0f} ÷ {H100.bandwidth / 1e12:.2f} = {H100.operations / H100.bandwidth:.0f} rows. "
+        f"So reading and computing take equally long at {H100.operations / 1e12:.0f} ÷ {H100.bandwidth / 1e12:.2f} = {H100.operations / H100.bandwidth:.0f} rows. "
         "So a generator wants slots, and slots want memory.",
     )
     return
@@ -527,9 +532,13 @@ def _():
     mo.md("""
     ## A model that does not fit
 
-    From here on nothing is measured: the same arithmetic is applied to published models and a published GPU. Stages 1 and 2 send about as much between the GPUs as no ZeRO at all.
-    Stage 3 sends half as much again, because it gathers the weights in both passes ([Rajbhandari et al. 2020](https://arxiv.org/abs/1910.02054)). So take the first stage that fits. And if the activations of a *single* answer do not fit, no
-    stage helps, because none divides one answer. Tensor parallelism (04b) would. Simpler is **activation checkpointing**: keep only the input of each layer, and compute the rest of a layer again
+    From here on nothing is measured: the same arithmetic is applied to published models and a published GPU.
+
+    Which stage? With *one* micro-batch a step, stages 1 and 2 send about as much between the GPUs as no ZeRO at all. Stage 3 sends half as much again, because it gathers the weights in both
+    passes ([Rajbhandari et al. 2020](https://arxiv.org/abs/1910.02054)). With several, stages 0 and 1 still send gradients once a step. Stage 2 sends them after each micro-batch, because a rank keeps only its share.
+    Stage 3 also gathers the weights for each. So take the first stage that fits.
+
+    If the activations of a *single* answer do not fit, no stage helps, because none divides one answer. Tensor parallelism (04b) would, but Zorplex RL divides a model only by FSDP2 ([Sixteen stacks](stacks.html) compares others). Simpler is **activation checkpointing**: keep only the input of each layer, and compute the rest of a layer again
     when the backward pass arrives there. It costs one more forward pass.
     """)
     return
@@ -636,7 +645,7 @@ def _():
 @app.cell(hide_code=True)
 def _():
     ask_split = lesson.predict(
-        "64 GPUs are split in the best way for a 7B model. Then answers grow from 1,024 to 4,096 tokens. How does the best split change?",
+        f"A step is {nb10.job(1024).prompts * nb10.job(1024).group_size:,} answers of a 7B model to prompts of {nb10.job(1024).prompt} tokens, on 64 GPUs in the best split. Sampling reads weights, keys and values for each token; training computes with all tokens at once. Now answers grow from 1,024 to 4,096 tokens. How does the best split change?",
         "more GPUs to the generators",
         "it stays",
         "more GPUs to the trainer",
@@ -676,7 +685,7 @@ def _(allocation_slider, ask_split, my_split, whose_split):
         From {_before:.0%} to {_after:.0%} of the GPUs for generators, by {whose_split}. In sampling, a later token must read more keys and values; the
         trainer works on all tokens at once. The model's size matters, too: {_share("1.5B", 1024):.0%} with 1.5B, {_share("32B", 1024):.0%} with 32B.
 
-        What is assumed: a step of {nb10.job(1024).prompts * nb10.job(1024).group_size:,} answers of full length to prompts of {nb10.job(1024).prompt} tokens, in 16 bits, with nothing recomputed. An [H100]({H100.source}) by its data sheet (read in November 2026) with {COMPUTE_SHARE:.0%} of its operations
+        What is assumed: all answers have full length, the model has 16 bits, and nothing is recomputed. An [H100]({H100.source}) by its data sheet (read in November 2026) with {COMPUTE_SHARE:.0%} of its operations
         and {BANDWIDTH_SHARE:.0%} of its bandwidth. Links cost nothing, and tools answer at once. Agents whose tools take seconds need more generators than this says. So trust the direction, not the seconds.
         """,
         shows=[
@@ -684,17 +693,6 @@ def _(allocation_slider, ask_split, my_split, whose_split):
             f"A bar is a split, generators + trainer. Blue: the trainer waits. Vermilion: the generators wait. ◂ is yours, ★ the best of all in steps of 1/{nb10.PARTS} of the GPUs. Below, `2 × 4 GPUs` are two copies of the model, each cut over four; the GB are those of one GPU.",
         ],
     )
-    return
-
-
-@app.cell(hide_code=True)
-def _():
-    mo.md("""
-    ## Other stacks
-
-    The site's reference page [Sixteen stacks](stacks.html) compares them on eight questions, with
-    sources. Zorplex RL divides a model only by FSDP2: for many billions of parameters, use another stack.
-    """)
     return
 
 
