@@ -121,9 +121,8 @@ class TinyActor:
     def send(self, method, *arguments):
         reply = Future()
         self.mailbox.put((pickle.dumps((method, arguments)), reply))
-        return asyncio.wrap_future(
-            reply
-        )  # because `await` cannot wait for a future of threads
+        # `await` cannot wait for a future of threads, so it is wrapped.
+        return asyncio.wrap_future(reply)
 
     def live(self, thing):
         while True:
@@ -312,8 +311,8 @@ def _():
     ### Exercise 1: `Summer`
 
     To write here, you need this page as a notebook: run `uv run zorplex-rl open 01` in a clone of
-    the repository. It opens in your browser, in marimo, a notebook for Python. Replace the `...` by
-    methods. The page then runs `summer_class`: yours once it passes its check, the course's until then.
+    the repository. It starts `marimo edit`, which shows the page in your browser; marimo is a notebook
+    for Python. Replace the `...` by methods. The page then runs `summer_class`: yours once it passes its check, the course's until then.
     """)
     return
 
@@ -499,6 +498,8 @@ def _():
     One message at a time is safe, and slow where an actor only waits, for a tool or for another
     actor. `alone` and `together` below do the same. Only the decorator differs: calls of a
     `concurrent_endpoint` may overlap. Each reads the count, sleeps, and writes the count back.
+
+    An endpoint that awaits is written `async def`, and then all endpoints of its class have to be.
     """)
     return
 
@@ -852,7 +853,7 @@ def _(call, clone_bytes, many, method, row_bytes):
     lesson.md(f"""
     A plain method takes {lesson.in_words(method)}, a call to another process {lesson.in_words(call)}. Fifty calls
     that are sent at once overlap, and take {lesson.in_words(many)} each on average. If at most a tenth of the time may
-    be spent on calling, a call must do nine times its own cost in work: at least {lesson.in_words(9 * call)}.
+    be spent on calling, a call must do nine times its own cost in work: about {lesson.in_words(9 * call)}.
 
     A message with `matrix[0]` has {row_bytes:,} bytes: it is a *view* into the memory of the matrix, and
     `pickle` packs all of that memory. With `matrix[0].clone()` it has {clone_bytes:,}.

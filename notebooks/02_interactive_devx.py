@@ -52,9 +52,9 @@ def _():
         hardware="two CPU cores, no network",
         goals=[
             "write a step of data-parallel training, and run it on two processes from a notebook cell",
-            "look into a process that hangs, and find the line where it waits",
+            "look into a running process, and say what it is doing",
             "change code in running processes, and say what survives each way to do it",
-            "read the logs of many processes without being fooled by them",
+            "read the logs of many processes as one",
         ],
     )
     return
@@ -204,13 +204,15 @@ def _():
 
 @app.function
 def ddp_step(model, optimizer, mine, everybody, add_up):
-    """Take one step on the mean squared error over all ranks' examples. Returns this
-    error as it was before the weights change.
+    """Take one step on the mean squared error over all ranks' examples.
+    Returns this error as it was before the weights change.
 
-    ``mine`` is (inputs, targets): this rank's part. ``everybody`` is the number of all examples.
-    ``add_up(tensor)`` returns the sum over all ranks. Each rank must call it equally often, with
-    equal shapes, or one waits for the others for ever.
-    Example: ``error = ddp_step(model, optimizer, (inputs, targets), 64, add_up)``
+    ``mine`` is (inputs, targets): this rank's part.
+    ``everybody`` is the number of all examples.
+    ``add_up(tensor)`` returns the sum over all ranks. Each rank must
+    call it equally often, with equal shapes.
+
+    error = ddp_step(model, optimizer, (inputs, targets), 64, add_up)
     """
     ...
 
@@ -349,11 +351,11 @@ def _(one_process, trained, whose_step, with_ddp):
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    ## A step that hangs
+    ## One rank alone
 
-    Now a mistake that everybody makes once. You want to look at one number, so you call *one* rank.
-    The function that you send has an `all_reduce` in it. `as_asyncio` makes a call something that
-    `asyncio.wait` can wait for, and give up.
+    You want to look at one number, so you call *one* rank. The function that you send has an
+    `all_reduce` in it. With `as_asyncio` you can wait for a call in `asyncio.wait`, which stops waiting
+    after `patience` seconds at the latest.
     """)
     return
 
@@ -399,9 +401,9 @@ def _(came, config, one_rank):
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    You wait for rank 0, and want to know where it waits. A rank works on one message at a time, so it
-    takes no question now. Write an actor that reads the *stack* of every thread in its process: which
-    function has called which. Then spawn it into the process of rank 0.
+    You wait for rank 0, and want to know what it is doing. Its *worker* works on one message at a time,
+    so it takes no question now. The actor below reads the *stack* of every thread in its process: which
+    function has called which. It is spawned into the process of rank 0.
     """)
     return
 
@@ -489,7 +491,7 @@ def _():
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    First the trap. Actors of the class below have already been spawned into both processes, as `greeters`.
+    Actors of the class below have already been spawned into both processes, as `greeters`.
     Predict, and then *edit its text* and run its cell. `greeters` are not spawned again. `new_greeters`
     are: they come from `edited`, which is `Greeter` after your edit.
     """)
@@ -605,8 +607,8 @@ def _():
     mo.md("""
     ### Exercise 2: hand over the state
 
-    Your new model has another shape: one layer is new, one has grown. You want to keep
-    what fits. Write `hand_over`. `old` and `new` are state dicts: names with tensors. Your
+    In your new model one layer is inserted before the output layer. You want to keep
+    the weights that fit. Write `hand_over`. `old` and `new` are state dicts: names with tensors. Your
     function is then sent to both ranks, whose models get a second hidden layer.
     """)
     return
@@ -614,11 +616,13 @@ def _():
 
 @app.function
 def hand_over(old, new):
-    """Return a dict with the names of ``new``. A tensor comes from ``old`` where name and shape fit,
-    otherwise from ``new``.
+    """Return a dict with the names of ``new``. A tensor comes from
+    ``old`` where name and shape fit, otherwise from ``new``.
 
     Change neither of the two, and return clones.
-    Example: ``model.load_state_dict(hand_over(old_model.state_dict(), model.state_dict()))``
+
+    state = hand_over(old_model.state_dict(), model.state_dict())
+    model.load_state_dict(state)
     """
     ...
 
@@ -661,8 +665,11 @@ async def _(workers):
 @app.cell(hide_code=True)
 def _(kept, whose_hand_over):
     lesson.md(f"""
-    The ranks have a deeper model, and kept {lesson.quote(", ".join(kept))} of the old one. Its output layer, `2.weight` and `2.bias`, is called
-    `4.weight` and `4.bias` in the new one, so by name it does not fit. No process was started. Running here: {whose_hand_over}.
+    The ranks have a deeper model, and kept {lesson.quote(", ".join(kept))} of the old one. The names `2.weight` and `2.bias` are in
+    both, but they mean different layers: the output layer in the old model, the inserted one in the new. Only because their shapes
+    differ, they stay new. With equal shapes the old weights would have come into the wrong layer, without an error.
+
+    No process was started. Running here: {whose_hand_over}.
     """)
     return
 
@@ -672,8 +679,9 @@ def _():
     mo.md("""
     ## Logs
 
-    Whatever an actor prints goes to the terminal of the controller. In a large mesh that is a flood.
-    So Monarch can collect the lines of some seconds, and show fewer. Here it collects for two seconds.
+    After `monarch.configure(enable_log_forwarding=True)`, whatever an actor prints goes to the terminal of the
+    controller. In a large mesh that is a flood. So Monarch can collect the lines of some seconds, and show fewer. Here it
+    collects for two: `procs.logging_option(stream_to_client=True, aggregate_window_sec=2)`.
 
     Four processes, 0 to 3, print a line of a training log. They do not `join`, so only Monarch numbers them. The loss is 0.71
     in three of them. In process 2 it is `nan`: not a number, the first sign of a run that goes wrong.
@@ -768,10 +776,14 @@ def _():
 
 @app.function
 def merge_logs(by_process):
-    """Return one list of (time, process, text), by time, and by process where times are equal.
+    """Return one list of (time, process, text), by time, and by process
+    where times are equal.
 
-    ``by_process`` has a list of (time, text) for the number of each process, in order.
-    Example: merge_logs({0: [(2.0, "b")], 1: [(1.0, "a")]}) is [(1.0, 1, "a"), (2.0, 0, "b")]
+    ``by_process`` has a list of (time, text), in order, for the number
+    of each process.
+
+    merge_logs({0: [(2.0, "b")], 1: [(1.0, "a")]})
+    is [(1.0, 1, "a"), (2.0, 0, "b")]
     """
     ...
 
@@ -802,10 +814,14 @@ def _(recorded):
 
 @app.cell(hide_code=True)
 def _(counted, first_nan, merged, whose_merge):
-    _said = ", ".join(f"{count} × {lesson.quote(line)}" for line, count in counted.items())
+    _said = "".join(
+        f"\n    - {count} × {lesson.quote(line)}" for line, count in counted.items()
+    )
     lesson.md(f"""
-    {len(merged)} lines, counted: {_said}. The first `nan` came from process {first_nan}. Running here:
-    {whose_merge}.
+    {len(merged)} lines, those that are equal counted together:
+    {_said}
+
+    The first `nan` came from process {first_nan}. Running here: {whose_merge}.
     """)
     return
 

@@ -56,9 +56,9 @@ def _():
         hardware="two CPU cores, no network",
         goals=[
             "say what a caller sees, and when, after an exception, `sys.exit`, `kill -9` and `SIGSTOP`",
-            "write a supervisor's decision: replace the dead and the stuck, spare the busy and the slow",
+            "write a supervisor's decision: what has become of a worker, and what to do about it",
             "choose how often to write a checkpoint",
-            "train on with one worker fewer, and say what the model forgets meanwhile",
+            "train on with one worker fewer, and say what becomes of the model",
         ],
     )
     return
@@ -323,7 +323,7 @@ async def _(config, start_spread, suffered):
 def _(hang_times, kill_times):
     lesson.md(f"""
     {len(kill_times)} workers of this page got `kill -9`. Their callers knew after {min(kill_times):.2f} to {max(kill_times):.2f} s,
-    because Monarch looks once a second. {len(hang_times)} others fell silent, and it took {min(hang_times):.1f} to {max(hang_times):.1f} s:
+    because Monarch looks once a second. {len(hang_times)} others fell silent, and it took {min(hang_times):.2f} to {max(hang_times):.2f} s:
     the limit, and up to one look. A shorter limit would also declare workers dead that are only slow.
     """)
     return
@@ -377,9 +377,9 @@ async def lose_child(handles):
 @app.cell(hide_code=True)
 def _(handled, passed_on):
     lesson.md(f"""
-    In the run above two parents lost their child. Then each was asked for its number of deaths. The one whose
-    `__supervise__` returns `True` answered {lesson.quote(handled)}, the one that returns `False`
-    {lesson.quote(passed_on)}.
+    The button *Kill some, hang some* has also started two of these parents, and let their children crash. Then each parent was asked
+    for its number of deaths. If `__supervise__` returns `True`, the outcome was {lesson.quote(handled)}. If it returns `False`,
+    the outcome was {lesson.quote(passed_on)}.
 
     A fault that arrives at the root *ends your program*: the default `monarch.actor.unhandled_fault_hook`
     is `sys.exit(1)`. This course's `start_monarch` replaces it with a line in the log.
@@ -390,11 +390,11 @@ def _(handled, passed_on):
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    ## The dead may wake up
+    ## After `SIGCONT`
 
-    A silent process is not gone: an overloaded machine may answer later. In the run above, one more
-    worker was stopped in the middle of a call that ends with a line in a file, its `ledger`. Its caller
-    was told that it is dead. Then it was let go on.
+    The same button has also run `stop_and_wake`, below. It stops one more worker in the middle of a
+    call that ends with a line in a file, its `ledger`. The worker's caller is told that it is dead. Then
+    the worker is let go on.
     """)
     return
 
@@ -478,8 +478,8 @@ def _():
 
     ### Exercise 1: the supervisor's decision
 
-    Complete `decide`. It returns two words. The first says what the worker is: the first of these that
-    is true.
+    Complete `decide`. It returns two words. The first word says what the worker is. Take the first line
+    that is true.
 
     1. `"dead"`: its process has ended, or has been silent for more than `limits.silent` seconds.
     2. `"stuck"`: its call has run for more than `limits.busy` seconds, whether its probe answers or not.
@@ -497,16 +497,17 @@ def _():
 
 
 @app.function
-def decide(gone, silent, busy, limits, failed_at, now):
-    """Return what a worker is, and what its supervisor does: a pair of strings.
+def decide(gone, silent_for, busy_for, limits, failed_at, now):
+    """Return what a worker is, and what its supervisor does: two strings.
 
-    gone       True if Monarch says that the process has ended
-    silent     seconds since its last answer to a probe; 0 if it has just answered
-    busy       seconds that its present call has run; 0 if it has none
-    failed_at  moments of the earlier failures, in seconds, without the present one
-    now        the present moment, on the same clock
+    gone        True if Monarch says that the process has ended
+    silent_for  seconds since its last answer to a probe; 0 if it has
+                just answered
+    busy_for    seconds that its present call has run; 0 without a call
+    failed_at   moments of the earlier failures, in seconds
+    now         the present moment, on the same clock
 
-    limits = SimpleNamespace(silent=2.5, busy=5, restarts=2, window=20)
+    limits = SimpleNamespace(silent=2.5, busy=4, restarts=2, window=20)
     decide(False, 1.2, 3, limits, [], 50) is ("slow", "wait")
     decide(True, 0, 0, limits, [10, 40], 50) is ("dead", "replace")
     decide(True, 0, 0, limits, [35, 40], 50) is ("dead", "give up")
@@ -620,8 +621,8 @@ def _():
     - a call of 60 s,
     - a text that crashes it, which its caller sends again and again.
 
-    These are the supervisors' limits. Monarch's own limit of silence is 3 s, so it is these supervisors that find a silent
-    worker dead.
+    These are the supervisors' limits. Their limit of silence is shorter than Monarch's 3 s, so a supervisor is the first to
+    find a silent worker dead.
     """)
     return
 
@@ -892,8 +893,11 @@ def _():
 def merge(weights, changes):
     """Return ``weights`` plus the mean change, weighted by examples.
 
-    changes is a list of pairs: a change of the weights (a tensor), and its examples.
-    merge(torch.zeros(1), [(torch.ones(1), 30), (torch.zeros(1), 10)]) is tensor([0.75])
+    changes is a list of pairs: a change of the weights (a tensor), and
+    its examples.
+
+    merge(torch.zeros(1), [(torch.ones(1), 30), (torch.zeros(1), 10)])
+    is tensor([0.75])
     """
     ...
 
@@ -1029,7 +1033,7 @@ def _():
 @app.cell(hide_code=True)
 def _(hang_times, kill_times):
     lesson.headline(
-        f"with a look every second and a limit of {os.environ[SILENCE]}, callers of {len(kill_times + hang_times)} workers learned of `kill -9` within {max(kill_times):.1f} s, and of silence within {max(hang_times):.1f} s. Monarch's defaults are 10 s and 60 s."
+        f"with a look every second and a limit of {os.environ[SILENCE].replace('s', ' s')}, the callers of {len(kill_times)} workers learned of `kill -9` within {max(kill_times):.1f} s, and those of {len(hang_times)} others of silence within {max(hang_times):.1f} s. Monarch's defaults are 10 s and 60 s."
     )
     return
 
@@ -1054,11 +1058,11 @@ class Solutions:
             times=300,
         )
 
-    def decide(gone, silent, busy, limits, failed_at, now):
-        dead = gone or silent > limits.silent
-        stuck = busy > limits.busy
+    def decide(gone, silent_for, busy_for, limits, failed_at, now):
+        dead = gone or silent_for > limits.silent
+        stuck = busy_for > limits.busy
         if not (dead or stuck):
-            return "slow" if silent > 0 else "busy" if busy > 0 else "idle", "wait"
+            return "slow" if silent_for > 0 else "busy" if busy_for > 0 else "idle", "wait"
         found = "dead" if dead else "stuck"
         recent = sum(now - moment <= limits.window for moment in failed_at)
         if recent >= limits.restarts:
@@ -1117,10 +1121,10 @@ class Solutions:
                 ),
             },
         )
-        weights = torch.zeros(1)
-        merge(weights, [(torch.ones(1), 1)])
-        assert not weights.any(), (
-            "an argument is modified: after `merge(weights, …)` your `weights` are other ones"
+        one = torch.ones(1)
+        merge(one, [(one, 3)])
+        assert one == 1, (
+            "an argument is modified: after `merge(weights, changes)` your `weights`, or a change in `changes`, are other ones"
         )
 
     def merge(weights, changes):

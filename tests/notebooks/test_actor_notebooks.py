@@ -131,6 +131,11 @@ def test_01_the_tiny_actor_alone_answers_as_monarchs_does(actors):
 SAID = {
     ("01", "AddsFirst"): "the total has changed in a call that raised. After `add",
     ("01", "RefusesZero"): "a total of exactly 0 is allowed",
+    ("01", "LearnsItsRankOnce"): "how many actors are called, in each message",
+    ("01", "KeepsItsRank"): "a rank stored in `__init__` is the place in the whole mesh",
+    ("01", "ForFourActors"): "not always 4",
+    ("01", "EverybodyAddsAll"): "every actor adds up all numbers",
+    ("01", "IncludesTheEnd"): "`end` itself does not belong to the sum",
     ("01", "AddsUpToWhereItFails"): "only the total after the whole list counts",
     (
         "02",

@@ -15,6 +15,7 @@ SAID = [
     ("04", "ring_reduce_scatter", "always_its_own_summand", "summands of different shares"),
     ("04", "ring_reduce_scatter", "adds_nothing", "not the sum of all ranks' summands"),
     ("04", "ring_reduce_scatter", "returns_nothing", "is a `return` missing?"),
+    ("04", "ring_reduce_scatter", "sends_the_whole_list", "it takes one tensor"),
     ("04b", "two_layers", "the_bias_on_every_rank", "Add it behind the sum"),
     ("04b", "two_layers", "a_part_of_the_bias_on_every_rank", "Add it behind the sum"),
     ("04b", "two_layers", "the_bias_on_the_last_rank", "Add it behind the sum"),

@@ -161,14 +161,19 @@ def _why_refused(total: int, numbers: list[int]) -> str:
 def _wrong_ranges(rank: int, end: int, size: int) -> dict[str, int]:
     """Return what ``add_range`` gives, by the mistake that makes it."""
     ways = {
-        "the step is the number of actors that are called, not always 4": range(rank, end, 4),
-        "every actor adds up all numbers: the rank comes with each message, and in `__init__` it is always 0": range(
+        # Longest sentence first, since the check tells its shortest complaint: a mistake that agrees with
+        # a longer one in some case is told by its own sentence from another case.
+        "a rank stored in `__init__` is the place in the whole mesh: in a slice the actor has another one, so read it in each message": range(
+            0, end, size
+        ),
+        "every actor adds up all numbers: read the rank, and how many actors are called, in each message": range(
             0, end
         ),
-        "`end` itself does not belong to the sum": range(rank, end + 1, size),
+        "the step is the number of actors that are called, not always 4": range(rank, end, 4),
         "an actor gets every n-th number, not a block of them": range(
             rank * end // size, (rank + 1) * end // size
         ),
+        "`end` itself does not belong to the sum": range(rank, end + 1, size),
     }
     return {said: sum(numbers) for said, numbers in ways.items()}
 

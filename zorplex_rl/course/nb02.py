@@ -77,10 +77,7 @@ def on_ranks(step: Step, ranks: Sequence[Rank], everybody: int) -> list[tuple[Ra
             new.grad = copy.deepcopy(old.grad)  # deepcopy leaves gradients behind
 
         def add_up(tensor: Tensor) -> Tensor:
-            assert isinstance(tensor, Tensor), (
-                f"`add_up` gets {quote(repr(tensor))}; it adds up tensors"
-            )
-            return collective("add_up", tensor.detach())
+            return collective("add_up", tensor).detach()
 
         try:
             return after, step(model, optimizer, mine, everybody, add_up)
@@ -218,6 +215,6 @@ def check_own_memory(
     for tensor in hand_over(old, new).values():
         tensor += 7
     for name, state, value in (("old", old, 1), ("new", new, 0)):
-        assert all(bool((tensor == value).all()) for tensor in state.values()), (
+        assert all((tensor == value).all() for tensor in state.values()), (
             f"{quote(name)} has changed, by the call or with its answer: return clones, and write into them only"
         )

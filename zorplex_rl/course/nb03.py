@@ -74,22 +74,29 @@ def predictions(weights: Tensor, shares: int) -> list[float]:
 
 def situation(**given: Any) -> dict[str, Any]:
     """Return the arguments of ``decide`` by name: an idle worker, but for what is given."""
-    limits = SimpleNamespace(silent=2.5, busy=5, restarts=2, window=20)
-    idle = {"gone": False, "silent": 0, "busy": 0, "limits": limits, "failed_at": [], "now": 50}
+    limits = SimpleNamespace(silent=2.5, busy=4, restarts=2, window=20)
+    idle = {
+        "gone": False,
+        "silent_for": 0,
+        "busy_for": 0,
+        "limits": limits,
+        "failed_at": [],
+        "now": 50,
+    }
     return idle | given
 
 
 RULES = {
     "an idle worker waits": situation(),
-    "a call within its limit is busy, and waits": situation(busy=3),
-    "a worker that has missed a probe is slow, and waits": situation(silent=1),
+    "a call within its limit is busy, and waits": situation(busy_for=3),
+    "a worker that has missed a probe is slow, and waits": situation(silent_for=1),
     "a process that has ended is dead, however short its silence": situation(gone=True),
-    "a silence above `limits.silent` is death, too": situation(silent=3),
-    "a call that takes too long is stuck, even if its probe answers": situation(busy=6),
-    "slow comes before busy": situation(silent=1, busy=3),
-    "dead comes before stuck": situation(gone=True, busy=6),
-    "a silence of exactly `limits.silent` is still allowed": situation(silent=2.5),
-    "a call of exactly `limits.busy` is still allowed": situation(busy=5),
+    "a silence above `limits.silent` is death, too": situation(silent_for=3),
+    "a call that takes too long is stuck, even if its probe answers": situation(busy_for=6),
+    "slow comes before busy": situation(silent_for=1, busy_for=3),
+    "dead comes before stuck": situation(gone=True, busy_for=6),
+    "a silence of exactly `limits.silent` is still allowed": situation(silent_for=2.5),
+    "a call of exactly `limits.busy` is still allowed": situation(busy_for=4),
     "only dead and stuck workers are given up": situation(failed_at=[40, 45]),
     "`failed_at` holds the earlier failures, and the present one does not count": situation(
         gone=True, failed_at=[45]
@@ -131,8 +138,8 @@ def draw_situation(draw: random.Random) -> dict[str, Any]:
     )
     return situation(
         gone=draw.random() < 0.3,
-        silent=draw.randint(0, 5),
-        busy=draw.randint(0, 10),
+        silent_for=draw.randint(0, 5),
+        busy_for=draw.randint(0, 10),
         limits=limits,
         failed_at=sorted(draw.sample(range(10, 50), draw.randint(0, 4))),
         now=draw.randint(50, 60),

@@ -153,6 +153,7 @@ def play(program: Any, ranks: int) -> list[Any]:
 def _answer(known: Any, asked: Any, rank: int, name: str, part: Any) -> Any:
     for answer in known:
         return answer
+    assert isinstance(part, Tensor), f"`{name}` gets {quote(shown(part))}; it takes one tensor"
     asked[rank] = name, part.clone()
     raise _NotYet
 

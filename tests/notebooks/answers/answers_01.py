@@ -38,6 +38,16 @@ class LearnsItsRankOnce(Right):
         return sum(range(self.me.rank, end, self.me.extent.nelements))
 
 
+class KeepsItsRank(Right):
+    def __init__(self):
+        self.total = 0
+        self.rank = current_rank().rank
+
+    @endpoint
+    def add_range(self, end):
+        return sum(range(self.rank, end, current_rank().extent.nelements))
+
+
 class ForFourActors(Right):
     @endpoint
     def add_range(self, end):
@@ -236,7 +246,7 @@ def a_tensor(seconds, concurrent):
 
 WRONG = {
     "Summer": [
-        LearnsItsRankOnce, ForFourActors, EverybodyAddsAll, IncludesTheEnd,
+        LearnsItsRankOnce, KeepsItsRank, ForFourActors, EverybodyAddsAll, IncludesTheEnd,
         AddsUpToWhereItFails, AddsFirst, RefusesZero, NeverRaises,
         ReturnsNothing, SharesOneList,
     ],

@@ -166,6 +166,13 @@ def in_place(weights, changes):
     return weights
 
 
+def changes_in_place(weights, changes):
+    for change, count in changes:
+        change *= count
+    examples = sum(count for _, count in changes)
+    return weights + sum(change for change, _ in changes) / max(examples, 1)
+
+
 def the_first_only(weights, changes):
     return weights + changes[0][0] if changes else weights
 
@@ -199,6 +206,7 @@ WRONG = {
     ],
     "merge": [
         all_count_alike, adds_them_up, replaces_the_weights, fails_when_nobody_came, divides_by_three, in_place,
+        changes_in_place,
         the_first_only,
     ],
 }  # fmt: skip

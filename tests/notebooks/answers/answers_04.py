@@ -116,6 +116,12 @@ def adds_nothing(summands, rank, ranks, exchange):
     return travelling
 
 
+def sends_the_whole_list(summands, rank, ranks, exchange):
+    for _ in range(1, ranks):
+        summands = exchange(summands)
+    return summands[rank]
+
+
 def the_mean(summands, rank, ranks, exchange):
     return sums_in_place(summands, rank, ranks, exchange) / ranks
 
@@ -156,7 +162,7 @@ WRONG = {
     ],
     "ring_reduce_scatter": [
         begins_with_its_own, adds_nothing, the_mean, always_its_own_summand, one_step_too_few, all_of_its_own,
-        begins_with_the_next, returns_nothing,
+        begins_with_the_next, returns_nothing, sends_the_whole_list,
     ],
 }  # fmt: skip
 RIGHT = {
