@@ -141,7 +141,7 @@ def _(before, conditions, config, failing_curve, start_runs, then):
     ]
     if lesson.unattended():  # in the editor the live curve shows them
         _drawn = lines.runs_chart(dict(failing_curve.series), before)
-        _seen = f"A point has {config.curve_tasks} held-out tasks, the dotted line and the last points {config.eval_tasks}."
+        _seen = f"A point has {config.curve_tasks} held-out tasks, the dotted line and the last points {config.eval_tasks}. So a line need not begin on the dotted one."
         _shown.insert(0, lesson.figure(_drawn, _seen))
     mo.vstack(_shown)
     return ended, first_batches, runs
@@ -238,10 +238,10 @@ def _(ask_record, before, config, ended, first_batches, then):
 def _():
     start_controls = lesson.start_button("Train the controls of A and C", seconds=25)
     ask_control = lesson.predict(
-        "Run A and run C have right records, and both had old data. In one of them the learning rate is too high, too. Train both again at lag 0. What do you expect?",
-        "both learn",
-        "one learns, and the other fails again",
-        "both fail again",
+        "Run A and run C have right records, and both had old data. In one of them the learning rate is too high, too. Train both again at lag 0. Which one fails again? Look at when each of them began to fall.",
+        "run A",
+        "run C",
+        "neither: fresh data mend both",
     )
     _text = mo.md("""
     ## Second measurement: the control
@@ -287,10 +287,10 @@ def _(
     _as_planted = _learns == [False, True]
     lesson.reveal(
         ask_control,
-        right=[1] if _as_planted else [],
+        right=[0] if _as_planted else [],
         why=f"""
     The control of run A ends at {_a}, that of run C at {_c}. Before training it was {before:.0%}.
-    {"So in run A the learning rate is too high, because it does not learn from fresh data, either. Run C fails on old data only." if _as_planted else "With this seed, on this machine, the controls do not show what we planted."}
+    {"So in run A the learning rate is too high, because it does not learn from fresh data, either. Long steps do harm at once, and old data only when some versions have gone by. Run C fails on old data only." if _as_planted else "With this seed, on this machine, the controls do not show what we planted."}
     (We planted a learning rate of {config.high_rate:g} in run A, whose data were old as well, and data of up to {config.old} versions ago in run C.)
 
     Solid: the runs. Dashed: their controls. Run B needs none, because it had lag 0 from the start.
@@ -356,7 +356,7 @@ def _():
     study = read_study(mo.notebook_dir().parent / "benchmarks" / "staleness.jsonl")
     _rule, _whose = exercise.running(lambda: advise, Solutions)
     _asked = lesson.md(f"""
-    Is the rule's advice good? We ask {_whose} about the {len(study.rows)} runs of a recorded study: {study.whole_seeds} seeds, {study.conditions["steps"]} steps.
+    Is the rule's advice good? It has a rival that needs no diagnosis: clip every run. We ask {_whose} about the {len(study.rows)} runs of a recorded study: {study.whole_seeds} seeds, {study.conditions["steps"]} steps.
     For each we look up how runs of the same seed ended that took the advice, that were clipped, or that were clipped *and* had the lower rate.
     Its engines agree, so the advice to mask is not tried. (Notebook 09's table is another recording, with five seeds.)
     """)
@@ -366,9 +366,11 @@ def _():
     _rows = nb11.worth(study, _rule)
     _lower = next(row for row in _rows if row["advice"] == "lower the rate")
     _judged = lesson.md(f"""
-    For old data the advice lifts them most of the way; a lower rate besides lifts them further, at the price of steps. For the {_lower["runs"]} runs with too high a rate it is not the best: lowered, they reach {_lower["with the advice"]}, and clipped {_lower["clipped instead"]}.
-    With the plain loss and the highest rate the control fails at lag 0, too. Clipping bounds long steps. And most of these runs had two faults, since their data were also old. Both cures together reach {_lower["both cures"]}.
-    So clip from the start, and lower the rate where the control fails.
+    The rival does as well in every row, or better. The {_lower["runs"]} runs with too high a rate reach only {_lower["with the advice"]} with a lower one, because most of them have old data, too.
+    Clipped they reach {_lower["clipped instead"]}, because clipping bounds both: long steps, and what old data do. Both cures together reach {_lower["both cures"]}.
+
+    So clip every run from the start. What is the rule for then? For what clipping does not mend: wrong records, as in run B, and a rate so high that even fresh data fail.
+    The measurements tell you which of the two it is.
     """)
     mo.vstack(
         [
@@ -396,7 +398,7 @@ def _():
 
     - Ring-1T (Ling Team 2025, arXiv 2510.18855) has two ratios. The first, k, compares the engines *with the same weights*, those that sampled: the trainer's probability over the recorded μ.
       A token with k outside its bounds counts nothing; inside, k is its weight. The second ratio is what has changed since, and PPO's clip bounds it.
-    - INTELLECT-3 (arXiv 2512.16144, eq. 1) has one ratio, π/μ, for both: a token counts inside 0.5 … 5, without a clip. That is `--loss icepop` of this package, the *masked* of notebook 09.
+    - INTELLECT-3 (arXiv 2512.16144, eq. 1) has one ratio, π/μ, for both. Inside 0.5 … 5 it is the token's weight, outside the token counts nothing, and there is no clip. That is `--loss icepop` of this package, the *masked* of notebook 09.
 
     Neither is the last word. Ring's own authors report that IcePop masks *fewer* tokens while the gap between the engines grows.
 
@@ -405,7 +407,7 @@ def _():
     Run B has lag 0, so the weights that sampled are those with which the step begins: π₀ of notebook 09. So k = π₀/μ, and the objective of a token is k · min(π/π₀ · A, clip(π/π₀) · A).
     (At a larger lag they are not the same weights. There the trainer would have to keep its log-probs of the weights that sampled.)
 
-    Write it, with bounds 0.5 and 5 for k and PPO's 0.8 and 1.2. No gradient flows through k. `start_logp` is log π₀.
+    Write it, with bounds 0.5 and 5 for k and PPO's 0.8 and 1.2. `start_logp` is log π₀. (It has no gradient, so k has none either: nothing must be detached.)
     """)
     return
 
@@ -610,7 +612,7 @@ def _():
         3,
         "A run falls for three usual reasons: old data, wrong records, too high a learning rate. A curve does not prove which.",
         "First measure the ratio with equal weights: it costs one batch. Then train the control at lag 0: it costs a run.",
-        "Mask for wrong records. Clip for old data, which also bounds long steps. Lower the rate if fresh data fail, too.",
+        "Clip from the start: it bounds what old data do, and long steps. Then mask for wrong records, and lower the rate if fresh data fail, too.",
         "IcePop has two forms. A result on one says nothing about the other.",
         "If a run can be replayed bit for bit, you can change one thing in it. One seed is not enough to judge the change.",
     )
