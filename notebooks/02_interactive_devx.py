@@ -412,7 +412,7 @@ def _():
 class Inspector(Actor):
     @endpoint
     def stacks(self):
-        """Return, for each thread, its calls as (function, line): outermost first."""
+        """Return the calls of each thread as (function, line)."""
         return [
             [(call.name, call.line) for call in traceback.extract_stack(frame)]
             for frame in sys._current_frames().values()
@@ -645,7 +645,8 @@ def _():
 
 @app.function
 def grow(worker, hand_over):
-    """Give this rank a deeper model. Returns the names of the weights that it has kept."""
+    """Give this rank a deeper model. Returns the names of the weights
+    that it has kept."""
     old = worker.model.state_dict()
     worker.deeper = torch.nn.Sequential(
         *new_model()[:2], torch.nn.Linear(16, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1)

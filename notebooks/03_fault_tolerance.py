@@ -809,7 +809,10 @@ def _():
 
 @app.function
 def best_interval(save, mtbf):
-    """Return the best seconds between checkpoints; best_interval(2, 3600) is 120."""
+    """Return the best seconds between checkpoints.
+
+    best_interval(2, 3600) is 120.
+    """
     ...
 
 
@@ -932,7 +935,8 @@ async def one_round(learners, weights, config, merge):
 
 @app.function
 async def semi_sync(learners, config, merge, killed_in=None):
-    """Train for some rounds. Returns the weights, and of each round learners, errors and seconds."""
+    """Train for some rounds. Returns the weights, and of each round
+    its learners, errors and seconds."""
     weights, history = first_weights(), []
     for number in range(1, config.rounds + 1):
         if number == killed_in:

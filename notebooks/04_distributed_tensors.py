@@ -36,7 +36,7 @@ def _():
         hardware="two CPU cores, no network; bytes are counted on Linux",
         goals=[
             "say what each process holds of a tensor, given its placement",
-            "name the collective that turns one placement into another, and draw what it does",
+            "name the collective that turns one placement into another",
             "write the ring in which numbers travel, and say how many bytes that costs",
         ],
     )
@@ -69,16 +69,10 @@ def _():
     - `Replicate()`: each rank has a copy of the whole.
     - `Partial()`: each rank has a tensor of full size, and the true value is their *sum*. It looks odd, and is
       what comes out when every rank has worked on its own examples.
+
+    torch has a tensor with a placement, too. It is called **DTensor**: each process holds its share, and knows the shape
+    of the whole.
     """)
-    return
-
-
-@app.cell(hide_code=True)
-def _():
-    lesson.figure(
-        drawing_of("placements.svg"),
-        "What two ranks hold of a 4 × 4 tensor. Each solid arrow is a collective, which the next section explains. From Replicate to Shard nothing is sent: a rank throws away its other half.",
-    )
     return
 
 
@@ -102,9 +96,17 @@ def _(ask_uneven):
         right=_rows[1] - 1,
         why=f"""
         By the rule in `cut`, below, which is torch's, too, the ranks get {", ".join(map(str, _rows))} rows: sizes are rounded *up*, so
-        the last ranks get less, or nothing. Code must cope with an empty share. torch's own tensor with a placement
-        is called **DTensor**: each process holds its share and knows the whole shape.
+        the last ranks get less, or nothing. Code must cope with an empty share.
         """,
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    lesson.figure(
+        drawing_of("placements.svg"),
+        "What two ranks hold of a 4 × 4 tensor. Each solid arrow is a collective, which the next section explains. From Replicate to Shard nothing is sent: a rank throws away its other half.",
     )
     return
 
@@ -177,7 +179,7 @@ def _():
     mo.md("""
     ### Exercise 1: the price
 
-    A tensor has `size` bytes in all, and a share of it `size / ranks`. Complete `bytes_sent`: the bytes that
+    The whole tensor has `size` bytes, and a share of it `size / ranks`. Where it is Partial, each rank holds `size` bytes. Complete `bytes_sent`: the bytes that
     *one* rank sends. Count in the figures what leaves one rank.
     """)
     return
@@ -185,9 +187,10 @@ def _():
 
 @app.function
 def bytes_sent(collective, size, ranks):
-    """Return the bytes that one rank sends; `bytes_sent("all_gather", 800, 4)` is 600.
+    """Return the bytes that one rank sends.
 
-    `collective` is "all_gather", "reduce_scatter", "all_reduce" or "all_to_all".
+    `collective` is "all_gather", "reduce_scatter", "all_reduce" or
+    "all_to_all". `bytes_sent("all_gather", 800, 4)` is 600.
     """
     ...
 
@@ -251,7 +254,8 @@ def _():
 def ring_all_gather(mine, rank, ranks, exchange):
     """Return the shares of all ranks in a list, that of rank i at place i.
 
-    Call `exchange` `ranks - 1` times. On 2 ranks which hold 1 and 2, both return [1, 2].
+    Call `exchange` `ranks - 1` times.
+    On 2 ranks which hold 1 and 2, both return [1, 2].
     """
     ...
 
@@ -285,9 +289,11 @@ def _():
 
 @app.function
 def ring_reduce_scatter(summands, rank, ranks, exchange):
-    """Return the finished share of `rank`: the sum of all ranks' `summands[rank]`.
+    """Return the finished share of `rank`: the sum of `summands[rank]`
+    over all ranks.
 
-    Call `exchange` `ranks - 1` times. On 2 ranks which hold [1, 2] and [10, 20], they return 11 and 22.
+    Call `exchange` `ranks - 1` times.
+    On 2 ranks which hold [1, 2] and [10, 20], they return 11 and 22.
     """
     ...
 
@@ -372,10 +378,10 @@ def count_ring(step, whole):
 @app.cell(hide_code=True)
 def _(config):
     ask_scatter = lesson.predict(
-        f"A reduce_scatter of {config.megabytes} MB on two ranks. In your ring it sends half as much as an all_reduce. And gloo's own?",
+        f"In your ring a reduce_scatter sends half as much as an all_reduce. And in gloo: what does its reduce_scatter of {config.megabytes} MB send on two ranks, compared with its all_reduce?",
         "half as much, too",
         "as much as its all_reduce",
-        "twice as much",
+        "twice as much as its all_reduce",
     )
     ask_scatter
     return (ask_scatter,)

@@ -44,8 +44,8 @@ def _():
         minutes=43,
         hardware="two CPU cores, no network; bytes are counted on Linux",
         goals=[
-            "cut two layers so that one all_reduce is enough, and say why they are cut in this way",
-            "derive the two rules of the backward pass",
+            "cut two layers so that a forward pass needs one all_reduce, and say why they are cut in this way",
+            "explain the rules of the backward pass",
             "write a training step of FSDP, and say what it saves and what it sends",
         ],
     )
@@ -145,6 +145,8 @@ def _():
     mo.md("""
     Why not the other way round? Suppose that A is cut in rows. Then each rank has only a summand of every hidden number: the
     tensor before the ReLU is `Partial`. Now do the ReLUs of the summands add up to the ReLU of the sum?
+
+    torch's own tensor with a placement is the DTensor of notebook 04. What does it do in this case?
     """)
     return
 
@@ -152,7 +154,7 @@ def _():
 @app.cell(hide_code=True)
 def _():
     ask_partial = lesson.predict(
-        "torch's own tensor with a placement, a DTensor, is `Partial`, and you call `torch.relu` on it. What does torch do?",
+        "A DTensor is `Partial`, and you call `torch.relu` on it. What does torch do?",
         "it applies ReLU to each summand, and the result is wrong",
         "it raises an error",
         "it adds the summands up first, which costs a message",
@@ -163,9 +165,11 @@ def _():
 
 @app.function
 def relu_of_partial(summands):
-    """Apply ReLU to a DTensor that is `Partial`; the result, and the bytes that this rank has sent.
+    """Apply ReLU to a DTensor that is `Partial`. Returns the result,
+    and the bytes that this rank has sent.
 
-    A mesh is torch's name for a group of ranks. `counted` runs a function, and counts what its rank sends.
+    A mesh is torch's name for a group of ranks. `counted` runs a
+    function, and counts what its rank sends.
     """
     mesh = dist.init_device_mesh("cpu", (dist.get_world_size(),))
     whole = DTensor.from_local(summands[dist.get_rank()], mesh, [Partial()])
@@ -201,7 +205,10 @@ def _():
 
     Complete `two_layers`, which runs on *every* rank: `relu(x @ up.T + up_bias)`, and then `@
     down.T + down_bias`. Compute only this rank's hidden numbers: `math.ceil(wide / ranks)` of them, and as in `cut` of notebook 04 the last ranks get
-    less, or nothing. `add_up(tensor)` is the one collective: it returns the sum over the ranks. Call it exactly once. Mind the two biases.
+    less, or nothing. `add_up(tensor)` is the one collective: it returns the sum over the ranks. Call it exactly once.
+
+    Add `down_bias` after `add_up`, outside the sum. A share of it inside the sum would give the same output. But in the next
+    section every rank needs the whole gradient of `down_bias`.
 
     The check plays all ranks, and names the arguments that they share.
     """)
@@ -212,8 +219,11 @@ def _():
 def two_layers(x, up, up_bias, down, down_bias, rank, ranks, add_up):
     """Return the output of both layers, the same on all ranks.
 
-    x [batch, narrow], up [wide, narrow], up_bias [wide], down [narrow, wide], down_bias [narrow]
-    With wide 5 on 2 ranks, rank 0 computes the first 3 of the hidden numbers, rank 1 the other 2.
+    x [batch, narrow], up [wide, narrow], up_bias [wide],
+    down [narrow, wide], down_bias [narrow]
+
+    With wide 5 on 2 ranks, rank 0 computes the first 3 of the hidden
+    numbers, rank 1 the other 2.
     """
     ...
 
@@ -228,7 +238,7 @@ def _():
         lines=5,
         hints=(
             "Which rows of `up` make the hidden numbers of this rank, and which columns of `down` read "
-            "them? How often may `down_bias` be added?",
+            "them?",
             "`up[mine]`, `up_bias[mine]` and `down[:, mine]` for one slice `mine`; ReLU between; `add_up` of "
             "the product; then `+ down_bias`.",
         ),
@@ -241,7 +251,7 @@ def _():
     mo.md("""
     ## The way back
 
-    Training needs gradients, and autograd knows nothing of other processes. So you have to say where they send something.
+    Training needs gradients, and autograd knows nothing of other processes. So you have to say where a backward pass needs a message.
     """)
     return
 
@@ -305,14 +315,16 @@ def _():
     *The x at the beginning*, *h₀ = x · A₀* and *h₁ = x · A₁*: if *x* changes, the loss changes through *h₀* on rank 0, and
     through *h₁* on rank 1. Each rank knows only its own part of *dL/dx*. So they are added up, by an all_reduce: `CopyIn`.
 
-    In torch a rule of your own is a class with a `forward` and a `backward`.
+    In torch a rule of your own is a class with a `forward` and a `backward`. `by_hand`, below, runs your layers with both
+    rules, and `by_library` runs torch's. Both have run for the result above, which compares their outputs and gradients.
     """)
     return
 
 
 @app.class_definition
 class SumOut(torch.autograd.Function):
-    """Forward: add up over the ranks. Backward: every rank takes the gradient as it is."""
+    """Forward: add up over the ranks.
+    Backward: every rank takes the gradient as it is."""
 
     @staticmethod
     def forward(context, x):
@@ -327,7 +339,8 @@ class SumOut(torch.autograd.Function):
 
 @app.class_definition
 class CopyIn(torch.autograd.Function):
-    """Forward: as it is. Backward: x was used on every rank, so add their gradients up."""
+    """Forward: as it is.
+    Backward: x was used on every rank, so add their gradients up."""
 
     @staticmethod
     def forward(context, x):
@@ -353,9 +366,11 @@ def by_hand(two_layers, x, *weights):
 
 @app.function
 def by_library(model, x):
-    """The same by torch: write the model as usual, and name the style of each layer.
+    """The same by torch: write the model as usual, and name the style
+    of each layer.
 
-    `model` is `nn.Sequential(up, ReLU, down)`, so layer "0" is `up` and layer "2" is `down`.
+    `model` is `nn.Sequential(up, ReLU, down)`, so layer "0" is `up`
+    and layer "2" is `down`.
     `full_tensor` gathers the shares of a DTensor.
     """
     mesh = dist.init_device_mesh("cpu", (dist.get_world_size(),))
@@ -393,7 +408,10 @@ def _():
 
 @app.function
 def share_of(flat, rank, ranks):
-    """Return the share of `rank`; `share_of(torch.ones(3), 1, 2)` is `tensor([1., 0.])`."""
+    """Return the share of `rank`.
+
+    `share_of(torch.ones(3), 1, 2)` is `tensor([1., 0.])`.
+    """
     ...
 
 
@@ -420,7 +438,8 @@ def _():
 
     Complete `fsdp_step`. It runs on every rank, and is plain gradient descent. The loss of all is the *mean* of the ranks' losses.
 
-    The check names the shares of all ranks, a slope for each, and `rate`. It uses a made-up gradient, so that the case is small: a rank's slope times `weights - weights[0]`.
+    The check names the shares of all ranks, a slope for each, and `rate`. Its gradient is made up, so that you can calculate by hand:
+    a rank's slope times `weights - weights[0]`.
     """)
     return
 
@@ -429,8 +448,9 @@ def _():
 def fsdp_step(share, gradient_of, all_gather, reduce_scatter, ranks, rate):
     """Take one step. Return this rank's new share of the weights.
 
-    `all_gather(share)` returns all weights, `gradient_of(weights)` the gradient of this rank's own
-    loss, and `reduce_scatter(gradient)` the *sum* of all ranks' gradients, for this rank's share.
+    `all_gather(share)` returns all weights, `gradient_of(weights)` the
+    gradient of this rank's own loss, and `reduce_scatter(gradient)` the
+    *sum* of all ranks' gradients, for this rank's share.
     """
     ...
 
