@@ -131,10 +131,10 @@ def _():
     | part | what it does |
     |---|---|
     | `await self.start()` | starts a replica in a process of its own, and returns it |
-    | `await self.answers(replica)` | asks it whether it is alive: true or false |
+    | `await self.answers(replica)` | asks it whether it is alive: false if it is dead, or has not answered within `self.limit`, 3 s |
     | `self.end(replica)` | takes it out of the pool, and kills its process |
     | `await self.wait(failures)` | sleeps as long as your `retry_delay` says |
-    | `self.every` | seconds between two probes |
+    | `self.every` | seconds between two probes: 0.5 |
     | `await self.there()` | returns the replicas that may be asked, as soon as there is one |
     | `replica.load` | how many requests it has |
     | `await self.ask(replica, endpoint, *args)` | sends it a request and returns its answer; raises `ReplicaDied` if the replica is gone before it has answered |
@@ -239,7 +239,7 @@ def _():
 
     A replica that fails at every start would be started a hundred times a minute. So the pool waits before the next start: twice as
     long after each failure, up to a cap. That is **back-off**. And it waits a random part of that, which is **jitter**: what has
-    failed together should not come back together: at the same moment it would fail together again.
+    failed together would otherwise start together, and fail together again.
     """)
     return
 
@@ -291,7 +291,7 @@ async def keep_one(self):
     Use ``await self.start()``, ``await self.answers(replica)``, ``self.end(replica)`` and
     ``await self.wait(failures)``. Probe as soon as the replica has started, and sleep
     ``self.every`` seconds after each probe that it answers. ``failures`` counts the replicas that
-    failed one after the other: an answered probe sets it back to 0. End also a replica that never
+    failed one after the other: an answered probe sets it back to 0. Also end a replica that never
     answered.
 
     A replica that answers two probes and dies, and one that cannot start:
@@ -324,7 +324,7 @@ def _():
 
     Which replica gets a request? If they took turns, requests would pile up at a slow one. So take
     the one with the least *load*. Beware: a dead replica has no requests, so it has the least load, and would get all of them. So remove
-    it before you ask another one. To end it is the work of its `keep_one`.
+    it before you ask another one. Its `keep_one` ends it.
 
     A dead replica never answers, so its requests would have to be sent again. Only the caller knows whether a second time does harm. It
     must say so, by the argument `again`.
@@ -781,9 +781,10 @@ def _():
 
 
 @app.cell(hide_code=True)
-def _(hung, killed):
+def _(books):
+    _rows = books["look_up"]
     lesson.headline(
-        f"all replicas were back {killed.whole:.1f} s after `kill -9`, and {hung.whole:.1f} s after `SIGSTOP`."
+        f"One replica was killed and another one hung: {_rows['answered']} look-ups were answered, and {_rows['failed']} failed."
     )
     return
 

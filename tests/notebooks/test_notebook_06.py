@@ -224,6 +224,7 @@ def test_only_a_rule_that_checks_and_charges_in_one_step_charges_once_under_kill
         ("route", "ignores_again", "it is sent again, although `again` is False. "),
         ("route", "leaves_the_dead_in_rotation", "a dead replica is asked once more: remove it. "),
         ("charge_once", "never_commits", "nothing is committed: use `with database:`. "),
+        ("charge_once", "looks_into_the_charges", "two processes looked, and both found nothing"),
     ],
 )
 def test_a_likely_mistake_is_told_in_words(name, attempt, words):

@@ -207,7 +207,7 @@ def _check_a_place(keep_one: Any, solution: Any, draw: random.Random) -> None:
             "a replica that does not answer is never ended: it could wake up": "end" not in did,
             "nothing waits before the next start": "wait" not in did,
             "the first failure is number 1, and you count from 0": waits[:1] == [0],
-            "a probe that was answered ends the row, and you count on": waits
+            "an answered probe sets `failures` back to 0, and you count on": waits
             == [*range(1, len(waits) + 1)],
         }
         cause = next((f"{said}. " for said, holds in causes.items() if holds), "")
@@ -346,15 +346,20 @@ def check_charge_once(charge_once: Attempt) -> None:
         left = math.inf
 
         def execute(self, statement: str, values: Any = ()) -> Any:
+            modifies = statement.lstrip()[:6].upper() in MODIFIES
+            if modifies and not (self.left or self.in_transaction):
+                # Another process, between this one's look and its first write.
+                with closing(connect(path)) as other:
+                    charge_once(other, number, amount)
             found = super().execute(statement, values)
-            if statement.lstrip()[:6].upper() in MODIFIES:
+            if modifies:
                 self.left -= 1
                 if self.left == 0:
                     raise Crash
             return found
 
     draw = random.Random(0)
-    for dies_after in (math.inf, math.inf, 1, 2, 1, 2):
+    for dies_after in (math.inf, math.inf, 1, 2, 1, 2, 0):
         numbers = draw.sample(range(1, 9), 2)
         sent = [(number, 100 * draw.randint(1, 9)) for number in numbers]
         sent = sorted(
@@ -372,17 +377,21 @@ def check_charge_once(charge_once: Attempt) -> None:
                 found = database.execute(
                     "SELECT number, amount FROM charges ORDER BY number"
                 ).fetchall()
-        dead = (
-            ""
-            if dies_after == math.inf
-            else f", and its process dies after write {dies_after} of the first"
-        )
+        said = {
+            math.inf: "",
+            0: ", and another process makes the first charge before its first write",
+        }
+        dead = said.get(dies_after, f", and its process dies after write {dies_after} of the first")
         right = sorted(set(sent))
         cause = ""
         if not found:
             cause = "nothing is committed: use `with database:`. "
         elif {number for number, _ in found} != set(numbers):
             cause = "a charge is lost. "
+        elif not dies_after:
+            cause = (
+                "two processes looked, and both found nothing: check and charge are not one step. "
+            )
         elif len(found) > len(right):
             cause = "a charge is made twice. "
         assert found == right, (

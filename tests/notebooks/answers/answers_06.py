@@ -292,6 +292,13 @@ def looks_into_the_charges(database, number, amount):
             database.execute("INSERT INTO charges VALUES (?, ?)", [number, amount])
 
 
+def looks_in_a_transaction(database, number, amount):
+    with database:
+        database.execute("BEGIN IMMEDIATE")
+        if not database.execute("SELECT 1 FROM charges WHERE number = ?", [number]).fetchone():
+            database.execute("INSERT INTO charges VALUES (?, ?)", [number, amount])
+
+
 def commits_by_hand(database, number, amount):
     new = database.execute("INSERT OR IGNORE INTO seen VALUES (?)", (number,))
     if new.rowcount == 1:
@@ -333,11 +340,12 @@ WRONG = {
         charges_first,
         charges_a_hundred,
         never_commits,
+        looks_into_the_charges,
     ],
 }
 RIGHT = {
     "retry_delay": [multiplies_step_by_step, compares_logarithms],
     "keep_one": [probes_with_a_flag],
     "route": [sorts_and_calls_itself, calls_the_pools_route, waits_by_itself],
-    "charge_once": [commits_by_hand, looks_into_the_charges],
+    "charge_once": [commits_by_hand, looks_in_a_transaction],
 }
