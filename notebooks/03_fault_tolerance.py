@@ -1037,7 +1037,7 @@ def _():
 @app.cell(hide_code=True)
 def _(hang_times, kill_times):
     lesson.headline(
-        f"with a look every second and a limit of {os.environ[SILENCE].replace('s', ' s')}, the callers of {len(kill_times)} workers learned of `kill -9` within {max(kill_times):.1f} s, and those of {len(hang_times)} others of silence within {max(hang_times):.1f} s. Monarch's defaults are 10 s and 60 s."
+        f"with a look every second and a limit of {os.environ[SILENCE].replace('s', ' s')}, {len(kill_times)} callers learned of `kill -9` within {max(kill_times):.1f} s, and {len(hang_times)} callers of silence within {max(hang_times):.1f} s. Monarch's defaults are 10 s and 60 s."
     )
     return
 
