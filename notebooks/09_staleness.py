@@ -122,7 +122,7 @@ def _(mu, pi, ratio, reward):
     worth = [(1000 * _fresh / spread).item() for spread in (_weighted, _normalised)]
     worth.append((1000 / (mu * ratio**2).sum()).item())  # from the ratios alone
     lesson.md(f"""
-    How many fresh samples are 1,000 old ones worth? If you multiply each by its ratio and take the mean, {worth[0]:.0f}.
+    How many fresh samples are 1,000 old ones worth? As many as give a mean that scatters just as much. If you multiply each by its ratio and take the mean, {worth[0]:.0f}.
     If you divide by the sum of the ratios instead of by 1,000, {worth[1]:.0f}.
 
     Both numbers need the rewards. The {lesson.term("effective sample size")} (Kish 1965; Kong 1992) guesses the second one from the ratios alone: {worth[2]:.0f} here.
@@ -189,10 +189,14 @@ def _():
     slope = {"yes": 0.5, "no": -0.5}
 
     def push_to_yes(weight):
-        """Return the expected gradient for a second "yes". Half of all second words have a reward."""
+        """Return the expected gradient for a second "yes", if its reward is multiplied by `weight`."""
+        # Only "yes yes" and "no no" have a reward, so one `word` stands for both words.
+        # μ begins with it (mu_first), and in half of all cases repeats it (0.5).
         return sum(mu_first[word] * 0.5 * weight[word] * slope[word] for word in slope)
 
-    own_ratio = push_to_yes({"yes": 1.0, "no": 1.0})  # μ and π agree on the second word
+    # The ratio of the second word: μ and π agree on it.
+    own_ratio = push_to_yes({"yes": 1.0, "no": 1.0})
+    # The ratio of the first word:
     with_prefix = push_to_yes({word: pi_first[word] / mu_first[word] for word in slope})
     return own_ratio, with_prefix
 
@@ -354,56 +358,29 @@ def _(ask_plain, before, config, ended, kept_at, study):
 
 @app.cell(hide_code=True)
 def _():
-    _text = mo.md("""
+    mo.md("""
     ## Most losses are a ratio and a bound
 
-    A is the advantage of a token: above 0 for a good one, below 0 for a bad one. Each loss has a name here, and one in `zorplex-rl train --loss`.
-    """)
-    _columns = ("here", "`--loss`", "ratio", "bound")
-    _rows = (
-        ("plain", "`reinforce`", "none", "none"),
-        ("truncated", "`tis`", "r = π/μ, as a weight", "r above 2 counts as 2"),
-        ("clipped", "`grpo`", "r = π/μ", "A > 0: no gradient where r > 1.2. A < 0: no gradient where r < 0.8"),
-        ("corrected", "`decoupled_ppo`", "π/π₀, and π₀/μ as a weight", "π/π₀ is clipped in the same way; a weight above 2 counts as 2"),
-        ("masked", "`icepop`", "r = π/μ", "no gradient where r < 0.5 or r > 5, whatever A is"),
-        ("masked by difference", "`dppo`", "none: π − μ", "A > 0: no gradient where π − μ > 0.15. A < 0: none where it is < −0.15"),
-    )  # fmt: skip
-    _table = lesson.table(
-        "Six losses", [dict(zip(_columns, row, strict=True)) for row in _rows]
-    )
-    _names = mo.md("""
+    A is the advantage of a token: above 0 for a good one, below 0 for a bad one. The names are those of this page.
+
+    | loss | ratio | bound |
+    |---|---|---|
+    | plain | none | none |
+    | truncated | r = π/μ, as a weight | r above 2 counts as 2 |
+    | clipped | r = π/μ | A > 0: no gradient where r > 1.2. A < 0: no gradient where r < 0.8 |
+    | corrected | π/π₀, and π₀/μ as a weight | π/π₀ is clipped in the same way; a weight above 2 counts as 2 |
+    | masked | r = π/μ | no gradient where r < 0.5 or r > 5, whatever A is |
+    | masked by difference | none: π − μ | A > 0: no gradient where π − μ > 0.15. A < 0: none where it is < −0.15 |
+
     **Clipping** stops a push that goes too far, and leaves the way back open. At r = 0.5 a bad token gets no gradient, and a good one is still pushed up, with the factor 0.5.
-
-    One name means two things. TRL and verl call *corrected* **truncated importance sampling**, TIS: a weight min(π₀/μ, C) beside a clip around π₀ (Yao et al. 2025).
-    Our `--loss tis` is *truncated*, an older form: the weight is π/μ, and nothing is clipped.
-    In Hilton et al. (2022) and AReaL (Fu et al. 2025) *corrected* is **decoupled PPO**.
-
-    If you use TRL: `AsyncGRPOTrainer` is *clipped*, around μ. `GRPOTrainer` clips around π₀, and with vLLM it leaves out episodes for which the product of π₀/μ over their tokens is above 3, by default.
-    Its `num_iterations=2` makes the two updates of this page.
     """)
-    _elsewhere = lesson.folded(
-        "The settings in TRL, verl and prime-rl",
-        """
-    Read on 2026-11-28 in the documentation of verl and prime-rl and in TRL's code. [Sixteen stacks](stacks.html) has the defaults of more.
-
-    - TRL, *clipped*: `epsilon` of `AsyncGRPOTrainer`
-    - TRL, *corrected*: `GRPOTrainer` with `vllm_importance_sampling_mode="token_truncate"`
-    - verl, *corrected*: `rollout_is: token`, `rollout_is_threshold: 2.0`
-    - verl, *clipped*: `bypass_mode`, `loss_type: ppo_clip`
-    - verl, *plain*: `bypass_mode`, `loss_type: reinforce`; with `rollout_is: token` that is *truncated*
-    - verl, *masked*: `bypass_mode`, `rollout_is_threshold: 0.5_5.0`
-    - prime-rl, *masked*: `icepop`, the form of INTELLECT-3 with one ratio (notebook 11 has the other form, of Ring-1T)
-    - prime-rl, *masked by difference*: the default, at 0.3, both ways; *clipped* is a `custom` loss
-    """,
-    )
-    mo.vstack([_text, _table, _names, _elsewhere])
     return
 
 
 @app.cell(hide_code=True)
 def _():
     ask_push = lesson.predict(
-        "A bad token (A = −1) is ten times rarer than when it was drawn: r = 0.1. Which loss goes on pushing it down with full strength?",
+        "A bad token (A = −1) is six times likelier than when it was drawn: r = 6. Which of four losses pushes it down hardest?",
         "plain",
         "clipped",
         "corrected",
@@ -425,17 +402,19 @@ def _(ask_push):
         "corrected": Solutions.corrected,
         "masked": nb09.packaged("icepop"),
     }
-    _pushed = [nb09.push(loss, -1.0, 1.0, 0.1) or 0.0 for loss in _losses.values()]
-    _ratios = [0.01 * number + 0.005 for number in range(300)]
+    _pushed = [nb09.push(loss, -1.0, 1.0, 6.0) or 0.0 for loss in _losses.values()]
+    _ratios = [0.02 * number + 0.01 for number in range(325)]
     lesson.reveal(
         ask_push,
-        right=[number for number, found in enumerate(_pushed) if found > 0.99],
-        why="""
-    *Plain* pushes a token that is already rare. Its probability goes to tokens that nobody sampled, and no reward says what those are worth.
+        right=_pushed.index(max(_pushed)),
+        why=f"""
+    At r = 6 the factors are {", ".join(f"{factor:.2g} ({name})" for name, factor in zip(_losses, _pushed, strict=True))}.
 
-    *Clipped* stops there. But on the other side a bad token has no bound: with r = 3 it is pushed three times as hard. (**Dual clip** adds that bound.)
+    *Clipped* has no bound for a bad token with a large r: to push it down is the way back. (**Dual clip** adds that bound.) Where r is below 0.8, it stops.
 
-    *Corrected* only weights the push down. In the first update of a step π is π₀, so its clip sees 1 and cannot act.
+    *Plain* knows no r. So it also pushes a bad token that is already rare. Its probability goes to tokens that nobody sampled, and no reward says what those are worth.
+
+    *Corrected* has a weight of 2 at most. In the first update of a step π is π₀, so its clip sees 1 and cannot act.
     It bounds what one step does, not how far a token has come from μ in many.
 
     *Masked* (**IcePop**) stops in both directions, so it never brings back a token that has drifted far.
@@ -493,7 +472,7 @@ def _():
     ### Exercise 3: the corrected loss
 
     What `clipped` does around μ, this loss does around π₀: its ratio is π/π₀. It multiplies the clipped objective of each token by the weight min(π₀/μ, 2).
-    The weight is a fact about the data: no gradient flows through it.
+    The weight is a fact about the data. (`start_logp` and `behaviour_logp` have no gradient, so nothing must be detached.)
     """)
     return
 
@@ -520,6 +499,37 @@ def _():
             "`weight = (start_logp - behaviour_logp).exp().clamp(max=2.0)`, `ratio = (logp - start_logp).exp()`, and the rest is the clipped loss with one factor more.",
         ),
     )
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    _names = mo.md("""
+    If you use TRL: `AsyncGRPOTrainer` is *clipped*, around μ. `GRPOTrainer` clips around π₀, and with vLLM it leaves out episodes for which the product of π₀/μ over their tokens is above 3, by default.
+    Its `num_iterations=2` makes the two updates of this page.
+    """)
+    _elsewhere = lesson.folded(
+        "The names of these losses elsewhere",
+        """
+    In `zorplex-rl train --loss` they are `reinforce` (plain), `tis` (truncated), `grpo` (clipped), `decoupled_ppo` (corrected), `icepop` (masked) and `dppo` (masked by difference).
+
+    One name means two things. TRL and verl call *corrected* **truncated importance sampling**, TIS: a weight min(π₀/μ, C) beside a clip around π₀ (Yao et al. 2025).
+    Our `--loss tis` is *truncated*, an older form: the weight is π/μ, and nothing is clipped.
+    In Hilton et al. (2022) and AReaL (Fu et al. 2025) *corrected* is **decoupled PPO**.
+
+    Read on 2026-11-28 in the documentation of verl and prime-rl and in TRL's code. [Sixteen stacks](stacks.html) has the defaults of more.
+
+    - TRL, *clipped*: `epsilon` of `AsyncGRPOTrainer`
+    - TRL, *corrected*: `GRPOTrainer` with `vllm_importance_sampling_mode="token_truncate"`
+    - verl, *corrected*: `rollout_is: token`, `rollout_is_threshold: 2.0`
+    - verl, *clipped*: `bypass_mode`, `loss_type: ppo_clip`
+    - verl, *plain*: `bypass_mode`, `loss_type: reinforce`; with `rollout_is: token` that is *truncated*
+    - verl, *masked*: `bypass_mode`, `rollout_is_threshold: 0.5_5.0`
+    - prime-rl, *masked*: `icepop`, the form of INTELLECT-3 with one ratio (notebook 11 has the other form, of Ring-1T)
+    - prime-rl, *masked by difference*: the default, at 0.3, both ways; *clipped* is a `custom` loss
+    """,
+    )
+    mo.vstack([_names, _elsewhere])
     return
 
 
@@ -643,6 +653,7 @@ def _(config, study):
     _seconds = {lag: nb09.seconds_at(lag, study) for lag in _ends["plain"]}
     _most = max(_seconds)
     _enough = next(lag for lag in _seconds if _seconds[lag] < 1.05 * _seconds[_most])
+    _less = max(lag for lag in _seconds if lag < _enough)
     _clipped = _ends["clipped"]
     _dots, _spans = {}, {}
     for _loss, _lags in _ends.items():
@@ -657,14 +668,14 @@ def _(config, study):
     """)
     _rule = lesson.md(f"""
     In turns the run takes {_seconds[0]:.0f} s. At lag {_enough} it takes {_seconds[_enough]:.0f} s, and no larger lag saves 5% more, because the trainer, the slower side here, hardly ever waits.
-    There clipped has {fmean(_clipped[_enough]):.0%}, at lag 0 {fmean(_clipped[0]):.0%}, at lag {_most} {fmean(_clipped[_most]):.0%}.
+    There clipped has {fmean(_clipped[_enough]):.0%}, at lag 0 {fmean(_clipped[0]):.0%}, at lag {_most} {fmean(_clipped[_most]):.0%}. (Lag {_less} takes {_seconds[_less]:.0f} s and has {fmean(_clipped[_less]):.0%}: nearly as fast, with younger data.)
 
     So take the smallest `max_lag` at which the slower side hardly waits, and clip. More age costs accuracy and saves no second.
     Which lag that is depends on your machines: your timeline of notebook 08 shows who waits.
     """)
     _drawn = lesson.figure(
         lines.seconds_chart(_dots, _spans, [f"lag {lag}" for lag in _seconds]),
-        f"Left is faster, up is better. Each dot is a lag: 0 at the right, then {', '.join(map(str, [*_seconds][1:]))}. A thin line is the range of five seeds, recorded {study.dates} with `python {study.command}`.",
+        f"Left is faster, up is better. Each dot is a lag. Those of *plain* are labelled; those of *clipped* lie above them, at the same seconds. A thin line is the range of five seeds, recorded {study.dates} with `python {study.command}`.",
     )
     mo.vstack([_text, _drawn, _rule])
     return
@@ -677,7 +688,7 @@ def _():
         "Three policies: μ wrote the batch, π₀ begins the step, π is in training. r = π/μ is age times what the step has done.",
         "A ratio for each token leaves an error, since the tokens before it have ratios, too. The product over an episode has none, but scatters too much.",
         "The plain loss on old data pushes tokens that are already rare, step after step. Clipping stops that.",
-        "A clip around π₀ bounds a step. A clip around μ bounds the age.",
+        "A clip around π₀ bounds what one step moves. A clip around μ bounds how far all steps together move from the policy that wrote the data.",
         "Before you blame the lag, run the control: the same run on fresh data.",
         "Take the smallest `max_lag` at which the slower side hardly waits.",
     )

@@ -294,10 +294,12 @@ def seconds_chart(
             ):
                 axes.plot([second] * 2, span, color=line.colour, linewidth=1, alpha=0.5)
         for mark, point in zip(marks, drawn[0].points, strict=False):
+            # The line goes to the left from the first dot, so its mark is below.
+            below = 11 if point == drawn[0].points[0] else 0
             axes.annotate(
                 mark,
                 point,
-                (-9, 0),
+                (-9, -below),
                 textcoords="offset points",
                 ha="right",
                 va="center",
