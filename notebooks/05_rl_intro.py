@@ -743,7 +743,7 @@ def _():
     A generator keeps weights and half-written answers, a trainer keeps an optimizer, a buffer keeps a queue. Each keeps something
     of its own, talks to the others by messages alone, and can die without taking them with it. Such a program is called an
     {lesson.term("actor")}. In Monarch, the library of this course, it is an object in a process of its own. Other processes can
-    call its methods that are marked `@endpoint`.
+    call its *endpoints*, which are marked methods.
 
     What comes next: in 05b you write the inner loop and the loss yourself, and train this policy and SmolLM2 with them. 05c asks what they
     really learned. Then the boxes become processes: a pool that heals (06), weights on their way (07), the whole loop (08).
@@ -764,10 +764,9 @@ def _(idle_share):
 
 
 @app.cell(hide_code=True)
-def _(places):
-    _said = places.count("answer")
+def _(slowest_over_fastest, times):
     lesson.headline(
-        f"A small model knew {_said + places.count('own words')} of {len(places)} answers, and said {_said}: RL pays for saying it."
+        f"Of {len(times)} answers of a small model the slowest took {slowest_over_fastest:.0f} times as long as the fastest, and a trainer waits for it."
     )
     return
 

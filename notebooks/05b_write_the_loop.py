@@ -623,7 +623,6 @@ def _(
 @app.cell(hide_code=True)
 def _(history, loss_of, now, sampler, was, whose_loss, whose_sampler):
     gain = 100 * (now.accuracy - was.accuracy)
-    _form = was.outcomes["wrong_format"] - now.outcomes["wrong_format"]
     _lines = [
         line
         for name, of in (("sample_episode", sampler), ("policy_gradient", loss_of))
@@ -636,8 +635,7 @@ def _(history, loss_of, now, sampler, was, whose_loss, whose_sampler):
     **From {was.accuracy:.0%} to {now.accuracy:.0%}, with {len(_lines)} lines: {whose_sampler}, and {whose_loss}.** Nobody showed the policy a single right
     text. The card at the top now shows these steps.
 
-    What has it learned? Texts without `[ANSWER]` fell from {was.outcomes["wrong_format"]:.0%} to {now.outcomes["wrong_format"]:.0%}, which is
-    {"most of the gain: it knew the answers before, and now it says them" if 200 * _form > gain else "less than half of the gain"}. 05c looks closer.
+    What has it learned? 05c finds out.
     """),
             lesson.figure(
                 nb05b.mass_chart(history),
@@ -743,7 +741,7 @@ def _(loss_of, real_config, sampler):
     _absent = lesson.md(
         "SmolLM2 is not on this machine, so nothing below was computed. Notebook 05 has a button that fetches it."
     )
-    mo.vstack([start_real, real_curve]) if real else _absent
+    start_real if real else _absent
     return real, real_curve, start_real, taught
 
 
@@ -844,7 +842,7 @@ def _():
 def adapted(x, W, A, B, scale):
     """The output [..., out] of a layer with a narrow path beside it: W x + scale · B (A x).
 
-    x is [..., in], W [out, in], A [rank, in], B [out, rank].
+    x is [..., in], W [out, in], A [rank, in], B [out, rank]; scale is a fixed number.
     """
     ...
 
@@ -899,7 +897,7 @@ def _(layer, loss_of, real, real_config, sampler):
     narrow = lesson.Kept(
         __file__, "smollm2_narrow", settings=vars(narrow_config), code=_code
     )
-    start_narrow = lesson.start_button("Train SmolLM2 again, with your layer", seconds=60)
+    start_narrow = lesson.start_button("Train SmolLM2 again, with your layer", seconds=100)
     start_narrow if real else None
     return narrow, narrow_config, start_narrow
 
@@ -951,12 +949,13 @@ def _(ask_narrow, marks, real_curve, shares, whose_layer):
     _right, _why = nb05b.narrow_learned(real_curve, shares)
     lesson.reveal(
         ask_narrow,
-        right=_right if marks else [],
+        right=_right,
         why=f"""
     {_why} These are sixteen answers a batch, of one seed, by {whose_layer}. `zorplex-rl train --preset smollm2 --lora-rank 1` tries rank 1.
 
     *LoRA without regret* (Schulman et al. 2025) has a reason: a reward says about one bit an episode, so few numbers can hold it.
     """,
+        shows=[real_curve] if shares else [],
     )
     return
 

@@ -68,7 +68,7 @@ def _():
     lucky. The curve rises in all four cases.
 
     Here you train a policy and then find out. The loop is that of notebook 05b, with the package's loss in the place of
-    yours. New is `pays`, the reward, because we will exchange it for a bad one.
+    yours. What is new is `pays`, the reward, because we will exchange it for a bad one.
     """)
     return
 
@@ -414,7 +414,7 @@ def _(ask_pass, config, estimator, paired, right, whose_estimator):
             )
         ],
     )
-    return gains, pass_means, passes
+    return
 
 
 @app.cell(hide_code=True)
@@ -690,11 +690,9 @@ def _():
 
 
 @app.cell(hide_code=True)
-def _(config, gains, pass_means):
-    _low, _high = gains
-    _was, _is = pass_means.values()
+def _(new, old):
     lesson.headline(
-        f"On {config.pass_difficulty} tasks, pass@{_low} went from {_was[_low]:.0%} to {_is[_low]:.0%}, pass@{_high} from {_was[_high]:.0%} to {_is[_high]:.0%}."
+        f"From {old[0].accuracy:.0%} right before training to {new[0].accuracy:.0%} after it: was that taught, sharpened or hacked?"
     )
     return
 

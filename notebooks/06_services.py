@@ -782,9 +782,8 @@ def _():
 
 @app.cell(hide_code=True)
 def _(books):
-    _rows = books["look_up"]
     lesson.headline(
-        f"One replica was killed and another one hung: {_rows['answered']} look-ups were answered, and {_rows['failed']} failed."
+        f"One replica was killed and another one hung: {books['look_up']['answered']} look-ups were answered, and {books['look_up']['failed']} failed."
     )
     return
 

@@ -89,6 +89,13 @@ def test_a_wrong_number_of_the_policy_gradient_is_told_with_the_mistake_that_mak
     assert {name: sentence.partition(". ")[0] for name, sentence in said.items()} == MISTAKES
 
 
+def test_a_gather_with_too_few_dimensions_is_not_told_to_be_one_of_lengths():
+    (said,) = refusals(
+        "05b", "policy_gradient", [answers("05b").gathers_with_a_flat_index]
+    ).values()
+    assert said.startswith("the index of `gather` needs as many dimensions as the log-probs")
+
+
 def test_times_in_order_of_arrival_are_told_to_be_that():
     said = refusals("01", "answer_times", [answers("01").in_order_of_arrival])[
         "in_order_of_arrival"
@@ -152,5 +159,6 @@ def test_a_wrong_narrow_path_is_told_what_it_leaves_out():
         "without_the_path": "the path is missing",
         "without_the_scale": "the path is not multiplied by `scale`",
         "scales_the_layer_too": "`scale` belongs to the path alone",
-        "forgets_to_transpose": "two shapes do not fit: the last size of `x` is the last of `W` and of `A`, so transpose both",
+        "forgets_to_transpose": "two shapes do not fit: `W`, `A` and `B` all have their outputs first, so transpose each of them, `B`, too",
+        "forgets_to_transpose_b": "two shapes do not fit: `W`, `A` and `B` all have their outputs first, so transpose each of them, `B`, too",
     }

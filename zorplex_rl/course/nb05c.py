@@ -337,14 +337,15 @@ def other_seeds(change: Change, whose: str, file: Path = SEEDS) -> list[Any]:
             "Right answers, sampled, of the same held-out questions: before training, and after it. A row for each seed.",
         ),
         md(f"""
-        The best run ended at {max(after):.0%}, the worst at {min(after):.0%}. Who shows one run can choose between them. In the mean, training
+        The best run ended at {max(after):.0%}, the worst at {min(after):.0%}. Someone who shows a single run can pick the best. In the mean, training
         changed the share by {points(gain)} ± {100 * noise:.0f} points, by {whose}, with one number for each run. That
         interval is about the *mean* of many runs. A single further run would mostly end within {200 * stdev(after):.0f} points
         of {fmean(after):.0%}.
 
         What makes runs differ? Look first at what is drawn once for a whole run, because it does not average out. Here
         that is the *worked examples* in each prompt. When there were two, and both had the same wording, SmolLM2 called the tool only for
-        questions of that wording, and some seeds never learned more. So now there is one example of each wording.
+        questions of that wording, and some seeds never learned more. So this preset gives three, one of each wording. In 05, 05b and on the
+        contents page SmolLM2 reads two; there its untrained share is a smaller one, of those questions.
         """),
     ]
 

@@ -213,17 +213,23 @@ def check_loss(attempt: Callable[..., Any], solution: Callable[..., Any], times:
         try:
             right, found = (
                 function(
-                    SimpleNamespace(model=model, eos_ids=(0,)),
+                    SimpleNamespace(model=model),
                     copy.deepcopy(episodes),
                     list(advantages),
                 )
                 for function, model in zip((solution, attempt), models, strict=True)
             )
         except (IndexError, RuntimeError) as error:
-            raise AssertionError(
-                "two of your tensors differ in length: the logits of the response begin at the prompt's *last* position, and "
-                f"those at its own last position predict nothing. {called} raises {quote(f'{type(error).__name__}: {error}')}"
-            ) from error
+            said = f"{type(error).__name__}: {error}"
+            cause = (
+                "the index of `gather` needs as many dimensions as the log-probs: `ids[:, None]` beside [T, V]. "
+                if "number of dimensions" in said
+                else "two of your tensors differ in length: the logits of the response begin at the prompt's *last* position, and "
+                "those at its own last position predict nothing. "
+                if "match" in said
+                else ""
+            )
+            raise AssertionError(f"{cause}{called} raises {quote(said)}") from error
         assert exercise.same(found, right, 1e-4), (
             f"{_cause(found, right, solution, TinyModel(7, seed), episodes, advantages)}"
             f"{called} gives {quote(exercise.shown(found))}, and should give {quote(exercise.shown(right))}"
@@ -251,7 +257,7 @@ def _cause(
 ) -> str:
     """Name the mistake that makes this number of a loss, in a sentence; or nothing."""
     every = [SimpleNamespace(**vars(e) | {"sampled": [True] * len(e.sampled)}) for e in episodes]
-    policy = SimpleNamespace(model=model, eos_ids=(0,))
+    policy = SimpleNamespace(model=model)
     unmasked = solution(policy, every, given)
     each = [solution(policy, [e], [a]).item() for e, a in zip(episodes, given, strict=True)]
     own, tokens = (sum(sum(e.sampled) for e in some) for some in (episodes, every))
@@ -314,7 +320,8 @@ def check_adapted(
             found = attempt(*tensors.values(), scale)
         except (RuntimeError, IndexError) as error:
             raise AssertionError(
-                f"two shapes do not fit: the last size of `x` is the last of `W` and of `A`, so transpose both. {called} raises {quote(str(error))}"
+                "two shapes do not fit: `W`, `A` and `B` all have their outputs first, so transpose each of them, `B`, too. "
+                f"{called} raises {quote(str(error))}"
             ) from error
         path = right - x @ weight.T
         causes = {

@@ -175,6 +175,12 @@ def with_cross_entropy(policy, episodes, advantages):
     return torch.stack(parts).sum() / drawn
 
 
+def gathers_with_a_flat_index(policy, episodes, advantages):
+    ids = torch.tensor([episodes[0].prompt_ids + episodes[0].token_ids])
+    logp = policy.model(ids[:, :-1]).logits[0].log_softmax(-1)
+    return -advantages[0] * logp.gather(-1, ids[0, 1:]).sum()
+
+
 def the_path_alone(x, W, A, B, scale):
     return scale * x @ A.T @ B.T
 
@@ -193,6 +199,10 @@ def scales_the_layer_too(x, W, A, B, scale):
 
 def forgets_to_transpose(x, W, A, B, scale):
     return x @ W + scale * (x @ A) @ B
+
+
+def forgets_to_transpose_b(x, W, A, B, scale):
+    return x @ W.T + scale * (x @ A.T) @ B
 
 
 WRONG = {
@@ -235,6 +245,7 @@ WRONG = {
         named("takes_the_mean_of_each_episode", loss(by="means")),
         named("detaches", loss(detached=True)),
         named("takes_the_probability_not_its_logarithm", loss(log=False)),
+        gathers_with_a_flat_index,
     ],
     "adapted": [
         the_path_alone,
@@ -242,6 +253,7 @@ WRONG = {
         without_the_scale,
         scales_the_layer_too,
         forgets_to_transpose,
+        forgets_to_transpose_b,
     ],
 }
 RIGHT = {
