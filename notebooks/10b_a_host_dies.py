@@ -31,7 +31,7 @@ with app.setup(hide_code=True):
 def _():
     lesson.header(
         __file__,
-        minutes=38,
+        minutes=35,
         hardware="two CPU cores, 2 GB of free memory, no network",
         goals=[
             "say why a silent host is not yet a dead one, and what two trainers would do",
@@ -62,15 +62,6 @@ def _():
 
 @app.cell(hide_code=True)
 def _():
-    lesson.figure(
-        drawing_of("two_hosts.svg"),
-        "The run at the end of this page. On each host a small process, the keeper, speaks with the controller, and can end everything on its host.",
-    )
-    return
-
-
-@app.cell(hide_code=True)
-def _():
     mo.md("""
     ## A promise about time
 
@@ -81,57 +72,29 @@ def _():
     the same heartbeat back. So the newest one that has come back is a moment at which the link worked in both directions, and the keeper counts from there.
 
     An example, with a lease of 10 s. The keeper sends 100.0, it comes back, and then the cable is pulled. The keeper ends its trainer when its clock shows 110.0. The controller counts
-    10 s from the *arrival* of that heartbeat, which was later. So when the controller's 10 s are over, the keeper's are over, too, if both clocks run equally fast. Nobody compares two clocks: each reads its own.
-
-    This is the keeper. (In `hosts/lease.py`, the package's keeper, a heartbeat is called a token.)
+    10 s from the *arrival* of that heartbeat, which was later. So when the controller's 10 s are over, the keeper's are over, too, if both clocks run equally fast.
     """)
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    lesson.figure(
+        drawing_of("two_clocks.svg"),
+        "Nobody compares two clocks. The controller counts as many seconds from a later moment, so its lease is over later. (The way of a heartbeat is drawn much too long.)",
+    )
     return
 
 
 @app.function
 def keeper(trainer, clock, send, receive, lease):
+    """End the trainer when no heartbeat has come back for `lease` seconds."""
     newest = clock()
     while clock() < newest + lease:
         send(clock())
         newest = max(newest, receive())  # 0 if nothing has come
         time.sleep(0.05)
     trainer.kill()
-
-
-@app.cell(hide_code=True)
-def _():
-    mo.md("""
-    Around it the page has a trainer that only writes the time into a file, so that we can see when it lived. And it has a controller, which sends heartbeats back, kills
-    the host or cuts it off, and starts a successor as soon as a rule allows it.
-
-    ### Exercise 1: the seconds with two trainers
-
-    First the mistake. An impatient controller does not wait for the lease: after `silence` seconds without a heartbeat it starts a successor. The first
-    host is only cut off. It ends its trainer when its lease is over, by its *own* clock. That clock may be slow: while it counts one second, up
-    to `1 + drift` seconds pass for the controller. For how many seconds, at worst, are there two trainers?
-    """)
-    return
-
-
-@app.function
-def two_trainers(silence, lease, drift):
-    """Return seconds. two_trainers(3.0, 10.0, 0.0) is 7.0; after a silence of 12.0 it is 0.0."""
-    ...
-
-
-@app.cell(hide_code=True)
-def _():
-    exercise.feedback(
-        lambda: two_trainers,
-        Solutions,
-        level="warm-up",
-        minutes=4,
-        hints=(
-            "Both count from the last heartbeat. At which moment does the successor start, and at which, by the controller's clock, does the first trainer end?",
-            "It ends after at most `lease * (1 + drift)` seconds. Subtract the silence; there are never fewer than 0 seconds.",
-        ),
-    )
-    return
 
 
 @app.cell(hide_code=True)
@@ -155,7 +118,13 @@ def _(config):
         "for the whole lease, or longer",
     )
     start_hasty = lesson.start_button("Cut a host off, and do not wait", seconds=3)
-    mo.vstack([ask_hasty, start_hasty])
+    _text = mo.md("""
+    Around it the page has a trainer that only writes the time into a file, so that we can see when it lived. And it has a controller, which sends heartbeats back, kills
+    the host or cuts it off, and starts a successor as soon as a rule allows it.
+
+    First the mistake: a controller that does not wait for the lease. The result follows exercise 1.
+    """)
+    mo.vstack([_text, ask_hasty, start_hasty])
     return ask_hasty, start_hasty
 
 
@@ -169,6 +138,39 @@ def _(config, start_hasty):
     with lesson.counting(None, "one host is cut off"):
         hurried = nb10_hosts.two_lives(keeper, "cut off", config.lease, in_a_hurry)
     return (hurried,)
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    ### Exercise 1: the seconds with two trainers
+
+    For how many seconds, at worst, are there two trainers? The impatient controller starts a successor after `silence` seconds without a heartbeat. The first
+    host is only cut off. It ends its trainer when its lease is over, by its *own* clock. That clock may be slow: while it counts one second, up
+    to `1 + drift` seconds pass for the controller.
+    """)
+    return
+
+
+@app.function
+def two_trainers(silence, lease, drift):
+    """Return seconds. two_trainers(3.0, 10.0, 0.0) is 7.0; after a silence of 12.0 it is 0.0."""
+    ...
+
+
+@app.cell(hide_code=True)
+def _():
+    exercise.feedback(
+        lambda: two_trainers,
+        Solutions,
+        level="warm-up",
+        minutes=4,
+        hints=(
+            "Both count from the last heartbeat. At which moment does the successor start, and at which, by the controller's clock, does the first trainer end?",
+            "It ends after at most `lease * (1 + drift)` seconds. Subtract the silence; there are never fewer than 0 seconds.",
+        ),
+    )
+    return
 
 
 @app.cell(hide_code=True)
@@ -233,12 +235,12 @@ def _():
 @app.cell(hide_code=True)
 def _(config):
     ask_silence = lesson.predict(
-        f"Now the controller waits. One host gets `kill -9`, two are cut off, and the clock of the last runs at a quarter of its speed: absurdly slow, so that you can see it. The lease is {config.lease:g} s. After `kill -9` or after the cut (with a good clock): where can the successor start sooner?",
+        f"Now the controller waits. One host gets `kill -9`, another is cut off. The lease is {config.lease:g} s. Whose successor can start sooner?",
         "after `kill -9`: nothing is left that could do harm",
         "after the cut: nobody has to be killed",
         "in neither: both have to wait for the lease",
     )
-    start_lives = lesson.start_button("Kill one host, cut two others off", seconds=14)
+    start_lives = lesson.start_button("Kill one host, cut off two", seconds=14)
     mo.vstack([ask_silence, start_lives])
     return ask_silence, start_lives
 
@@ -270,7 +272,7 @@ def _(ask_silence, config, lives, whose_rule):
         right=2 if abs(_killed - _cut) <= config.lease else 0 if _killed < _cut else 1,
         why=f"""
         The successors wrote first {_killed:.1f} s after `kill -9` and {_cut:.1f} s after the cut: after the lease, the margin of {MARGIN_SECONDS:g} s, and the start of a process. From outside the two look alike, so both wait. The trainer that was cut off went on for
-        {lives["cut off"].first[-1]:.1f} s, the one with the slow clock for {lives["slow clock"].first[-1]:.1f} s. When to start was decided by {whose_rule}.
+        {lives["cut off"].first[-1]:.1f} s. A third host, cut off too, had a clock at a quarter of its speed: absurdly slow, so that you can see it. Its trainer went on for {lives["slow clock"].first[-1]:.1f} s. When to start was decided by {whose_rule}.
         {"At no moment did two trainers live." if _together < 0 else f"Two trainers lived for {_together:.2f} s: a host on this busy machine was later than the margin."}
         """,
         shows=[lesson.figure(spans.lives_chart(lives), "When each trainer wrote.")],
@@ -339,12 +341,24 @@ def _():
     mo.md("""
     ## A run over two hosts
 
-    `zorplex-rl train --hosts` does this with real roles: the drawing on top is this run. The host that dies is the second one, with `generator_0` and a spare. The trainer lives
-    on the first. Of many hosts most have generators, so this is the loss that you will see most often. Two real trainers are not shown, because with the lease there are not two, unless a keeper is held up for longer than the margin. Against that one numbers the trainers: whoever takes weights refuses those of an older number (*fencing*).
+    `zorplex-rl train --hosts` does this with real roles. The host that dies in this run is the second one, with `generator_0` and a spare. The trainer lives
+    on the first. Of many hosts most have generators, so this is the loss that you will see most often. The loss of a trainer's host is tested in `tests/hosts/test_hosts.py`.
+
+    A lease is a kind of *fencing* (notebook 03): it makes sure that the lost trainer has ended. It fails if a keeper is held up for longer than the margin. So some systems also number their trainers, and refuse weights of an older number.
+    zorplex-rl has no such numbers.
 
     You have one machine, so on this page two sets of processes stand in for two hosts. To kill a host is to kill all processes of its set. Hosts
     that have networks of their own are tested in the repository, also with a link that is cut (`tests/namespaced_hosts.py`).
     """)
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    lesson.figure(
+        drawing_of("two_hosts.svg"),
+        "This run. On each host the keeper speaks with the controller, and can end everything on its host.",
+    )
     return
 
 
@@ -411,7 +425,7 @@ def _(ask_notice, lost):
         another generator get them.{" Meanwhile the other one cannot run far ahead, because the age of data is bounded (notebook 09)." if _late else ""}
 
         A trainer must not exist twice, so its successor would have started no sooner than {LEASE_SECONDS + MARGIN_SECONDS:g} s after its host was last heard. A generator *may* live twice, because a late answer of a lost one is ignored.
-        {"So its groups could have been given away at the first suspicion. This version waited for the lease all the same." if _late else "So nobody has to wait for its lease."}
+        {"So its groups could be given away at the first suspicion. zorplex-rl waits for the lease all the same." if _late else "So nobody has to wait for its lease."}
 
         The replacement was ready {lost.replaced[0] - lost.killed:.1f} s after the kill. {f"The spare had died on the same host, so {lost.replaced[0] - lost.noticed[0]:.1f} s of these went into a new process." if lost.replaced[0] > lost.noticed[0] + 0.5 else "The spare had died on the same host, too, but a new one was ready by then."}
         """,
@@ -429,7 +443,8 @@ def _():
         "A dead host and one that is cut off look alike: silence. Only one of them is harmless.",
         "With a lease the host promises to end by itself. It counts on its own clock, from the newest heartbeat that came back.",
         "A successor starts when the lease must be over, even by a slow clock: `lease * (1 + drift) + margin` after the last heartbeat.",
-        "A lease is as long as the longest silence of a healthy host, or longer. A generator may live twice, so its groups could be given away at once; this version waits for the lease.",
+        "A lease is as long as the longest silence of a healthy host, or longer.",
+        "A trainer must not live twice. A generator may, so nobody would have to wait for its lease. (zorplex-rl waits for it.)",
     )
     return
 
