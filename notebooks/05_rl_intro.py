@@ -74,7 +74,7 @@ def _(card):
     lesson.md(f"""
     A box is a token: solid if the model wrote it, dashed if a tool inserted it. The number at the right is the
     {lesson.term("reward")}: 1 for the right number, 0.2 for writing a number behind `[ANSWER]`, −0.1 for each look-up
-    more than needed. The bar at the left says how the text ended. Green is right, red a wrong number, orange no
+    more than needed. The bar at the left says how the text ended. Green is right, dark orange a wrong number, yellow no
     `[ANSWER]`, light blue too many calls, grey cut off.
 
     *Look at the first question, at step 0.* The model looks up both words and subtracts correctly. Then it
@@ -248,9 +248,9 @@ def _(answered, config, reports):
                 f"The small policy's right answers, {config.samples} sampled texts of each kind.",
             ),
             lesson.md(f"""
-    The black line is an interval: with 95% certainty the true share lies in it. Two questions about
+    The black line is an interval: about 95 of 100 such intervals contain the true share. Two questions about
     the same word are not independent, so we count them as one observation. The {config.samples} `simple` questions
-    are about {len({episode.task.words for episode in answered["simple"]})} words, so they are only as many observations. That makes the interval wide.
+    are about {len({episode.task.words for episode in answered["simple"]})} words, and count as that many observations. That makes the interval wide.
     """),
         ]
     )
@@ -633,8 +633,8 @@ def _():
 @app.cell(hide_code=True)
 def _():
     ask_lag = lesson.predict(
-        "In the scenario *one straggler*, one answer takes 8 s instead of 1, and a training step 4 s. With `max_lag` 1 the generators may be one batch ahead. "
-        "Does that hide the straggler, so that it costs less than 2% of the run? Think first, then try it above.",
+        "In the scenario *one straggler*, one group takes 8 s instead of 1, and a training step 4 s. With `max_lag` 1 the generators may be one batch ahead. "
+        "Does that hide the straggler: is the run within 2% of one with a large `max_lag`? Think first, then try it above.",
         "yes",
         "no, but `max_lag` 2 does",
         "no, and 2 is not enough either",

@@ -965,7 +965,7 @@ def _():
     lesson.recap(
         3,
         "The log-probability of an episode is a sum over tokens; a tool's carry no gradient.",
-        "RL raises only what the policy already does now and then: here the form of the answer comes first.",
+        "RL raises only what the policy already does now and then.",
         "LoRA trains a narrow path beside frozen weights.",
     )
     return

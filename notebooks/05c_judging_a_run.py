@@ -518,7 +518,7 @@ def _():
     Write `kl`. It gets three tensors of equal length, over all tokens of a batch: the log-prob `now`, the
     log-prob `before` by the reference, and whether the policy `sampled` the token. There are three steps.
 
-    1. *A mean.* Take d = now − before of the sampled tokens. The mean of d is KL, but it scatters widely, because single terms may be negative.
+    1. *A mean.* Take d = now − before of the sampled tokens. The mean of d is KL, but it scatters widely, because positive and negative terms nearly cancel.
     2. *Less scatter.* Add `exp(-d) - 1` to each d. Now no term is negative, and the mean is still KL.
     3. *The gradient*, which you are given. Multiply each term by `(now - now.detach()).exp()`, which is 1. Then the gradient of each term is its d, and that is the gradient of KL.
     """)

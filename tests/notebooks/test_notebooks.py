@@ -145,9 +145,7 @@ def test_the_course_starts_at_05_and_names_the_first_notebook_for_those_who_need
     ):
         (tmp_path / name).write_text(f'app = marimo.App(app_title="{title}")\n')
     start = lesson.links(str(tmp_path / "05_c.py")).text
-    assert (
-        "The course starts here. If actors are new to you, first: <strong>Actors</strong>" in start
-    )
+    assert "The course starts here. Optional, on actors: <strong>Actors</strong>" in start
     assert "Shards" not in start and "Next: <strong>Write</strong>" in start
     assert "Before this: <strong>RL</strong>" in lesson.links(str(tmp_path / "05b_c.py")).text
     end = lesson.links(str(tmp_path / "08_e.py")).text

@@ -153,7 +153,7 @@ def real_answers(policy: Policy, real: Mapping[int, list[Episode]]) -> mo.Html:
     said = f"""
     Asked plainly, SmolLM2 answers {plain.accuracy:.0%} right; behind two examples {shown.accuracy:.0%}, sampled. The interval is
     wide, {shown.interval[0]:.0%} to {shown.interval[1]:.0%}, because all {shown.episodes} questions are about the same few words.
-    {"But it is not 0, and more RL does not need." if shown.interval[0] > 0 else "If it is never right, RL has nothing to pay for."}
+    {"But it is not 0, and RL needs no more than that." if shown.interval[0] > 0 else "If it is never right, RL has nothing to pay for."}
     """
     if made_up:
         said += f"""

@@ -247,7 +247,7 @@ def links(notebook: str, machine: bool = False) -> mo.Html:
     place = [path.name for path in course].index(here.name)
     earlier = {"Before this": course[place - 1] if place else None}
     if place and here.name.startswith(f"{START}_"):
-        earlier = {"The course starts here. If actors are new to you, first": course[0]}
+        earlier = {"The course starts here. Optional, on actors": course[0]}
     neighbours = earlier | {"Next": next(iter(course[place + 1 :]), None)}
     lines = [
         f"<p>{label}: <strong>{html.escape(title_of(path))}</strong> <code>marimo edit --no-sandbox notebooks/{html.escape(path.name)}</code></p>"

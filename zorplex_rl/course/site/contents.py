@@ -154,7 +154,7 @@ def before_and_after() -> str:
         "Only the tool LOOKUP knows the word's number. A box is a token, a piece of text: a solid one was written by the "
         f"model, a dashed one inserted by the tool. {invented}Beside the text stands the reward: {worth['correct']:g} for the right "
         f"answer, and {worth['format']:g} for any number behind [ANSWER]. "
-        f"Of new questions like this one it answered {before:.0%} before, and {after:.0%} after. "
+        f"In this run it answered {before:.0%} of new questions like this one before, and {after:.0%} after. "
         f"Training never showed it a right answer; it only scored what the model wrote. {inline(run['source'])}</figcaption></figure>"
     )
 
@@ -209,7 +209,7 @@ def routes(cards: Sequence[Card]) -> str:
     first = by_number[START]
     return (
         f'<p class="start"><strong>Start here:</strong> <a href="{html.escape(first.file)}">{START} {html.escape(first.lesson.title)}</a>. '
-        "The notebooks before it explain actors and processes. 06 builds on 01; the others can wait until a "
+        "The notebooks before it explain actors and processes. They can wait until a "
         f'page links to them.</p><ul class="routes">{items}</ul>\n'
     )
 
