@@ -68,11 +68,11 @@ def _():
 
     So let them work *side by side*: while the trainer works on one batch, the generator already writes the next.
     That is *asynchronous RL*. It can make steps faster. Whether it also makes *learning* faster is another question, and this page measures both.
-    You write what decides who works when, the **controller**.
+    You write the **controller**, which decides who works when.
     """)
     _drawing = lesson.figure(
-        loop_drawing(),
-        "Four processes here: the dataset, the generator (which runs the tools), the reward and the trainer. Your controller holds the buffer.",
+        loop_drawing().replace("bounds their age", "keeps their order"),
+        "Four processes here: the dataset, the generator (which runs the tools), the reward and the trainer. Your controller holds the buffer. It bounds the age of episodes at the arrow from the dataset, where they are started.",
     )
     _lap = mo.md("""
     ## One lap
@@ -142,7 +142,7 @@ def _():
     return
 
 
-@app.function
+@app.function(hide_code=True)
 async def sample(actors, numbers):
     """Sample and score these groups. Returns a pair for each: its rewards, and its episodes."""
     tasks = await actors.dataset.tasks.call_one(list(numbers))
@@ -151,9 +151,9 @@ async def sample(actors, numbers):
     groups, _history = await actors.generator.generate.call_one(request)
     for _, group in groups:
         scores = await actors.reward.score.call_one([episode.attempt for episode in group])
-        for episode, found in zip(group, scores, strict=True):
-            episode.score = found
-        finished.append(([found.reward for found in scores], group))
+        for episode, score in zip(group, scores, strict=True):
+            episode.score = score
+        finished.append(([score.reward for score in scores], group))
     return finished
 
 
@@ -204,7 +204,7 @@ def _():
     _text = mo.md("""
     ## The controller
 
-    The controller is two coroutines, `generate` and `train`. Between them sits a queue of finished groups, `ready`: our replay buffer. Here it only keeps their order. Their age is bounded earlier, where they are started.
+    The controller is two coroutines, `generate` and `train`. Between them sits a queue of finished groups, `ready`: our replay buffer. It only keeps their order, because their age is bounded earlier, where they are started.
 
     Every step makes new weights, so groups get old while they wait. A group has the version of the weights that drew its first token, its **policy version**.
     Its **lag** is how many versions further the trainer is when it trains on it. The rule `may_start` decides how many groups may be *started*, so that no lag exceeds `max_lag`.
@@ -217,13 +217,7 @@ def _():
         "A pull waits for nobody: weights change in the middle of an episode. The log-prob recorded with a token (log μ) is that of the weights that drew it, so it stays true. The tool's answer, → 17, was not drawn and has none.",
     )
     _half = mo.md("""
-    Here is `generate`.
-
-    - `news` is an `asyncio.Event`: `set()` wakes whoever waits for it. `clear()` comes before the look at `newest.version`.
-      After the look, it could erase news that came in between, and the generator would sleep through it.
-    - It starts at most one batch at a time, and asks `may_start` again at once.
-    - `create_task` starts a batch and goes on, so several are sampled at once. `batch` is the task that was started last. At the end the task group waits for all of them.
-    - A later batch may be finished first. So `in_order` lets it wait for `earlier`, the batch before, and each step gets its own groups.
+    Here is `generate`. It shares two things with `train`: `newest.version` is the last version that `train` has published, and `news` is an `asyncio.Event`, by which `train` wakes it.
     """)
     mo.vstack([_text, _drawing, _half])
     return
@@ -234,10 +228,11 @@ async def generate(generator, may_start, ready, newest, news, steps, per_step, m
     """Start batches as early as the bound on lag allows, with the newest weights."""
     version = 0
     started = 0
-    batch = None
+    batch = None  # the task that was started last
     async with asyncio.TaskGroup() as under_way:
         while started < steps * per_step:
-            news.clear()  # first this, then a look: news that comes in between wakes us at once
+            # Before the look at `newest`: after it, this could erase news that came in between.
+            news.clear()
             if version < newest.version:
                 version = await generator.pull()
             count = may_start(version, started, per_step, max_lag)
@@ -248,12 +243,16 @@ async def generate(generator, may_start, ready, newest, news, steps, per_step, m
             numbers = range(started, started + count)
             started += count
             sampled = generator.sample(numbers)  # begins when it is awaited
+            # Go on at once, so that several batches are sampled at the same time.
             batch = under_way.create_task(in_order(sampled, batch, ready))
 
 
 @app.function
 async def in_order(sampled, earlier, ready):
-    """Queue a batch when it is sampled and the one before it is in the queue."""
+    """Queue a batch when it is sampled and the one before it is in the queue.
+
+    A later one may be finished first, and each step gets its own groups.
+    """
     finished = await sampled
     if earlier is not None:
         await earlier
@@ -383,7 +382,7 @@ def _(config, whose_loop, whose_rule):
     busy_runs = {lag: nb08.busy_run(config, lag) for lag in (0, 1)}
     _small = busy_runs[0].policy == "embedded"
     ask_busy = lesson.predict(
-        f"{'The small policy computes with one thread in each process' if _small else 'SmolLM2 computes with all cores in turns, and with half of them in each process side by side'}. Which way needs less time for a step?",
+        f"{'The small policy has one thread in each process' if _small else 'SmolLM2 has all cores of this machine when they take turns. Side by side, each process has half of them'}. Which way needs less time for a step?",
         "the one in turns",
         "the one side by side",
         "neither: they differ by less than 10%",
@@ -529,7 +528,7 @@ def _(ask_time, runs):
         ask_time,
         right=0 if _times < 1.2 else 1 if _times < 2 else 2,
         why=f"""
-    {_times:.1f} times: over all {len(_turns.ended)} steps, a step takes {_turns.step:.2f} s in turns and {_most.step:.2f} s at lag {max(slow)}.
+    {_times:.1f} times: in the mean of all {len(_turns.ended)} steps, those at the start and at the end included, a step takes {_turns.step:.2f} s in turns and {_most.step:.2f} s at lag {max(slow)}.
     In turns, a batch is under way for {_turns.between:.2f} s; for {_turns.generate:.2f} s of that the generator computes.{" The rest is waiting for tools, most of it for the slowest episode." if _turns.generate < 0.9 * _turns.between else ""}
     """,
         shows=[
@@ -643,11 +642,16 @@ def _(slow):
         }
         for lag, found in slow.items()
     ]
-    _table = lesson.table("Seconds of a step, from two numbers of the run in turns", _rows)
-    _said = mo.md("""
-    The bound supposes that a batch takes as long as in turns, and that L + 1 of them are always under way.
-    But batches slow each other down, because they share the generator and the cores. And there are fewer of them at the start and at the end.
-    The last column is a third bound: one generator computes all batches. Where it computes nearly all of a step, more lag only makes data older.
+    _table = lesson.table(
+        f"Seconds of a step, from two numbers of the run in turns: sampling {slow[0].between:.2f} s, training {slow[0].train:.2f} s",
+        _rows,
+    )
+    _said = lesson.md(f"""
+    In turns the bound is the sum of these two, so it is what was measured. With lag it supposes that a batch takes as long as in turns, and that L + 1 of them are always under way.
+
+    - They are not: the run has only {len(slow[0].ended)} steps. At lag {max(slow)} its last batch is started after step {max(0, len(slow[0].ended) - max(slow) - 1)}, and from then on fewer and fewer are under way. The measured mean includes that. A longer run comes nearer to its bound.
+    - Batches slow each other down, because they share the generator and the cores.
+    - The last column is a third bound: one generator computes all batches. Where it decodes several of them together, a decode step serves more rows, so this column shrinks. Where it is nearly all of a step, more lag only makes data older.
     """)
     mo.vstack([_table, _said])
     return
@@ -777,7 +781,7 @@ def _(paid, slow):
     lesson.needs(lambda: (paid, slow))
     _faster = nb08.faster(slow[0].step, slow[max(slow)].step)
     lesson.headline(
-        f"With slow tools a step at `max_lag` {max(slow)} was {_faster}. {paid}"
+        f"With slow tools, over {len(slow[0].ended)} steps, a step at `max_lag` {max(slow)} was {_faster}. {paid}"
     )
     return
 
