@@ -79,6 +79,7 @@ def _():
     do so: one samples a text, with a tool's results in it; one pushes the tokens of good texts up.
 
     Solid boxes are the policy's tokens, dashed ones the tool's. It is a recording, until your functions have trained.
+    They limit a text's tokens; 05 also limits its turns.
     """)
     return
 
@@ -430,7 +431,7 @@ def _():
             ),
             lesson.md(
                 "The loss divides by the drawn tokens of the whole batch, a choice called the token mean: long episodes count for more."
-                "\n\nTry one push, where an answer begins:"
+                "\n\nTry one push, where an answer begins. It is large, so that you can see it; a real step is far smaller:"
             ),
         ]
     )

@@ -443,15 +443,14 @@ async def _(Healing, config, start_faults):
 
 
 @app.cell(hide_code=True)
-def _(Healing, ask_faults, hung, killed):
+def _(ask_faults, hung, killed):
     _later = hung.noticed - killed.noticed
-    _limits = Healing(Tool)
     lesson.reveal(
         ask_faults,
         right=0 if _later > 0.5 else 1 if _later < -0.5 else 2,
         why=f"""
         `kill -9` was noticed after {killed.noticed:.2f} s, `SIGSTOP` after {hung.noticed:.2f} s. A death is a fact that the operating system knows. Monarch looks once a second, so a caller
-        hears of it within a second. Silence is no fact: the process may only be slow. So it is probed every {_limits.every:g} s, and has {_limits.limit:g} s to answer. All replicas were
+        hears of it within a second. Silence is no fact: the process may only be slow. So it is probed again and again, and counts as gone once it has not answered for `self.limit` seconds. All replicas were
         ready again after {killed.whole:.1f} and {hung.whole:.1f} s.
 
         Play it, and watch the dots, the requests, at the replica that fails. They stay there until the pool has noticed. Then each `look_up` goes to another replica,
@@ -555,6 +554,18 @@ def note_then_charge(database, number, amount):
 
 @app.cell(hide_code=True)
 def _():
+    ask_once = lesson.predict(
+        "Ten charges go through your pool, which may send them again. The process is killed at bad moments: after a statement, and after a transaction. What does `charge_always` do wrong, and what `note_then_charge`?",
+        "both charge twice",
+        "the first charges twice, the second forgets a charge",
+        "the first forgets a charge, the second charges twice",
+    )
+    ask_once
+    return (ask_once,)
+
+
+@app.cell(hide_code=True)
+def _():
     mo.md("""
     ### Exercise 4: exactly once
 
@@ -594,15 +605,9 @@ def _():
 
 @app.cell(hide_code=True)
 def _():
-    ask_once = lesson.predict(
-        "Ten charges go through your pool, which may send them again. Three times the process is killed at a bad moment: after the first statement, after the second, and after the transaction. What does `charge_always` do wrong, and what `note_then_charge`?",
-        "both charge twice",
-        "the first charges twice, the second forgets a charge",
-        "the first forgets a charge, the second charges twice",
-    )
     start_charging = lesson.start_button("Charge under three kills", seconds=10)
-    mo.vstack([ask_once, start_charging])
-    return ask_once, start_charging
+    start_charging
+    return (start_charging,)
 
 
 @app.cell(hide_code=True)
