@@ -77,7 +77,7 @@ def _():
 def _():
     lesson.figure(
         drawing_of("overlaps.svg"),
-        "One matrix on two ranks a side. Above: rows against columns make four pieces, and half of them change their rank. Below: rows against rows, where each rank has only its own counterpart to serve.",
+        "One matrix on two ranks a side. All four ranks are different processes, so every piece travels. Above: rows against columns make four pieces, and each trainer rank serves both generator ranks. Below: rows against rows, where each serves only one.",
     )
     return
 
@@ -120,7 +120,9 @@ def _():
     | FSDP 0 | rank (0, 0): 0–1 | rank (0, 1): 4–5 |
     | FSDP 1 | rank (1, 0): 2–3 | rank (1, 1): 6–7 |
 
-    So FSDP, the first coordinate, cuts last. torch calls such a placement `StridedShard`, and `box` sorts it to the end.
+    So FSDP, the first coordinate, cuts last. A placement that cuts what a later dimension of the grid has already cut is a `StridedShard` in torch. `box` sorts it to the end.
+
+    `Sharding(mesh_shape, placements)` holds both: the size of the grid, and one placement for each of its dimensions.
     """)
     return
 
@@ -213,7 +215,7 @@ def _():
     mo.md("""
     ### Exercise 2: your planner
 
-    Now there are several source ranks to choose from: `held` is a dict, for each of them its box. `wanted` is the box of one
+    Your planner calls your `overlap`, so write that first. Now there are several source ranks to choose from: `held` is a dict, for each of them its box. `wanted` is the box of one
     destination rank. Complete `pieces`: return a list of `(rank, part)`. A part is an `overlap` that the destination fetches from
     that rank. Together the parts are exactly `wanted`, each element once.
 
@@ -410,7 +412,7 @@ def _():
 
 @app.cell(hide_code=True)
 def _(planner, policy):
-    trainers = [{"FSDP": 2}, {"FSDP": 4}, {"FSDP": 2, "TP": 2}]
+    trainers = [{"FSDP": 4}, {"FSDP": 2}, {"FSDP": 2, "TP": 2}]
     generators = [{"TP": 2}, {"TP": 4}, {"copies": 2}]
     if policy.model.config.num_attention_heads % 4:
         generators.remove({"TP": 4})  # a rank gets whole heads
@@ -454,19 +456,14 @@ def _(ask_busiest, plans):
                     1e6,
                 ),
                 "What the busiest trainer rank sends, for every pair of meshes.",
-            )
+            ),
+            ReshardMap(
+                {names: found.traffic() for names, found in plans.items()},
+                sources="trainer",
+                destinations="generator",
+                axes=("Trainers hold", "Generators want"),
+            ),
         ],
-    )
-    return
-
-
-@app.cell(hide_code=True)
-def _(plans):
-    ReshardMap(
-        {names: found.traffic() for names, found in plans.items()},
-        sources="trainer",
-        destinations="generator",
-        axes=("Trainers hold", "Generators want"),
     )
     return
 
@@ -478,15 +475,19 @@ def _():
 
     Four processes: two trainer ranks with FSDP, two generator ranks with tensor parallelism, each side with a gloo process group of its own. The
     trainer takes a real step and publishes. Each generator rank reads its pieces, and nothing else, from both trainer ranks. The model is small: an
-    embedding, four blocks of two matrices, and an output layer. `cut` shards it by PyTorch's own functions. Their names count in the formula
-    `x @ W`, but torch stores a weight as `[out, in]`: what `ColwiseParallel` cuts are *rows* of the tensor, `Shard(0)`. (An embedding is stored as `[vocabulary, width]`, so there `RowwiseParallel` cuts rows.)
+    embedding, four blocks of two matrices, and an output layer. `cut` (folded) shards it by PyTorch's own functions.
     """)
     return
 
 
 @app.function(hide_code=True)
 def cut(model, mesh):
-    """FSDP along a mesh called dp, tensor parallelism along one called tp."""
+    """FSDP along a mesh called dp, tensor parallelism along one called tp.
+
+    `ColwiseParallel` is named after the columns of W in `x @ W`. torch stores W transposed, as `[out, in]`,
+    so what it cuts are rows of the tensor: `Shard(0)`. An embedding is stored as `[vocabulary, width]`, so
+    there `RowwiseParallel` cuts rows.
+    """
     from torch.distributed.fsdp import fully_shard
     from torch.distributed.tensor import parallel
 
@@ -508,8 +509,15 @@ def _():
     mo.md("""
     The notebook sends the plan of the whole model to all ranks, so no rank has to
     ask another one during a transfer. Versions must not mix, neither within a shard nor across the
-    shards. So `fetch` fills only a **staging buffer**. `pull_together` repeats it until *all*
-    generator ranks hold the same version. Only then does each of them `install` it.
+    shards. So `fetch` fills only a **staging buffer**, and says which version it is. `pull_together` repeats it until *all*
+    generator ranks hold the same version. Only then does each of them `install` it. An example, in which the trainer publishes in between:
+
+    | | rank 0 holds | rank 1 holds | then |
+    |---|---|---|---|
+    | all ranks `fetch` | version 4 | version 5 | not installed: it would be a torn model |
+    | all ranks `fetch` again | version 5 | version 5 | all ranks `install` version 5 |
+
+    `on_all(method)` calls a method on all ranks of a side, and waits for all of them.
     """)
     return
 

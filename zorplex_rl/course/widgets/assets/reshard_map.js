@@ -1,8 +1,8 @@
-/** 0, 512 B, 1.5 kB, 12 MB: two digits at least, three at most. */
+/** 0, 512 B, 1.45 kB, 12 MB: three digits at most. */
 function bytesText(bytes) {
   if (bytes === 0) return "0";
   const power = Math.min(Math.floor(Math.log10(bytes) / 3 + 1e-12), 4), value = bytes / 1000 ** power;
-  return `${Number(value.toPrecision(value < 10 ? 2 : 3))} ${["B", "kB", "MB", "GB", "TB"][power]}`;
+  return `${Number(value.toPrecision(3))} ${["B", "kB", "MB", "GB", "TB"][power]}`;
 }
 
 function render({ model, el }) {
@@ -25,7 +25,7 @@ function render({ model, el }) {
     const figure = (name, value, text, remark) => html("div", {}, html("dt", {}, name), html("dd", { "data-value": value }, text), html("dd", { class: "zx-note" }, remark));
     figures.replaceChildren(
       figure("Moved", total, bytesText(total), "in all"),
-      figure("Pairs", pairs, String(pairs), `of ${cells.length} that exchange anything`),
+      figure("Pairs", pairs, String(pairs), `of ${cells.length} exchange something`),
       figure("Largest pair", most, bytesText(most), total ? `${Math.round((100 * most) / total)}% of all` : "nothing moves"));
     voice.say(`${bytesText(total)} moved between ${pairs} pairs.`);
     const cell = (bytes) => html("td", { style: `background:color-mix(in srgb, var(--blue) ${most ? Math.round((55 * bytes) / most) : 0}%, transparent)` }, bytesText(bytes));
