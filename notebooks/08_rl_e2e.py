@@ -528,7 +528,7 @@ def _(ask_time, runs):
         ask_time,
         right=0 if _times < 1.2 else 1 if _times < 2 else 2,
         why=f"""
-    {_times:.1f} times: in the mean of all {len(_turns.ended)} steps, those at the start and at the end included, a step takes {_turns.step:.2f} s in turns and {_most.step:.2f} s at lag {max(slow)}.
+    {_times:.1f} times: a step takes {_turns.step:.2f} s in turns and {_most.step:.2f} s at lag {max(slow)}. This is the mean of all {len(_turns.ended)} steps, with the start and the end of each run.
     In turns, a batch is under way for {_turns.between:.2f} s; for {_turns.generate:.2f} s of that the generator computes.{" The rest is waiting for tools, most of it for the slowest episode." if _turns.generate < 0.9 * _turns.between else ""}
     """,
         shows=[
