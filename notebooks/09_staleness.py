@@ -504,13 +504,12 @@ def _():
 
 @app.cell(hide_code=True)
 def _():
-    _names = mo.md("""
+    lesson.folded(
+        "Your own stack: these losses in TRL, verl and prime-rl, and in papers",
+        """
     If you use TRL: `AsyncGRPOTrainer` is *clipped*, around μ. `GRPOTrainer` clips around π₀, and with vLLM it leaves out episodes for which the product of π₀/μ over their tokens is above 3, by default.
     Its `num_iterations=2` makes the two updates of this page.
-    """)
-    _elsewhere = lesson.folded(
-        "The names of these losses elsewhere",
-        """
+
     In `zorplex-rl train --loss` they are `reinforce` (plain), `tis` (truncated), `grpo` (clipped), `decoupled_ppo` (corrected), `icepop` (masked) and `dppo` (masked by difference).
 
     One name means two things. TRL and verl call *corrected* **truncated importance sampling**, TIS: a weight min(π₀/μ, C) beside a clip around π₀ (Yao et al. 2025).
@@ -529,7 +528,6 @@ def _():
     - prime-rl, *masked by difference*: the default, at 0.3, both ways; *clipped* is a `custom` loss
     """,
     )
-    mo.vstack([_names, _elsewhere])
     return
 
 
