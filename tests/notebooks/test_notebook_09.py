@@ -148,6 +148,18 @@ def test_what_the_reader_writes_trains_the_policy(one_step):
     assert one_step(lambda *given: 0 * notebook.Solutions.clipped(*given)) == 0.0
 
 
+def test_of_a_bad_token_that_became_likelier_the_clipped_loss_has_no_bound():
+    """The page asks which of four losses pushes hardest at π/μ = 6."""
+    losses = (
+        notebook.plain,
+        notebook.Solutions.clipped,
+        notebook.Solutions.corrected,
+        nb09.packaged("icepop"),
+    )
+    pushed = [nb09.push(loss, -1.0, 1.0, 6.0) or 0.0 for loss in losses]
+    assert pushed == pytest.approx([1.0, 6.0, 2.0, 0.0], abs=1e-4)
+
+
 def test_the_sample_size_is_the_package_s():
     logs = [0.1, -0.4, 0.7, 2.0]
     assert notebook.Solutions.sample_size(logs) == pytest.approx(
