@@ -649,7 +649,7 @@ def _(slow):
     _said = lesson.md(f"""
     In turns the bound is the sum of these two, so it is what was measured. With lag it supposes that a batch takes as long as in turns, and that L + 1 of them are always under way.
 
-    - They are not: the run has only {len(slow[0].ended)} steps. At lag {max(slow)} its last batch is started after step {max(0, len(slow[0].ended) - max(slow) - 1)}, and from then on fewer and fewer are under way. The measured mean includes that. A longer run comes nearer to its bound.
+    - They are not always: the run has only {len(slow[0].ended)} steps. At lag {max(slow)} its last batch is started after step {max(0, len(slow[0].ended) - max(slow) - 1)}, and from then on fewer and fewer are under way. The measured mean includes that. A longer run comes nearer to its bounds.
     - Batches slow each other down, because they share the generator and the cores.
     - The last column is a third bound: one generator computes all batches. Where it decodes several of them together, a decode step serves more rows, so this column shrinks. Where it is nearly all of a step, more lag only makes data older.
     """)
