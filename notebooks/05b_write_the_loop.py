@@ -742,7 +742,9 @@ def _(loss_of, real_config, sampler):
     _absent = lesson.md(
         "SmolLM2 is not on this machine, so nothing below was computed. Notebook 05 has a button that fetches it."
     )
-    start_real if real else _absent
+    # On a built page the curve would answer the predictions, so there it comes last.
+    _live = [start_real] if lesson.unattended() else [start_real, real_curve]
+    mo.vstack(_live) if real else _absent
     return real, real_curve, start_real, taught
 
 
