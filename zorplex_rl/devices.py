@@ -80,7 +80,7 @@ def is_faster_in_bfloat16() -> bool:
     def seconds(dtype: torch.dtype) -> float:
         rows = torch.ones(32, 512, dtype=dtype)
         matrix = torch.ones(512, 512, dtype=dtype)
-        return min(timeit.repeat(lambda: rows @ matrix, repeat=3, number=1))
+        return min(timeit.repeat(lambda: rows @ matrix, repeat=10, number=1))
 
     threads = torch.get_num_threads()
     # Beside a busy process, several threads would mostly wait for each other.
