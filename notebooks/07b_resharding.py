@@ -512,7 +512,7 @@ def _():
     shards. So `fetch` fills only a **staging buffer**, and says which version it is. `pull_together` repeats it until *all*
     generator ranks hold the same version. Only then does each of them `install` it. An example, in which the trainer publishes in between:
 
-    | | rank 0 holds | rank 1 holds | then |
+    | when | rank 0 holds | rank 1 holds | then |
     |---|---|---|---|
     | all ranks `fetch` | version 4 | version 5 | not installed: it would be a torn model |
     | all ranks `fetch` again | version 5 | version 5 | all ranks `install` version 5 |
