@@ -964,7 +964,7 @@ def _(config):
 
 @app.cell(hide_code=True)
 async def _(config, resumed, start_training):
-    resumed  # this cell runs after the one that computes it
+    lesson.needs(lambda: resumed)  # this cell runs after the one that computes it
     lesson.wait_for(start_training)
     used_merge, whose_merge = exercise.running(lambda: merge, Solutions)
     with mo.status.spinner("Training", remove_on_exit=True):
