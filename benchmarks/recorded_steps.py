@@ -1,9 +1,9 @@
-"""Record what two policies write for a few questions, after each step of training: the cards of notebooks 05 and 05b.
+"""Record what two policies write for a few questions, after each step of training: the cards of notebooks 05, 05b and 05d.
 
     python benchmarks/recorded_steps.py               about five minutes on two cores; writes recorded_steps.json
 
 Runs the notebooks' own code with their own settings: the small policy by ``take_turns`` of 05, SmolLM2
-(``zorplex-rl policy get smollm2``) by ``train`` of 05b with the course's two functions. The first question
+(``zorplex-rl policy get smollm2``) by the loop of 05b and the settings of 05d. The first question
 is that of all cards. Of the others, as many endings as there are at step 0.
 """
 
@@ -13,14 +13,14 @@ import json
 import sys
 from datetime import date
 from typing import Any
-from unittest.mock import patch
 
 import torch
-from shaped_rewards import load_notebook
+from shaped_rewards import NOTEBOOKS
 from table import describe_machine
 
-from zorplex_rl.course import nb05b
+from zorplex_rl.course import nb05b, nb05d
 from zorplex_rl.course.figures.tokens import Written, written
+from zorplex_rl.course.kept_file import load_notebook
 from zorplex_rl.course.recorded_steps import RECORDED
 from zorplex_rl.course.widgets import LiveCurve
 from zorplex_rl.learning.train_simple import play
@@ -40,13 +40,15 @@ FIRST: Asked = ("compositional", 0, 7, 0)
 class Recorder:
     """Ask the same few questions again after each step."""
 
-    def __init__(self, policy: Policy, asked: list[Asked], sampling: Sampling) -> None:
+    def __init__(self, asked: list[Asked], sampling: Sampling) -> None:
         self.asked = asked
         self.sampling = sampling
         self.steps: list[list[Written]] = []
-        self.play(policy)
 
-    def play(self, policy: Policy, step: int = 0) -> None:
+    def seal(self) -> None:
+        """Do nothing: this is no card."""
+
+    def play(self, policy: Policy, step: int) -> None:
         self.steps.append([written(policy, episode) for episode in self.answers(policy)])
 
     def answers(self, policy: Policy) -> list[Episode]:
@@ -68,7 +70,7 @@ def unlike(policy: Policy, kind: str, shots: int, sampling: Sampling, count: int
     """Return ``count`` questions whose answers end in as many ways as there are: of 24."""
     tasks = Zorplex(0, shots=shots).tasks((kind,), 24, "held_out")
     episodes = play(policy, ZORPLEX, tasks, 0, sampling)
-    (first,) = Recorder(policy, [(*FIRST[:3], shots)], sampling).answers(policy)
+    (first,) = Recorder([(*FIRST[:3], shots)], sampling).answers(policy)
     chosen = nb05b.varied([first, *episodes], count + 1)[1:]
     numbers = [next(n for n, one in enumerate(episodes) if one is other) for other in chosen]
     return [(kind, number, number, shots) for number in numbers]
@@ -76,44 +78,43 @@ def unlike(policy: Policy, kind: str, shots: int, sampling: Sampling, count: int
 
 def record_small() -> dict[str, Any]:
     torch.set_num_threads(1)
-    notebook = load_notebook("05_rl_intro")
+    notebook = load_notebook(NOTEBOOKS / "05_rl_intro.py")
     environment, policy = Zorplex(0), load_policy()
     sampling = Sampling(temperature=1.0, max_tokens=96, max_turns=6, slots=64)
     exam = environment.tasks(("compositional",), 200, "held_out")
     before = accuracy(play(policy, environment, exam, 0, sampling))
-    recorder = Recorder(policy, [FIRST, *unlike(policy, "compositional", 0, sampling, 3)], sampling)
+    recorder = Recorder([FIRST, *unlike(policy, "compositional", 0, sampling, 3)], sampling)
+    recorder.play(policy, 0)
     notebook.take_turns(policy, environment, sampling, 20, lambda step: recorder.play(policy, step))
     return recorder.result(before, accuracy(play(policy, environment, exam, 0, sampling)))
 
 
 def record_smollm2() -> dict[str, Any]:
-    notebook = load_notebook("05b_write_the_loop")
-    with patch.object(notebook.mo, "cli_args", dict):
-        config = notebook.settings.run()[1]["real_config"]
+    loop = load_notebook(NOTEBOOKS / "05b_write_the_loop.py")
+    page = load_notebook(NOTEBOOKS / "05d_a_language_model.py")
+    config = page.settings.run()[1]["config"]
     sampling = Sampling(max_tokens=48, max_turns=48, slots=32)
-    policy = load_policy(str(cached()))
-    environment = Zorplex(0, shots=2)
-    asked = [(*FIRST[:3], 2), *unlike(policy, "simple", 2, sampling, 3)]
-    recorder = Recorder(policy, asked, sampling)
-    exam = environment.tasks(("simple",), config.real_tasks, "held_out")
-    functions = notebook.Solutions.sample_episode, notebook.Solutions.policy_gradient
+    asked = [(*FIRST[:3], 2), *unlike(load_policy(str(cached())), "simple", 2, sampling, 3)]
 
-    def answer(policy: Policy, tasks: list[Any], sampling: Sampling) -> list[Episode]:
-        return play(policy, environment, tasks, 0, sampling)
-
-    def train(policy: Policy, on_step: Any) -> None:
+    def train(policy: Policy, config: Any, sampler: Any, on_step: Any) -> None:
         limits = Sampling(max_tokens=config.max_tokens)
-        notebook.train(policy, environment, limits, config, *functions, on_step)
+        environment = Zorplex(config.seed, shots=2)
+        loss_of = loop.Solutions.policy_gradient
+        loop.train(policy, environment, limits, config, sampler, loss_of, on_step)
 
-    curve = LiveCurve(config.steps)
-    # It is no card: what a card does after each step is done by the recorder.
-    recorder.seal = lambda: None  # type: ignore[attr-defined]
-    recorder.steps = []
-    (before, after) = nb05b.teach(
-        str(cached()), [exam], answer, train, curve, recorder, lambda number: None
+    # What a card does after each step is done by the recorder.
+    recorder = Recorder(asked, sampling)
+    marks = nb05d.teach(
+        folder=str(cached()),
+        config=config,
+        train=train,
+        sampler=loop.Solutions.sample_episode,
+        curve=LiveCurve(config.steps),
+        card=recorder,
+        one_more=lambda number=1: None,
     )
-    print(curve.series)
-    return recorder.result(accuracy(before[0]), accuracy(after[0]))
+    before, after = (exams[0] for exams in marks)
+    return recorder.result(accuracy(before), accuracy(after))
 
 
 def main() -> None:

@@ -10,7 +10,6 @@ the same numbers again on the same kind of machine.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from datetime import date
 from pathlib import Path
@@ -23,6 +22,7 @@ import torch
 from table import describe_machine
 
 from zorplex_rl.course import nb05c
+from zorplex_rl.course.kept_file import load_notebook
 from zorplex_rl.task.rewards import accuracy
 
 RECORDED = Path(__file__).with_name("shaped_rewards.json")
@@ -31,15 +31,6 @@ BONUSES = (-0.1, 0.0, 0.1, 0.5)
 """Reward of every tool call."""
 PENALTIES = (0.0, 0.3, 3.0)
 """Weight of the KL penalty."""
-
-
-def load_notebook(name: str) -> ModuleType:
-    """Import a notebook. Its cells do not run."""
-    spec = importlib.util.spec_from_file_location(f"notebook_{name}", NOTEBOOKS / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def record(
@@ -59,7 +50,7 @@ def record(
 def main() -> None:
     """Train once for each setting, and write what was measured."""
     torch.set_num_threads(1)
-    notebook = load_notebook("05c_judging_a_run")
+    notebook = load_notebook(NOTEBOOKS / "05c_judging_a_run.py")
     with patch.object(notebook.mo, "cli_args", dict):
         config = notebook.settings.run()[1]["config"]
     runs = []

@@ -745,7 +745,7 @@ def _():
     {lesson.term("actor")}. In Monarch, the library of this course, it is an object in a process of its own. Other processes can
     call its *endpoints*, which are marked methods.
 
-    What comes next: in 05b you write the inner loop and the loss yourself, and train this policy and SmolLM2 with them. 05c asks what they
+    What comes next: in 05b you write the inner loop and the loss yourself, and train this policy with them. 05d trains SmolLM2. 05c asks what they
     really learned. Then the boxes become processes: a pool that heals (06), weights on their way (07), the whole loop (08).
     """)
     return

@@ -35,7 +35,6 @@ with app.setup(hide_code=True):
 
     # The page shows its top before these are there: torch takes seconds.
     torch = later("torch")
-    nb05 = later("zorplex_rl.course.nb05")
     nb05b = later("zorplex_rl.course.nb05b")
     toy_policies = later("zorplex_rl.course.toy_policies")
     learning = later("zorplex_rl.learning.learner")
@@ -46,14 +45,14 @@ with app.setup(hide_code=True):
 def _():
     lesson.header(
         __file__,
-        minutes=48,
-        hardware="two CPU cores, no GPU; a network only to fetch SmolLM2",
+        minutes=46,
+        hardware="two CPU cores, no GPU, no network",
         goals=[
             "say why a reward can replace the right answer",
             "write the loop in which a model uses a tool: generate, call, inject",
             "say which tokens may be trained on, and mask the others",
             "write the loss that raises the mean reward",
-            "train a small policy, and a real language model, with your two functions; then a narrow path beside its weights",
+            "train a small policy with your two functions, and keep them in a file",
         ],
     )
     return
@@ -154,13 +153,35 @@ def _():
 
 
 @app.cell(hide_code=True)
-def _(with_labels, with_rewards):
+def _():
+    ask_rewards = lesson.predict(
+        "Until nine answers in ten are right, how many times as many steps will rewards need as labels?",
+        "as many",
+        "about twice",
+        "more than five times",
+    )
+    ask_rewards
+    return (ask_rewards,)
+
+
+@app.cell(hide_code=True)
+def _(ask_rewards, with_labels, with_rewards):
+    _times = median(with_rewards) / with_labels
+    lesson.reveal(
+        ask_rewards,
+        right=0 if _times < 1.5 else 1 if _times < 5 else 2,
+        why=f"""
+    {with_labels} steps with labels, and {median(with_rewards)} with rewards (median of three seeds). At first, nine tries in ten are wrong, and they teach nothing.
+    """,
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _():
     mo.vstack(
         [
             lesson.md(
-                f"To be right nine times in ten takes {with_labels} steps with labels, and "
-                f"{median(with_rewards)} with rewards (median of three seeds): at first, nine tries in ten "
-                "are wrong. They teach nothing. "
                 "A reward judges only the answer that was tried. **As long as none is right, all "
                 "rewards are 0, and so is the gradient**: RL needs a model that already gets some "
                 "answers right.\n\n"
@@ -636,7 +657,7 @@ def _(history, loss_of, now, sampler, was, whose_loss, whose_sampler):
     **From {was.accuracy:.0%} to {now.accuracy:.0%}, with {len(_lines)} lines: {whose_sampler}, and {whose_loss}.** Nobody showed the policy a single right
     text. The card at the top now shows these steps.
 
-    What has it learned? 05c finds out.
+    What has it learned? 05c finds out. In 05d the same two functions train a language model that was not made for this task.
     """),
             lesson.figure(
                 nb05b.mass_chart(history),
@@ -691,285 +712,11 @@ def _(my_rl, write):
 
 @app.cell(hide_code=True)
 def _():
-    lesson.md("""
-    ## The same loop on a real language model
-
-    SmolLM2 has 135 million parameters, and was never taught this task. It gets two
-    worked examples before each question, because then some of its answers are right. The functions are
-    *yours*. Around the model is a key-value cache, so that it need not read all of the text again for each
-    token. (The button above also writes it, as `my_rl_smollm2.py`.)
-    """)
-    return
-
-
-@app.cell
-def _(config):
-    real_config = SimpleNamespace(
-        seed=config.seed,
-        kind="simple",  # look up one word: at sums SmolLM2 is never right
-        prompts=2,
-        samples=8,
-        steps=lesson.size(3, brief=1),
-        learning_rate=5e-5,
-        max_tokens=26,  # the longest right answer has 22
-        exam=lesson.size(16, brief=4),  # tasks of each kind
-    )
-    return (real_config,)
-
-
-@app.cell(hide_code=True)
-def _(real_config):
-    ask_real = lesson.predict(
-        "It trains on look-ups of one word; the exam also asks for sums of two. What will it do better?",
-        "look up one word",
-        "add two words",
-        "both",
-        f"neither: no difference that {real_config.exam} answers could show",
-    )
-    ask_real
-    return (ask_real,)
-
-
-@app.cell(hide_code=True)
-def _(loss_of, real_config, sampler):
-    real = nb05.real_model()
-    _code = [exercise.solution_source(of.__name__, of) for of in (sampler, loss_of)]
-    taught = lesson.Kept(__file__, "smollm2_taught", settings=vars(real_config), code=_code)
-    start_real = lesson.start_button(
-        f"Train SmolLM2 for {real_config.steps} steps, with your functions", seconds=120
-    )
-    real_curve = LiveCurve(real_config.steps, "SmolLM2: right answers in each batch")
-    _absent = lesson.md(
-        "SmolLM2 is not on this machine, so nothing below was computed. Notebook 05 has a button that fetches it."
-    )
-    # On a built page the curve would answer the predictions, so there it comes last.
-    _live = [start_real] if lesson.unattended() else [start_real, real_curve]
-    mo.vstack(_live) if real else _absent
-    return real, real_curve, start_real, taught
-
-
-@app.cell(hide_code=True)
-def _(Sampling):
-    real_card = nb05b.RecordedCard(
-        "What SmolLM2 writes, step by step",
-        "smollm2",
-        Sampling(max_tokens=48, max_turns=48, slots=32),
-        lines=2,
-    )
-    _told = lesson.md("""
-    An arrow in a *solid* box is an invented result. When does that stop?
-    """)
-    mo.vstack([_told, real_card])
-    return (real_card,)
-
-
-@app.cell(hide_code=True)
-def _(
-    Sampling,
-    answer_tasks,
-    config,
-    loss_of,
-    real,
-    real_card,
-    real_config,
-    real_curve,
-    sampler,
-    start_real,
-    taught,
-):
-    if real:
-        lesson.wait_for(start_real, unless=taught)
-
-    def _teach():
-        environment = Zorplex(config.seed, shots=2)
-        exams = [
-            environment.tasks((kind,), real_config.exam, "held_out")
-            for kind in ("simple", "compositional")
-        ]
-        texts = (
-            4 * real_config.exam
-            + real_config.steps * real_config.prompts * real_config.samples
-        )
-        real_curve.clear()
-        with lesson.counting(texts, "texts") as one_more:
-
-            def train_it(policy, on_step):
-                counted = nb05b.counted(sampler, one_more)
-                limits = Sampling(max_tokens=real_config.max_tokens)
-                train(policy, environment, limits, real_config, counted, loss_of, on_step)
-
-            marks = nb05b.teach(
-                real, exams, answer_tasks, train_it, real_curve, real_card, one_more
-            )
-        return marks, real_card.texts, real_curve.series
-
-    marks = []
-    if real:
-        marks, _texts, real_curve.series = taught.get(_teach)
-        real_card.show(_texts, real_config.steps)
-    real_card.seal()
-    lesson.md(taught.note if real else "")
-    return (marks,)
-
-
-@app.cell(hide_code=True)
-def _(ask_real, marks, whose_loss, whose_sampler):
-    right, why, shows = nb05b.learned(marks)
-    lesson.reveal(
-        ask_real,
-        right=right,
-        why=f"""
-    {why}
-
-    That was {whose_sampler} and {whose_loss}, on a model 150 times as large.
-    """,
-        shows=shows,
-    )
-    return
-
-
-@app.cell(hide_code=True)
-def _():
-    lesson.md(f"""
-    ## Which weights moved?
-
-    All, a little. Do so many have to? {lesson.term("LoRA")} leaves the weight `W` of a layer as it is, and trains a narrow path
-    beside it. `A` maps the input to `rank` numbers, and `B` these to an output. `B` begins as zeros, so at first nothing changes.
-
-    ### Exercise 3: a narrow path
-    """)
-    return
-
-
-@app.function
-def adapted(x, W, A, B, scale):
-    """The output [..., out] of a layer with a narrow path beside it: W x + scale · B (A x).
-
-    x is [..., in], W [out, in], A [rank, in], B [out, rank]; scale is a fixed number.
-    """
-    ...
-
-
-@app.cell(hide_code=True)
-def _():
-    exercise.feedback(
-        lambda: adapted,
-        Solutions,
-        level="warm-up",
-        minutes=3,
-        hints=(
-            "Which shape has `x @ W.T`? And which has `x @ A.T`?",
-            "The narrow path is `(x @ A.T) @ B.T`, times `scale`.",
-        ),
-    )
-    return
-
-
-@app.cell(hide_code=True)
-def _():
-    layer, whose_layer = exercise.running(lambda: adapted, Solutions)
-    return layer, whose_layer
-
-
-@app.cell(hide_code=True)
-def _():
-    _all, _some, _few = nb05b.trained_parameters()
-    ask_narrow = lesson.predict(
-        "The same tasks and steps with paths of rank 16, at ten times the rate. Of the last batch, how much will be right, compared with the run above?",
-        "more than 15 points less",
-        "about as much",
-        "more than 15 points more",
-    )
-    mo.vstack(
-        [
-            lesson.md(
-                f"SmolLM2 has {_all / 1e6:.1f} million weights. Paths of rank 16 beside its layers have {_some / 1e6:.1f} million numbers, one in {_all / _some:.0f}; at rank 1 it is {_few / 1e6:.2f} million, one in {_all / _few:.0f}."
-            ),
-            ask_narrow,
-        ]
-    )
-    return (ask_narrow,)
-
-
-@app.cell(hide_code=True)
-def _(layer, loss_of, real, real_config, sampler):
-    narrow_config = SimpleNamespace(
-        **vars(real_config) | {"learning_rate": 5e-4, "rank": 16}
-    )
-    _code = [exercise.solution_source(of.__name__, of) for of in (sampler, loss_of, layer)]
-    narrow = lesson.Kept(
-        __file__, "smollm2_narrow", settings=vars(narrow_config), code=_code
-    )
-    start_narrow = lesson.start_button("Train SmolLM2 again, with your layer", seconds=100)
-    start_narrow if real else None
-    return narrow, narrow_config, start_narrow
-
-
-@app.cell(hide_code=True)
-def _(
-    Sampling,
-    layer,
-    loss_of,
-    narrow,
-    narrow_config,
-    real,
-    real_curve,
-    sampler,
-    start_narrow,
-):
-    if real:
-        lesson.wait_for(start_narrow, unless=narrow)
-
-    def _teach():
-        texts = narrow_config.steps * narrow_config.prompts * narrow_config.samples
-        with lesson.counting(texts, "texts") as one_more:
-            counted = nb05b.counted(sampler, one_more)
-            return nb05b.teach_narrow(
-                real,
-                narrow_config.rank,
-                layer,
-                lambda policy, on_step: train(
-                    policy,
-                    Zorplex(narrow_config.seed, shots=2),
-                    Sampling(max_tokens=narrow_config.max_tokens),
-                    narrow_config,
-                    counted,
-                    loss_of,
-                    on_step,
-                ),
-            )
-
-    shares = narrow.get(_teach) if real else []
-    for _step, _share in enumerate(shares, 1):
-        real_curve.add("only narrow paths", _step, _share)
-    lesson.md(narrow.note if real else "")
-    return (shares,)
-
-
-@app.cell(hide_code=True)
-def _(ask_narrow, marks, real_curve, shares, whose_layer):
-    lesson.needs(lambda: (marks, shares))
-    _right, _why = nb05b.narrow_learned(real_curve, shares)
-    lesson.reveal(
-        ask_narrow,
-        right=_right,
-        why=f"""
-    {_why} These are sixteen answers a batch, of one seed, by {whose_layer}. `zorplex-rl train --preset smollm2 --lora-rank 1` tries rank 1.
-
-    *LoRA without regret* (Schulman et al. 2025) has a reason: a reward says about one bit an episode, so few numbers can hold it.
-    """,
-        shows=[real_curve] if shares else [],
-    )
-    return
-
-
-@app.cell(hide_code=True)
-def _():
     lesson.recap(
-        3,
+        2,
+        "A reward judges only the answer that was tried, so no right answer is needed, and some right answers are.",
         "The log-probability of an episode is a sum over tokens; a tool's carry no gradient.",
-        "RL raises only what the policy already does now and then.",
-        "LoRA trains a narrow path beside frozen weights.",
+        "RL raises what the policy already does now and then.",
     )
     return
 
@@ -1053,12 +800,6 @@ class Solutions:
             total = total + advantage * response[mask].sum()
             drawn += sum(episode.sampled)
         return -total / drawn
-
-    def check_adapted(adapted):
-        toy_policies.check_adapted(adapted, Solutions.adapted)
-
-    def adapted(x, W, A, B, scale):
-        return x @ W.T + scale * (x @ A.T @ B.T)
 
 
 if __name__ == "__main__":

@@ -580,7 +580,7 @@ def _(config):
 
 
 @app.cell(hide_code=True)
-def _(ask_kl, distance, hacked, whose_distance):
+def _(ask_kl, distance, hacked, shaped_runs, whose_distance):
     lesson.needs(lambda: hacked)
     # Here, and not in training: an edit of the exercise must not train again.
     with torch.no_grad():
@@ -589,6 +589,7 @@ def _(ask_kl, distance, hacked, whose_distance):
             for rows in hacked.values()
         ]
     (_began, _free), (_, _held) = map(nb05c.ends, _measured)
+    _honest, *_, _bound = [run for run in shaped_runs["runs"] if run["bonus"] == 0]
     lesson.reveal(
         ask_kl,
         right=nb05c.saved(_began, _free, _held),
@@ -597,22 +598,10 @@ def _(ask_kl, distance, hacked, whose_distance):
     Of the last steps' episodes {_held["accuracy"]:.0%} are right, without a penalty {_free["accuracy"]:.0%}; in the first steps {_began["accuracy"]:.0%} were. That is one seed.
 
     A penalty knows only where the policy began, so it holds back honest learning too. And honest learning also leads away from the
-    reference, so KL alone does not tell learning from a hack. See both in the recorded runs below, at a reward of 0 for a call.
+    reference, so KL alone does not tell learning from a hack. Recorded with no pay for calls, in {shaped_runs["conditions"]["steps"]} steps: without a penalty
+    {_honest["accuracy"][-1]:.0%} are right at a KL of {_honest["kl"][-1]:.2f}; with a penalty of {_bound["penalty"]:g}, {_bound["accuracy"][-1]:.0%} at {_bound["kl"][-1]:.2f}.
     So mend the reward: in `zorplex_rl/task/rewards.py` a call more than needed *costs* something.
     """,
-    )
-    return
-
-
-@app.cell(hide_code=True)
-def _(shaped_runs):
-    mo.vstack(
-        [
-            lesson.md(
-                f"The sliders choose among recorded runs of `train`. Below 0, the reward of a call is a fine. *Recorded* on {shaped_runs['date']} with `python {shaped_runs['command']}`, {shaped_runs['conditions']['steps']} steps each, one seed."
-            ),
-            nb05c.shaped_slider(shaped_runs),
-        ]
     )
     return
 

@@ -674,7 +674,7 @@ def _():
     _inputs, _outputs, _rank = 576, 1536, 16
     lesson.md(f"""
     The other way is not to train all weights in the first place. With LoRA, low-rank adapters, the weights `W` of a layer stay as they are. Beside them two thin
-    matrices are trained, and the layer computes `W x + B (A x)`. (Notebook 05b also has a fixed factor before `B`.) The *rank* is the number of rows of `A`, and of columns of `B`.
+    matrices are trained, and the layer computes `W x + B (A x)`. (Notebook 05d also has a fixed factor before `B`.) The *rank* is the number of rows of `A`, and of columns of `B`.
 
     For example, a layer of SmolLM2 from {_inputs} to {_outputs:,} numbers has {_inputs * _outputs:,} weights. At rank {_rank}, `A` and `B` have {_rank * (_inputs + _outputs):,} together.
     The generators have `W` already, so only `A` and `B` travel.

@@ -54,18 +54,6 @@ def test_the_ends_of_a_run_are_means_of_three_steps_and_of_fewer_in_a_short_run(
     assert [end["kl"] for end in nb05c.ends(rows[:2])] == [0.0, 1.0]
 
 
-@pytest.mark.slow
-def test_every_position_of_the_sliders_has_a_recorded_run():
-    study = nb05c.recorded_runs()
-    slider = nb05c.shaped_slider(study)
-    found = nb05c.answer_of(study, 0.5, 0.0)
-    assert found.numbers[1][1] == "52% → 0%" and found.figure.startswith("<svg")
-    for bonus in {run["bonus"] for run in study["runs"]}:
-        for penalty in {run["penalty"] for run in study["runs"]}:
-            assert nb05c.answer_of(study, bonus, penalty).numbers
-    assert slider is not None
-
-
 def test_runs_of_several_seeds_are_shown_with_an_interval_over_runs(tmp_path):
     file = tmp_path / "seeds.jsonl"
     lines = []

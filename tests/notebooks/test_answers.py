@@ -153,7 +153,7 @@ PARTED = {
 
 
 def test_a_wrong_narrow_path_is_told_what_it_leaves_out():
-    said = refusals("05b", "adapted", answers("05b").WRONG["adapted"])
+    said = refusals("05d", "adapted", answers("05d").WRONG["adapted"])
     assert {name: sentence.partition(". ")[0] for name, sentence in said.items()} == {
         "the_path_alone": "the layer's own product is missing",
         "without_the_path": "the path is missing",

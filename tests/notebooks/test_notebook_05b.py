@@ -15,14 +15,12 @@ from zorplex_rl.course.nb05b import (
     as_episode,
     chances_after,
     example,
-    learned,
     push,
     varied,
 )
 from zorplex_rl.learning.train_simple import compare, policy_gradient
 from zorplex_rl.policy.load import load_policy
 from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
-from zorplex_rl.policy.tokenizer import encode_text
 from zorplex_rl.task.environment import Zorplex
 from zorplex_rl.task.rewards import score
 from zorplex_rl.task.specs import TASK_SPECS
@@ -135,41 +133,6 @@ def test_the_question_of_all_cards_is_looked_up_added_and_then_not_answered_in_t
     assert (first.score.outcome, first.turns[-1].text.strip()) == ("wrong_format", "20-17=3\nSo 3.")
 
 
-@pytest.mark.parametrize(
-    ("looks_up", "adds", "option"),
-    [(16, 4, 0), (4, 16, 1), (16, 16, 2), (4, 4, 3), (7, 4, 3), (0, 0, 3)],
-)
-def test_the_real_model_is_better_where_more_answers_turned_right_than_chance_turns(
-    embedded, looks_up, adds, option
-):
-    """Before, 4 of 16 are right; afterwards as many as given."""
-
-    def exam(kind, right):
-        tasks = ENV.tasks((kind,), 16, "held_out")
-        answers = [task.answer if number < right else 0 for number, task in enumerate(tasks)]
-        ids = [encode_text(embedded.tokenizer, f"[ANSWER] {answer}\n") for answer in answers]
-        return [
-            as_episode(embedded, task, said, [True] * len(said))
-            for task, said in zip(tasks, ids, strict=True)
-        ]
-
-    marks = [
-        [exam("simple", one), exam("compositional", two)] for one, two in ((4, 4), (looks_up, adds))
-    ]
-    found, why, _ = learned(marks)
-    assert found == option and "nothing to pay for" not in why
-
-
-def test_where_no_answer_was_ever_right_the_page_says_why_it_stays_so(embedded):
-    task = ENV.tasks(("compositional",), 1, "held_out")[0]
-    ids = encode_text(embedded.tokenizer, f"[ANSWER] {task.answer + 1}\n")
-    exam = [as_episode(embedded, task, ids, [True] * len(ids))]
-    assert (
-        "what it could be paid for was the form of an answer"
-        in learned([[exam, exam], [exam, exam]])[1]
-    )
-
-
 def test_its_two_loops_both_learn_and_only_one_is_told_the_answer():
     torch.manual_seed(0)
     right = torch.tensor([1, 2, 0])
@@ -221,8 +184,7 @@ def test_the_learners_two_functions_are_what_trains():
 @pytest.mark.long
 def test_it_runs_from_its_first_cell_to_its_last_and_learns():
     config = small(steps=20, held_out=100)
-    real = small(kind="simple", prompts=1, steps=1, max_tokens=26, exam=2)
-    _, values = notebook.app.run(defs={"config": config, "real_config": real})
+    _, values = notebook.app.run(defs={"config": config})
     assert all(values["same_tokens"])
     assert "the course's" in values["whose_sampler"] and "the course's" in values["whose_loss"]
     assert values["foreseen"][False] < values["foreseen"][True]

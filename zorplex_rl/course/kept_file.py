@@ -2,6 +2,8 @@
 
 program = fill_in(path, {"sample_episode": theirs, …})      the text; a sentence if their code needs what the program lacks
 keep(program, kept(__file__, "my_rl.py"))                   the file, in the course's folder; an older one stays beside it
+functions_of(file, "sample_episode", …)                     the sources of their functions, for another page
+load_notebook(path)                                         a notebook's functions, as a module
 """
 
 from __future__ import annotations
@@ -10,7 +12,9 @@ import ast
 import builtins
 import sys
 from collections.abc import Callable, Mapping
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from zorplex_rl.course import FILES
@@ -60,6 +64,15 @@ def functions_of(file: Path, *names: str) -> dict[str, str]:
         node.name: "\n".join(source.splitlines()[node.lineno - 1 : node.end_lineno])
         for node in found
     }
+
+
+def load_notebook(path: Path) -> ModuleType:
+    """Import a notebook. Its cells do not run."""
+    spec = spec_from_file_location(f"notebook_{path.stem}", path)
+    assert spec is not None and spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def _defines(node: ast.AST) -> set[str]:

@@ -7,18 +7,14 @@ chances_after           the next-token probabilities where an answer begins
 push  mass_chart        these after one push; over the steps of a run
 Card  example  varied   episodes before training and after each step, with a slider; one is on all pages
 RecordedCard            the same, which shows a recording until a reader's own run has begun
-teach  counted  learned  SmolLM2, taught by the learner's two functions; what came of it
-teach_narrow             the same with the learner's layer: only narrow paths are trained
+counted                 a sampler that counts its episodes
 """
 
 from __future__ import annotations
 
-import importlib
 import math
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import groupby, zip_longest
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -29,35 +25,26 @@ import traitlets
 from zorplex_rl.course.figures import figure as style
 from zorplex_rl.course.figures.figure import render
 from zorplex_rl.course.figures.tokens import Written, written, written_card
-from zorplex_rl.course.kept_file import EXAMPLES
 from zorplex_rl.course.lesson import exercise
-from zorplex_rl.course.lesson.lesson import table
 from zorplex_rl.course.lesson.markup import quote
 from zorplex_rl.course.recorded_steps import recorded_steps
-from zorplex_rl.course.widgets.live_curve import LiveCurve
 from zorplex_rl.course.widgets.what_if import Answer, Bar, Knob, Panel, WhatIf
 from zorplex_rl.course.widgets.widget import pack
-from zorplex_rl.devices import cores
 from zorplex_rl.learning.learner import response_logprobs
-from zorplex_rl.policy.evaluate import clustered_interval
-from zorplex_rl.policy.load import Policy, load_policy
-from zorplex_rl.policy.lora import AdaptedLinear, adapted_layers
+from zorplex_rl.policy.load import Policy
 from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
 from zorplex_rl.policy.tokenizer import encode_prompt, encode_text
-from zorplex_rl.sizing.model_shape import ModelShape
 from zorplex_rl.task.environment import ZORPLEX, Zorplex
 from zorplex_rl.task.episode import OUTCOMES, Episode, Finish, Task, Turn
 from zorplex_rl.task.parser import find_answer, find_call
-from zorplex_rl.task.rewards import accuracy, score
+from zorplex_rl.task.rewards import score
 from zorplex_rl.task.specs import TASK_SPECS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Sampler = Callable[..., tuple[list[int], list[bool]]]
-SMOLLM2 = ModelShape(30, 576, heads=9, kv_heads=3, intermediate=1536, vocabulary=49_152)
 ANSWERS, TALKS = "[ANSWER", "So"
-SAMPLED = "right answers, sampled"
 """The tokens between which the embedded policy chooses where an answer should begin."""
 
 
@@ -313,89 +300,6 @@ def varied(episodes: Sequence[Episode], count: int) -> list[Episode]:
     return turns[:count]
 
 
-def reader(model: Any) -> Any:
-    """Return ``model`` behind the key-value cache of ``my_rl_smollm2.py``."""
-    sys.path.insert(0, str(EXAMPLES))
-    cached = importlib.import_module("my_rl_smollm2").Reader
-    sys.path.remove(str(EXAMPLES))
-    return cached(model)
-
-
-def teach(
-    folder: str,
-    exams: Sequence[Sequence[Task]],
-    answer: Callable[..., list[Episode]],
-    train: Callable[..., None],
-    curve: LiveCurve,
-    card: RecordedCard,
-    one_more: Callable[..., None],
-) -> list[list[list[Episode]]]:
-    """Let the model in ``folder`` answer the ``exams``, ``train`` it, let it answer again. Returns the answers.
-
-    It reads through a key-value cache, as in ``my_rl_smollm2.py``: the learner's sampler gives it all of the text for
-    each token.
-    """
-    torch.set_num_threads(cores())
-    policy = load_policy(folder, of_transformers=True)
-
-    def ask() -> list[list[Episode]]:
-        answers = []
-        for tasks in exams:
-            answers.append(answer(policy, tasks, card.sampling))
-            one_more(number=len(tasks))
-        return answers
-
-    def on_step(step: int, episodes: Sequence[Episode]) -> None:
-        curve.add(SAMPLED, step, accuracy(episodes))
-        card.play(policy, step)
-
-    before = ask()
-    card.play(policy, 0)
-    train(replace(policy, model=reader(policy.model)), on_step)
-    card.seal()
-    after = ask()
-    torch.set_num_threads(1)
-    return [before, after]
-
-
-def trained_parameters() -> tuple[int, int, int]:
-    """Return how many parameters of SmolLM2 are trained: all, in paths of rank 16, and of rank 1."""
-    return SMOLLM2.parameters, SMOLLM2.trained(16), SMOLLM2.trained(1)
-
-
-def teach_narrow(
-    folder: str, rank: int, adapted: Callable[..., Any], train: Callable[..., None]
-) -> list[float]:
-    """Train paths of ``rank`` beside the layers of the model in ``folder``, which ``adapted`` computes. Returns the share
-    of right answers in each batch."""
-    torch.set_num_threads(cores())
-    policy = load_policy(folder, of_transformers=True, lora_rank=rank)
-    for layer in adapted_layers(policy.model).values():
-        layer.forward = partial(_narrow_output, adapted, layer)  # type: ignore[method-assign]
-    shares = list[float]()
-    read = reader(policy.model)
-    train(replace(policy, model=read), lambda step, episodes: shares.append(accuracy(episodes)))
-    torch.set_num_threads(1)
-    return shares
-
-
-def _narrow_output(adapted: Callable[..., Any], layer: AdaptedLinear, x: torch.Tensor) -> Any:
-    return adapted(x, layer.weight, layer.lora_a, layer.lora_b, layer.scale)
-
-
-def narrow_learned(curve: LiveCurve, shares: Sequence[float]) -> tuple[int | list[int], str]:
-    """Return the right option of the prediction, and why, from the curve of all weights and the ``shares``."""
-    if not shares:
-        return [], "SmolLM2 is not on this machine."
-    *_, (_, whole) = dict(curve.series)[SAMPLED]
-    gap = shares[-1] - whole
-    option = 0 if gap < -0.15 else 1 if gap <= 0.15 else 2
-    return (
-        option,
-        f"With all weights {whole:.0%} of the last batch were right, with narrow paths {shares[-1]:.0%}.",
-    )
-
-
 def counted(sampler: Sampler, one_more: Callable[..., None]) -> Sampler:
     """Return ``sampler``, which then counts one more at each episode."""
 
@@ -405,37 +309,3 @@ def counted(sampler: Sampler, one_more: Callable[..., None]) -> Sampler:
         return found
 
     return sample
-
-
-def learned(marks: list[list[list[Episode]]]) -> tuple[int | list[int], str, list[Any]]:
-    """Return what ``reveal`` shows of the answers: the right option, why, and a table.
-
-    A kind is answered better if, of the questions whose mark changed, the 95 % interval says that
-    more than half turned right.
-    """
-    if not marks:
-        return [], "SmolLM2 is not on this machine.", []
-    better, rows, why = list[bool](), list[dict[str, str]](), ""
-    for before, after in zip(*marks, strict=True):
-        changed = [
-            new
-            for old, new in zip(before, after, strict=True)
-            if old.scored.correct != new.scored.correct
-        ]
-        turned_right = [new.scored.correct > 0 for new in changed]
-        words = [tuple(sorted(new.task.words)) for new in changed]
-        better.append(bool(changed) and clustered_interval(turned_right, words)[0] > 0.5)
-        kind, right = before[0].task.kind, turned_right.count(True)
-        shares = [accuracy(before), accuracy(after)]
-        row = {"kind": kind, "before": f"{shares[0]:.0%}", "after": f"{shares[1]:.0%}"}
-        rows.append(row | {"turned right": f"{right}", "turned wrong": f"{len(changed) - right}"})
-        why += f"`{kind}`: from {shares[0]:.0%} to {shares[1]:.0%}. "
-        why += (
-            f"{right} of {len(before)} questions turned right, and {len(changed) - right} wrong. "
-        )
-        if shares == [0, 0]:
-            why += "It was never once right: what it could be paid for was the form of an answer, which earns 0.2. "
-    why += "We call a kind *better* if chance alone would turn so many right, and so few wrong, less than once in forty times."
-    caption = f"SmolLM2 before and after training, {len(marks[0][0])} sampled answers to held-out tasks of each kind"
-    option = [[True, False], [False, True], [True, True], [False, False]].index(better)
-    return option, why, [table(caption, rows)]

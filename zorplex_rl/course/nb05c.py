@@ -8,7 +8,7 @@ points             a change of a share, in words
 verdict            pass@1 and pass@k, before and after ──► taught, sharpened, narrowed, or undecided
 PaidCard           what a policy writes in training, with what it is paid for it
 tokens_of  ends    the tokens of a batch as three tensors; the first and the last steps of a run
-recorded_runs  shaped_slider  answer_of       benchmarks/shaped_rewards.json ──► the sliders
+recorded_runs                                 benchmarks/shaped_rewards.json
 two_rewards                                   two of these runs, of which one learned the task
 """
 
@@ -34,13 +34,11 @@ from zorplex_rl.course.figures.lines import (
     Line,
     line_panels,
     seeds_chart,
-    shaped_chart,
     whole_steps,
 )
 from zorplex_rl.course.lesson import exercise
 from zorplex_rl.course.lesson.lesson import figure, md
 from zorplex_rl.course.nb05b import Card, example, varied
-from zorplex_rl.course.widgets.what_if import Answer, Knob, WhatIf
 from zorplex_rl.learning.learner import Learner, response_logprobs
 from zorplex_rl.policy.load import Policy, load_policy
 from zorplex_rl.policy.rollout import Sampling
@@ -344,7 +342,7 @@ def other_seeds(change: Change, whose: str, file: Path = SEEDS) -> list[Any]:
 
         What makes runs differ? Look first at what is drawn once for a whole run, because it does not average out. Here
         that is the *worked examples* in each prompt. When there were two, and both had the same wording, SmolLM2 called the tool only for
-        questions of that wording, and some seeds never learned more. So this preset gives three, one of each wording. In 05, 05b and on the
+        questions of that wording, and some seeds never learned more. So this preset gives three, one of each wording. In 05, 05d and on the
         contents page SmolLM2 reads two; there its untrained share is a smaller one, of those questions.
         """),
     ]
@@ -370,38 +368,4 @@ def two_rewards(study: Mapping[str, Any]) -> str:
         "both rise over the steps",
         220,
         lambda number, axes: whole_steps(axes),
-    )
-
-
-def shaped_slider(study: Mapping[str, Any]) -> WhatIf:
-    """Return two sliders that choose among the recorded runs of ``study``."""
-    bonuses, penalties = (
-        sorted({run[name] for run in study["runs"]}) for name in ("bonus", "penalty")
-    )
-    return WhatIf(
-        "Shaped rewards: first and last step of recorded runs",
-        [
-            Knob("bonus", "Reward of a call (below 0: a fine)", bonuses),
-            Knob("penalty", "KL penalty", penalties),
-        ],
-        lambda bonus, penalty: answer_of(study, bonus, penalty),
-        {"bonus": TWO[1], "penalty": 0.0},
-    )
-
-
-def answer_of(study: Mapping[str, Any], bonus: float, penalty: float) -> Answer:
-    """Return what the slider shows of the recorded run with this bonus and this penalty."""
-    run = next(run for run in study["runs"] if (run["bonus"], run["penalty"]) == (bonus, penalty))
-    most = max(max(other["calls"]) for other in study["runs"])
-    shown = (
-        ("Shaped reward", "reward", ".2f", "what the policy is paid"),
-        ("Right answers", "accuracy", ".0%", "of the batch"),
-        ("KL", "kl", ".2f", "to the reference, nats a token"),
-    )
-    return Answer(
-        figure=shaped_chart(run["accuracy"], run["calls"], most),
-        numbers=[
-            (name, f"{run[of][0]:{how}} → {run[of][-1]:{how}}", note)
-            for name, of, how, note in shown
-        ],
     )

@@ -28,7 +28,6 @@ from zorplex_rl.course.figures.lines import (
     runs_chart,
     seconds_chart,
     seeds_chart,
-    shaped_chart,
 )
 from zorplex_rl.course.figures.spans import (
     Lives,
@@ -75,10 +74,6 @@ FIGURES: dict[str, tuple[Callable[[], str], int, str]] = {
     ),
     "runs of other seeds": (
         lambda: seeds_chart({"0": (0.2, 0.8), "1": (0.25, 0.9)}), 720, "seed 1 25% to 90%; seed 0 20% to 80%",
-    ),
-    "a shaped reward": (
-        lambda: shaped_chart([0.5, 0.25], [2.0, 5.5], 6.0), 720,
-        "right answers from 50% to 25%, tool calls from 2.0 to 5.5",
     ),
     "ratios": (
         lambda: ratio_chart({"lag 0": [1.0, 1.0], "lag 8": [0.001, 1.0, 700.0]}, {"lag 0": 1.0, "lag 8": 0.25}), 720,
@@ -221,7 +216,7 @@ def test_drawing_imports_no_pyplot_and_importing_imports_no_matplotlib():
         "import sys; from zorplex_rl.course.figures import bars, lines, spans; "
         "from zorplex_rl.run import plots; "
         "assert 'matplotlib' not in sys.modules; "
-        "plots.learning_curve([]); lines.shaped_chart([0.5], [2.0], 6.0); "
+        "plots.learning_curve([]); lines.seeds_chart({'0': (0.2, 0.8)}); "
         "bars.copies_chart([[1, 2]]); "
         "assert 'matplotlib' in sys.modules and 'matplotlib.pyplot' not in sys.modules"
     )

@@ -3,7 +3,6 @@
     losses of some runs                        ──► loss_chart      02
     what models have learned of a curve        ──► fits_chart      03
     {policy: {k: share}}                       ──► pass_chart      05c
-    right answers and tool calls over steps    ──► shaped_chart    05c
     {seed: (share before, share after)}        ──► seeds_chart     05c
     weight of a token's gradient, by ratio     ──► push_chart      09
     accuracy over steps                        ──► runs_chart      09
@@ -173,24 +172,6 @@ def pass_chart(passes: Mapping[str, Mapping[int, float]]) -> str:
         for name, f in passes.items()
     )
     return line_panels({"": lines}, "Tasks solved in k attempts", said, 300, finish)
-
-
-def shaped_chart(accuracies: Sequence[float], calls: Sequence[float], most_calls: float) -> str:
-    """Draw right answers and tool calls over steps, on the same axes for every run."""
-    right, used = (list(enumerate(values, 1)) for values in (accuracies, calls))
-    panels = {
-        "right answers": [Line("_", right, style.BLUE)],
-        "tool calls of an episode": [Line("_", used, style.PURPLE)],
-    }
-
-    def finish(number: int, axes: Axes) -> None:
-        axes.set(ylim=(0, 1.05 * most_calls if number else 1.03))
-        whole_steps(axes)
-        if not number:
-            style.show_percent(axes.yaxis)
-
-    said = f"right answers from {accuracies[0]:.0%} to {accuracies[-1]:.0%}, tool calls from {calls[0]:.1f} to {calls[-1]:.1f}"
-    return line_panels(panels, "What a shaped reward did", said, 220, finish)
 
 
 def seeds_chart(runs: Mapping[str, tuple[float, float]]) -> str:

@@ -28,7 +28,7 @@ from zorplex_rl.course.site.page import Lesson, Page, PageCell
 from zorplex_rl.course.site.render import plain
 
 ROUTES = {
-    "the heart": ("05", "05b"),
+    "the heart": ("05", "05b", "05d"),
     "half a day": ("05", "05b", "06", "07", "08", "09"),
 }
 """Ways through the course, by the numbers of their notebooks."""

@@ -25,7 +25,7 @@ Link = tuple[str, str]
 
 TITLE = "RL for language models: the systems side"
 LEAD = (
-    "You will teach a small language model to use a tool, in an hour and a half, on a laptop; then you make that loop fast and hard to kill. "
+    "You will teach a small language model to use a tool, in two hours, on a laptop; then you make that loop fast and hard to kill. "
     "On each page you predict, measure and write the part that matters. "
     "Its numbers were computed when this site was built, or name the command that gave them."
 )

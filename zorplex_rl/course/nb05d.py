@@ -1,0 +1,185 @@
+"""What notebook 05d needs and does not show.
+
+readers_functions        the two functions that a reader wrote in 05b, or the course's
+teach  learned           SmolLM2, trained by them; what came of it
+teach_narrow  narrow_learned  the same with the learner's layer: only narrow paths are trained
+sizes                    how many numbers a path has, and how many bytes
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import torch
+
+from zorplex_rl.course.kept_file import EXAMPLES
+from zorplex_rl.course.lesson.lesson import table
+from zorplex_rl.course.nb05b import RecordedCard, Sampler, counted
+from zorplex_rl.course.widgets.live_curve import LiveCurve
+from zorplex_rl.devices import cores
+from zorplex_rl.policy.evaluate import clustered_interval
+from zorplex_rl.policy.load import load_policy
+from zorplex_rl.policy.lora import AdaptedLinear, adapted_layers
+from zorplex_rl.policy.rollout import RolloutRequest, rollout
+from zorplex_rl.sizing.model_shape import ModelShape
+from zorplex_rl.task.environment import ZORPLEX, Zorplex
+from zorplex_rl.task.episode import Episode
+from zorplex_rl.task.rewards import accuracy, score
+
+SMOLLM2 = ModelShape(30, 576, heads=9, kv_heads=3, intermediate=1536, vocabulary=49_152)
+SAMPLED = "right answers, sampled"
+Train = Callable[..., None]
+
+
+def readers_functions(
+    loop: ModuleType, sources: Mapping[str, str]
+) -> tuple[Sampler, Callable[..., Any], str]:
+    """Return the functions of a reader's file, in the place of 05b's in the notebook ``loop``, and whose they are.
+
+    Where ``sources`` lack one, both are the course's.
+    """
+    if len(sources) < 2:
+        course = loop.Solutions
+        whose = "the course's: there is no `my_rl.py` yet, which a button in 05b writes"
+        return course.sample_episode, course.policy_gradient, whose
+    names = dict(vars(loop))
+    for source in sources.values():
+        exec(source, names)
+    return names["sample_episode"], names["policy_gradient"], "yours, from `my_rl.py`"
+
+
+def reader(model: Any) -> Any:
+    """Return ``model`` behind the key-value cache of ``my_rl_smollm2.py``."""
+    sys.path.insert(0, str(EXAMPLES))
+    cached = importlib.import_module("my_rl_smollm2").Reader
+    sys.path.remove(str(EXAMPLES))
+    return cached(model)
+
+
+def teach(
+    folder: str,
+    config: SimpleNamespace,
+    train: Train,
+    sampler: Sampler,
+    curve: LiveCurve,
+    card: RecordedCard,
+    one_more: Callable[..., None],
+) -> list[list[list[Episode]]]:
+    """Examine the model in ``folder``, ``train`` it, examine it again. Returns the answers, by exam and kind.
+
+    It reads through a key-value cache, as in ``my_rl_smollm2.py``: the learner's sampler gives it all of the text for
+    each token.
+    """
+    torch.set_num_threads(cores())
+    policy = load_policy(folder, of_transformers=True)
+
+    def examine() -> list[list[Episode]]:
+        answers = []
+        for kind in ("simple", "compositional"):
+            tasks = Zorplex(config.seed, shots=2).tasks((kind,), config.exam, "held_out")
+            requests = [RolloutRequest(task, seed) for seed, task in enumerate(tasks)]
+            episodes = rollout(policy, requests, ZORPLEX.execute, card.sampling)
+            answers.append([replace(episode, score=score(episode)) for episode in episodes])
+            one_more(number=config.exam)
+        return answers
+
+    def on_step(step: int, episodes: Sequence[Episode]) -> None:
+        curve.add(SAMPLED, step, accuracy(episodes))
+        card.play(policy, step)
+
+    before = examine()
+    card.play(policy, 0)
+    read = replace(policy, model=reader(policy.model))
+    train(read, config, counted(sampler, one_more), on_step)
+    card.seal()
+    after = examine()
+    torch.set_num_threads(1)
+    return [before, after]
+
+
+def sizes(rank: int) -> tuple[float, float]:
+    """Return how many numbers of SmolLM2 are trained: all, and in paths of ``rank``."""
+    return SMOLLM2.parameters, SMOLLM2.trained(rank)
+
+
+def teach_narrow(
+    folder: str,
+    config: SimpleNamespace,
+    train: Train,
+    sampler: Sampler,
+    adapted: Callable[..., Any],
+    one_more: Callable[..., None],
+) -> list[float]:
+    """Train paths beside the layers of the model in ``folder``, which ``adapted`` computes. Returns the share
+    of right answers in each batch."""
+    torch.set_num_threads(cores())
+    policy = load_policy(folder, of_transformers=True, lora_rank=config.rank)
+    for layer in adapted_layers(policy.model).values():
+        layer.forward = partial(_narrow_output, adapted, layer)  # type: ignore[method-assign]
+    shares = list[float]()
+    read = replace(policy, model=reader(policy.model))
+    train(
+        read,
+        config,
+        counted(sampler, one_more),
+        lambda step, episodes: shares.append(accuracy(episodes)),
+    )
+    torch.set_num_threads(1)
+    return shares
+
+
+def _narrow_output(adapted: Callable[..., Any], layer: AdaptedLinear, x: torch.Tensor) -> Any:
+    return adapted(x, layer.weight, layer.lora_a, layer.lora_b, layer.scale)
+
+
+def narrow_learned(curve: LiveCurve, shares: Sequence[float]) -> tuple[int | list[int], str]:
+    """Return the right option of the prediction, and why, from the curve of all weights and the ``shares``."""
+    if not shares:
+        return [], "SmolLM2 is not on this machine."
+    *_, (_, whole) = dict(curve.series)[SAMPLED]
+    gap = shares[-1] - whole
+    option = 0 if gap < -0.15 else 1 if gap <= 0.15 else 2
+    return (
+        option,
+        f"With all weights {whole:.0%} of the last batch were right, with narrow paths {shares[-1]:.0%}.",
+    )
+
+
+def learned(marks: list[list[list[Episode]]]) -> tuple[int | list[int], str, list[Any]]:
+    """Return what ``reveal`` shows of the answers: the right option, why, and a table.
+
+    A kind is answered better if, of the questions whose mark changed, the 95 % interval says that
+    more than half turned right.
+    """
+    if not marks:
+        return [], "SmolLM2 is not on this machine.", []
+    better, rows, why = list[bool](), list[dict[str, str]](), ""
+    for before, after in zip(*marks, strict=True):
+        changed = [
+            new
+            for old, new in zip(before, after, strict=True)
+            if old.scored.correct != new.scored.correct
+        ]
+        turned_right = [new.scored.correct > 0 for new in changed]
+        words = [tuple(sorted(new.task.words)) for new in changed]
+        better.append(bool(changed) and clustered_interval(turned_right, words)[0] > 0.5)
+        kind, right = before[0].task.kind, turned_right.count(True)
+        shares = [accuracy(before), accuracy(after)]
+        row = {"kind": kind, "before": f"{shares[0]:.0%}", "after": f"{shares[1]:.0%}"}
+        rows.append(row | {"turned right": f"{right}", "turned wrong": f"{len(changed) - right}"})
+        why += f"`{kind}`: from {shares[0]:.0%} to {shares[1]:.0%}. "
+        why += (
+            f"{right} of {len(before)} questions turned right, and {len(changed) - right} wrong. "
+        )
+        if shares == [0, 0]:
+            why += "It was never once right: what it could be paid for was the form of an answer, which earns 0.2. "
+    why += "We call a kind *better* if chance alone would turn so many right, and so few wrong, less than once in forty times."
+    caption = f"SmolLM2 before and after training, {len(marks[0][0])} sampled answers to held-out tasks of each kind"
+    option = [[True, False], [False, True], [True, True], [False, False]].index(better)
+    return option, why, [table(caption, rows)]
