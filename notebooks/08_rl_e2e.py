@@ -79,7 +79,7 @@ def _():
 
     First the page goes around the loop once. Each role is an **actor**: an object in its own process. `await actor.method.call_one(x)`
     calls its method there and waits for the answer. The trainer *publishes* its weights, and the
-    generator *pulls* them: it copies them into its model. You can skip the folded cells, because they only hold the settings and start the processes.
+    generator *pulls* them: it copies them into its model. You can skip the folded cells: the page's idea is not in them.
     """)
     mo.vstack([_text, _drawing, _lap])
     return
@@ -94,7 +94,7 @@ def settings():
         device="cuda" if torch.cuda.is_available() else "cpu",
         seed=0,
         samples=8,  # episodes in a group
-        busy_steps=4,  # without tools to wait for
+        real_steps=4,  # of SmolLM2, if it is there
         steps=10,
         lags=(0, 1, 4),  # of the runs with slow tools
         held_out=200,  # tasks that say what a run has learned
@@ -137,7 +137,7 @@ async def load(actors):
 def _():
     mo.md("""
     A **group** is the episodes of one task. Its *number* decides the task and the random draws, so whoever gets the number can make the group again.
-    `sample` goes from numbers to rewards, and `one_lap` from there to new weights in the generator. The button runs it.
+    One lap goes from numbers to episodes and rewards, and from there to new weights in the generator. The button runs it.
     """)
     return
 
@@ -157,7 +157,7 @@ async def sample(actors, numbers):
     return finished
 
 
-@app.function
+@app.function(hide_code=True)
 async def one_lap(actors, numbers):
     """Sample, compare, step, publish, pull. Returns the step's metrics and the generator's version."""
     groups = await sample(actors, numbers)
@@ -218,6 +218,9 @@ def _():
     )
     _half = mo.md("""
     Here is `generate`. It shares two things with `train`: `newest.version` is the last version that `train` has published, and `news` is an `asyncio.Event`, by which `train` wakes it.
+
+    - `news.clear()` stands first. Say version 4 is published while `pull` still copies version 3. Then `news` is set, and `news.wait()` returns at once. A `clear` after the pull would erase that news.
+    - `create_task` begins a batch and does not wait for it. At its end, the `TaskGroup` waits for all of them.
     """)
     mo.vstack([_text, _drawing, _half])
     return
@@ -225,13 +228,12 @@ def _():
 
 @app.function
 async def generate(generator, may_start, ready, newest, news, steps, per_step, max_lag):
-    """Start batches as early as the bound on lag allows, with the newest weights."""
+    """Start batches as early as the bound on lag allows."""
     version = 0
     started = 0
     batch = None  # the task that was started last
     async with asyncio.TaskGroup() as under_way:
         while started < steps * per_step:
-            # Before the look at `newest`: after it, this could erase news that came in between.
             news.clear()
             if version < newest.version:
                 version = await generator.pull()
@@ -243,7 +245,7 @@ async def generate(generator, may_start, ready, newest, news, steps, per_step, m
             numbers = range(started, started + count)
             started += count
             sampled = generator.sample(numbers)  # begins when it is awaited
-            # Go on at once, so that several batches are sampled at the same time.
+            # The next batch is given this one, to be queued after it.
             batch = under_way.create_task(in_order(sampled, batch, ready))
 
 
@@ -278,8 +280,9 @@ def _():
 def may_start(version, started, per_step, max_lag):
     """Return how many groups may be started now.
 
-    may_start(0, 0, 8, 1) is 16: steps 0 and 1 may have version 0, and take 8 groups each.
-    may_start(2, 28, 8, 1) is 4: steps 0 to 3 take 32 groups, and 28 of them have been started.
+    may_start(0, 0, 8, 1) is 16: steps 0 and 1 may have version 0,
+    and take 8 groups each. may_start(2, 28, 8, 1) is 4: steps 0 to 3
+    take 32 groups, and 28 of them have been started.
     """
     ...
 
@@ -309,7 +312,7 @@ def _():
 
     - `await ready.get()` waits for a group: a pair, its rewards and its episodes.
     - An advantage is reward minus its group's mean, over the standard deviation plus 1e-4 (`fmean`, `pstdev`).
-    - `await trainer.step(episodes, advantages)` takes two flat lists, and returns metrics.
+    - `await trainer.step(episodes, advantages)` takes two flat lists, and returns metrics. This `trainer` hides `call_one`, so you do not write it.
     - `await trainer.publish()` returns the version that belongs in `newest.version`.
     - `news.set()` wakes the generator. It must never wake and find the old version.
     - `on_step(step, metrics)` reports a step that is over.
@@ -321,7 +324,8 @@ def _():
 async def train(trainer, ready, newest, news, steps, per_step, on_step):
     """Train on groups as they come.
 
-    await train(trainer, ready, newest, news, 40, 8, print) takes 40 steps of 8 groups each.
+    await train(trainer, ready, newest, news, 40, 8, print) takes 40 steps
+    of 8 groups each.
     """
     ...
 
@@ -333,7 +337,7 @@ def _():
         lambda: train,
         Solutions,
         level="core",
-        minutes=10,
+        minutes=12,
         lines=15,
         hints=(
             "What is an episode compared with: its group, or the batch? And what must be true before `news.set()`, if the generator looks at `newest.version` at once?",
@@ -373,84 +377,53 @@ async def run_loop(
 
 @app.cell(hide_code=True)
 def _(config, whose_loop, whose_rule):
-    _text = mo.md("""
-    ## Is a step faster?
+    real_run = nb08.real_run(config)
+    _small = real_run.policy == "embedded"
+    _text = lesson.md(f"""
+    ## The loop trains a language model
 
-    At `max_lag` 0, generator and trainer take turns. At `max_lag` 1 they work side by side, and share the cores of this machine.
-    Measure it, first with tools that answer at once, and with SmolLM2 if this machine has it.
+    Let {whose_rule} and {whose_loop} train {"the small policy" if _small else "SmolLM2"}, side by side at `max_lag` 1. If you edit either later, all runs below are thrown away.
     """)
-    busy_runs = {lag: nb08.busy_run(config, lag) for lag in (0, 1)}
-    _small = busy_runs[0].policy == "embedded"
-    ask_busy = lesson.predict(
-        f"{'The small policy has one thread in each process' if _small else 'SmolLM2 has all cores of this machine when they take turns. Side by side, each process has half of them'}. Which way needs less time for a step?",
-        "the one in turns",
-        "the one side by side",
-        "neither: they differ by less than 10%",
+    start_real = lesson.start_button(
+        f"Train {config.real_steps} steps", seconds=12 if _small else 45
     )
-    start_busy = lesson.start_button(
-        f"Train {config.busy_steps} steps, each way twice", seconds=25 if _small else 135
-    )
-    _whose = lesson.md(
-        f"All runs use {whose_rule}, and {whose_loop}. If you edit either later, they are thrown away."
-    )
-    mo.vstack([_text, ask_busy, _whose, start_busy])
-    return ask_busy, busy_runs, start_busy
+    mo.vstack([_text, start_real])
+    return real_run, start_real
 
 
 @app.cell(hide_code=True)
-async def _(busy_runs, config, loop, rule, start_busy):
-    lesson.wait_for(start_busy)
-    busy, wrote = {}, {}
-    with lesson.counting(4 * config.busy_steps, "steps") as _one_more:
-        for _lag in (0, 1, 0, 1):  # alternately: another program may disturb one of them
-            await nb08.stop_all()
-            _run = busy_runs[_lag]
-            _actors = await bring_up(_run, config.device)
-            if not wrote:
-                wrote["before training"] = await nb08.answer(_actors, _run)
-            _timeline = await run_loop(
-                _actors,
-                rule,
-                loop,
-                config.busy_steps,
-                _run.prompts_per_step,
-                _lag,
-                _one_more,
-            )
-            # Neither filling nor draining counts.
-            _found = nb08.account(nb08.steady(_timeline, _lag))
-            busy[_lag] = min(busy.get(_lag, _found), _found, key=lambda run: run.step)
-        wrote[f"after {config.busy_steps} steps side by side"] = await nb08.answer(
-            _actors, _run
+async def _(config, loop, real_run, rule, start_real):
+    lesson.wait_for(start_real)
+    await nb08.stop_all()
+    with lesson.counting(config.real_steps, "steps") as _one_more:
+        _actors = await bring_up(real_run, config.device)
+        wrote = {"before training": await nb08.answer(_actors, real_run)}
+        await run_loop(
+            _actors,
+            rule,
+            loop,
+            config.real_steps,
+            real_run.prompts_per_step,
+            real_run.max_lag,
+            _one_more,
+        )
+        wrote[f"after {config.real_steps} steps side by side"] = await nb08.answer(
+            _actors, real_run
         )
         await nb08.stop_all()
-    return busy, wrote
-
-
-@app.cell(hide_code=True)
-def _(ask_busy, busy, busy_runs, wrote):
-    _disturbed = nb08.disturbed(busy, busy_runs)
-    _faster = nb08.faster(busy[0].step, busy[1].step)
-    _right = 2 if _faster == "just as fast" else int(busy[1].step < busy[0].step)
-    lesson.reveal(
-        ask_busy,
-        right=[] if _disturbed else _right,
-        why=_disturbed
-        or f"A step side by side is {_faster}. In turns, one process waits while the other computes. Side by side both compute at the same time, so a step takes at least as long as the longer of sampling and training.",
-        shows=[
-            lesson.table("A step, in the faster of two runs", nb08.phases(busy)),
-            nb09.answers(
-                wrote, "The first question of notebook 05 again, asked on the same draws."
-            ),
-        ],
-    )
-    return
+    nb09.answers(wrote, "The first question of notebook 05 again, asked on the same draws.")
+    return (wrote,)
 
 
 @app.cell(hide_code=True)
 def _(config):
     _text = mo.md("""
-    Real tools take time: a search, a database, a compiler. That is a second kind of idle time. Filling it needs no free core, because a process that waits for a tool does not compute.
+    ## Is a step faster?
+
+    At `max_lag` 0, generator and trainer take turns. With lag they work side by side, and that can only fill *idle* time.
+    Where every core computes already, there is none.
+
+    But real tools take time: a search, a database, a compiler. A process that waits for a tool does not compute, so filling this time needs no free core.
     Let our tools be slow, too. Half of the calls take less than 0.6 times the average, and one in fifty more than 5 times.
     From here on the small policy runs.
     """)
@@ -556,7 +529,7 @@ def _(config):
 
     - *the time of a step*, which you have just seen;
     - *what a step teaches*: how many points accuracy rises in a step. Old data may teach less;
-    - *what a second teaches*: the points of a step divided by its seconds. That alone says whether asynchrony paid.
+    - *what the same seconds teach*: accuracy at one moment. That alone says whether asynchrony paid.
 
     Every version of all three runs was kept. So we let each take the same held-out tasks: after all its steps, and at the moment when the fastest run was over.
     """)
@@ -568,8 +541,6 @@ def _(config):
 def _(ask_paid, runs, small, versions):
     lesson.needs(lambda: runs)
     seconds, learned = nb08.learned(runs, nb08.examiner(small, versions))
-    _lag = max(learned)
-    _turns, _most = learned[0], learned[_lag]
     _apart, paid = nb08.paid(seconds, learned, small.held_out)
     lesson.reveal(
         ask_paid,
@@ -577,9 +548,6 @@ def _(ask_paid, runs, small, versions):
         why=f"""
     {paid}
     Notebook 09 shows that runs with other seeds differ by more than these ±. So "no clear difference" counts as right, too.
-
-    A step in turns taught {_turns.teaches:.1f} points in {_turns.step:.2f} s, and one at lag {_lag} {_most.teaches:.1f} points in {_most.step:.2f} s.
-    After all {small.steps} steps, {nb09.uncertain(_turns.at_end, small.held_out)} were right in turns, which took {small.steps * _turns.step:.0f} s, and {nb09.uncertain(_most.at_end, small.held_out)} at lag {_lag}.
     """,
         shows=[
             lesson.table(
@@ -633,6 +601,7 @@ def _():
 def _(slow):
     lesson.needs(lambda: slow)
     _rule, _whose = exercise.running(lambda: least_seconds, Solutions)
+    _most = slow[max(slow)]
     _rows = [
         {
             "run": nb08.name_of(lag),
@@ -647,13 +616,20 @@ def _(slow):
         _rows,
     )
     _said = lesson.md(f"""
-    In turns the bound is the sum of these two, so it is what was measured. With lag it supposes that a batch takes as long as in turns, and that L + 1 of them are always under way.
-
-    - They are not always: the run has only {len(slow[0].ended)} steps. At lag {max(slow)} its last batch is started after step {max(0, len(slow[0].ended) - max(slow) - 1)}, and from then on fewer and fewer are under way. The measured mean includes that. A longer run comes nearer to its bounds.
-    - Batches slow each other down, because they share the generator and the cores.
-    - The last column is a third bound: one generator computes all batches. Where it decodes several of them together, a decode step serves more rows, so this column shrinks. Where it is nearly all of a step, more lag only makes data older.
+    In turns the bound is the sum of these two, so it is what was measured.
+    At lag {max(slow)} the generator computes for {_most.generate:.2f} of {_most.step:.2f} s. {"It is the only one, and makes all batches. So more lag would only make data older." if _most.generate > 0.8 * _most.step else "So it still waits for tools, and for the trainer."}
     """)
-    mo.vstack([_table, _said])
+    _steps = len(slow[0].ended)
+    _why = lesson.folded(
+        "Why is a step longer than the bound?",
+        f"""
+The bound supposes that a batch takes as long as in turns, and that L + 1 of them are always under way.
+
+- At lag {max(slow)} the last batch is started after {max(0, _steps - max(slow) - 1)} of the {_steps} steps. From then on fewer and fewer are under way, and the mean includes that.
+- Batches slow each other down, because they share the generator and the cores.
+""",
+    )
+    mo.vstack([_table, _said, _why])
     return
 
 
@@ -742,11 +718,16 @@ def _(loop, rule, whose_loop, whose_rule):
 
     `my_async_rl.py` needs no package of this course. It has {whose_rule}, {whose_loop}, and two
     processes that share the weights in memory. It trains at `max_lag` 1, in about a minute: run it, and
-    watch its right answers. Two things are simpler than here: weights change between batches, not inside an episode, and its loss has no ratio, so it takes old data for fresh.
+    watch its right answers.
     {"The two functions of your `my_rl.py` are in it, too." if _kept else "The loop inside is the course's: there is no `my_rl.py` of notebook 05b."}
     """)
     write = lesson.start_button("Write my_async_rl.py", seconds=float("nan"))
-    _folded = lesson.folded("`my_async_rl.py`", f"```python\n{my_async_rl}\n```")
+    _folded = lesson.folded(
+        "`my_async_rl.py`",
+        "Two things are simpler than here. Weights change between batches, not inside an episode. "
+        "And its loss has no ratio, so it takes old data for fresh.\n\n"
+        f"```python\n{my_async_rl}\n```",
+    )
     mo.vstack([_text, _folded, write])
     return my_async_rl, write
 
@@ -766,11 +747,11 @@ def _(my_async_rl, write):
 @app.cell(hide_code=True)
 def _():
     lesson.recap(
-        4,
+        3,
         "An asynchronous controller is two coroutines, a queue between them, and a rule for what may be started.",
         "Compare log-probs at lag 0 first. If they differ by more than rounding, generator and trainer disagree about the policy.",
         "Lag fills idle time: a free core's, and the wait for a tool, which needs no core. Where every core computes already, there is nothing to fill.",
-        "The time of a step and what it teaches are two things. What a second teaches says whether asynchrony paid.",
+        "The time of a step and what it teaches are two things. What the same seconds teach says whether asynchrony paid.",
         "Number the work. Then what a dead process had can be given out again.",
     )
     return

@@ -36,42 +36,9 @@ def test_an_account_has_the_seconds_of_a_step_and_of_its_phases():
     assert vars(found) == phases | {"ended": [2.0, 4.0, 6.0]}
 
 
-def test_the_middle_of_a_run_has_as_many_batches_as_steps():
-    beside = [Span("generator_0", "generate", start, start + 2.0) for start in (0.0, 2.0, 4.0)]
-    steps = [
-        Span("trainer", "train", 2.0 + 2 * n, 4.0 + 2 * n, {"step": n, "groups": [(n, 0)]})
-        for n in range(3)
-    ]
-    found = nb08.account(nb08.steady(Timeline([*beside, *steps]), 1))
-    assert (found.step, found.train, found.generate) == (2.0, 2.0, 2.0)
-
-
-def test_runs_are_drawn_on_one_axis_and_told_in_rows():
+def test_runs_are_drawn_on_one_axis():
     run = run_of((1.0, 2.0, 0), (3.0, 4.0, 1), (5.0, 6.0, 2))
-    (row,) = nb08.phases({0: nb08.account(run)})
-    assert row == {
-        "run": "in turns",
-        "sampling": "1.00 s",
-        "training": "1.00 s",
-        "a step": "2.00 s",
-    }
     assert "in turns" in nb08.side_by_side({0: run}, 2.0)
-
-
-def busy_runs(beside: float) -> dict[int, SimpleNamespace]:
-    return {
-        0: SimpleNamespace(generate=1.0, train=1.0),
-        1: SimpleNamespace(generate=beside, train=1.0),
-    }
-
-
-def test_what_threads_cannot_explain_is_no_result():
-    threads = {0: SimpleNamespace(threads=2), 1: SimpleNamespace(threads=1)}
-    assert nb08.disturbed(busy_runs(2.0), threads) == ""
-    assert "9.2 times as long" in nb08.disturbed(busy_runs(9.2), threads)
-    assert "0.5 times as long" in nb08.disturbed(busy_runs(0.5), threads), (
-        "fewer threads, and faster"
-    )
 
 
 def learned_from(accuracy) -> tuple[float, dict[int, SimpleNamespace]]:
@@ -115,16 +82,12 @@ def test_the_verdict_is_that_of_the_clock_and_may_be_no(old, said):
 
 
 @pytest.mark.parametrize("is_there", [True, False])
-def test_where_nobody_waits_the_real_model_runs_if_it_is_there_with_all_cores_in_turns(
-    monkeypatch, is_there
-):
+def test_the_real_model_runs_if_it_is_there(monkeypatch, is_there):
     monkeypatch.setattr(nb08, "real_model", lambda: "embedded" if is_there else None)
-    monkeypatch.setattr("zorplex_rl.policy.auto.cores", lambda: 4)
-    monkeypatch.setattr("zorplex_rl.policy.auto.SMALL_BYTES", 0 if is_there else 1e8)
-    config = SimpleNamespace(policy="embedded", samples=8, device="cpu", seed=0, busy_steps=4)
-    turns, beside = nb08.busy_run(config, 0), nb08.busy_run(config, 1)
-    assert (turns.threads, beside.threads) == ((4, 2) if is_there else (1, 1))
-    assert turns.task == ("simple" if is_there else "compositional")
+    config = SimpleNamespace(policy="embedded", samples=8, device="cpu", seed=0, real_steps=4)
+    run = nb08.real_run(config)
+    assert run.task == ("simple" if is_there else "compositional")
+    assert run.max_lag == 1
 
 
 def test_the_generator_is_asked_the_first_question_with_its_newest_weights():

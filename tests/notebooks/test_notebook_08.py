@@ -144,6 +144,8 @@ def test_a_loop_that_forgets_to_wake_to_flatten_or_to_await_is_told_so():
     said = refusals("08", "train", [answers("08").wakes_nobody, answers("08").gives_lists_of_lists])
     (forgot,) = refusals("08", "train", [answers("08").forgets_to_await_the_step]).values()
     assert forgot == "you called `trainer.step` without `await`, so it never ran"
+    (actor,) = refusals("08", "train", [answers("08").calls_as_an_actor]).values()
+    assert actor == "`trainer` hides `call_one` here: write `await trainer.step(…)`"
     early, no_coroutine, own_count = refusals(
         "08",
         "train",
@@ -222,7 +224,7 @@ def test_runs_from_its_first_cell_to_its_last(monkeypatch, tmp_path):
         lags=(0, 2),
         tool_seconds=0.02,
         eval_tasks=8,
-        busy_steps=3,
+        real_steps=3,
         killed_steps=8,
         held_out=8,
     )

@@ -1,11 +1,10 @@
 """Drive notebook 08: settings of a run, accounts of it, a killed generator.
 
-run_config  busy_run      the page's settings ──► the package's Config; the same for a run that waits for nobody
+run_config  real_run      the page's settings ──► the package's Config; the same for SmolLM2
 start  stop_all           an actor in a process of its own, and the end of all that run
 create                    the folder of a run; notebook 11 replays the one that is kept
-steady  account           a run ──► its middle; seconds of its phases
-side_by_side  phases      runs on one axis; what a step's seconds are made of
-faster  disturbed  paid   what was measured, in words
+account  side_by_side     a run ──► seconds of its phases; runs on one axis
+faster  paid              what was measured, in words
 answer                    what a run's policy writes for the first question of all cards
 small  examiner  learned  three_things  what the runs learned: per step, and per second
 train_and_kill  a run of the package, in which a generator is killed
@@ -96,19 +95,11 @@ def run_config(config: SimpleNamespace, **changes: Any) -> Config:
     return resolved(made)
 
 
-def busy_run(config: SimpleNamespace, max_lag: int) -> Config:
-    """Return a run with tools that answer at once, of SmolLM2 if it is there. It has all cores in turns,
-    and half of them for each side by side; a small policy has one."""
+def real_run(config: SimpleNamespace) -> Config:
+    """Return a run with tools that answer at once, of SmolLM2 if it is there."""
     real = real_model()
     changes = {**REAL, "policy": real, "prompts": 1} if real else {}
-    return run_config(config, **changes, max_lag=max_lag, steps=config.busy_steps)
-
-
-def steady(timeline: Timeline, lag: int) -> Timeline:
-    """Return a run with ``max_lag`` ``lag`` without its first step, and without those at the end beside
-    which nothing is left to sample: so many batches are sampled in it as steps are taken."""
-    ended = sorted(span.end for span in timeline.spans if span.kind == "train")
-    return timeline.between(ended[0], ended[-1 - lag])
+    return run_config(config, **changes, steps=config.real_steps)
 
 
 def account(timeline: Timeline) -> SimpleNamespace:
@@ -145,19 +136,6 @@ def name_of(lag: int) -> str:
     return f"max_lag {lag}" if lag else "in turns"
 
 
-def phases(accounts: Mapping[int, SimpleNamespace]) -> list[dict[str, str]]:
-    """Return a row for each run: the seconds of a step and of its phases."""
-    return [
-        {
-            "run": "side by side" if lag else "in turns",
-            "sampling": f"{found.generate:.2f} s",
-            "training": f"{found.train:.2f} s",
-            "a step": f"{found.step:.2f} s",
-        }
-        for lag, found in accounts.items()
-    ]
-
-
 def faster(turns: float, other: float) -> str:
     """Say how many times as fast a step of ``other`` seconds is as one in ``turns``.
 
@@ -167,19 +145,6 @@ def faster(turns: float, other: float) -> str:
     if turns > 1.1 * other:
         return f"{turns / other:.1f} times as fast"
     return f"{other / turns:.1f} times as long" if other > 1.1 * turns else "just as fast"
-
-
-def disturbed(busy: Mapping[int, SimpleNamespace], runs: Mapping[int, Config]) -> str:
-    """Say that something else ran on this machine, if the seconds of a phase changed side by side as its
-    threads do not explain; else nothing."""
-    explained = max(2.0, 1.5 * float(runs[0].threads) / float(runs[1].threads))
-    slower = busy[1].generate / busy[0].generate, busy[1].train / busy[0].train
-    if min(slower) >= 0.75 and max(slower) <= explained:
-        return ""
-    return (
-        f"Side by side, sampling took {slower[0]:.1f} times as long as in turns, and training {slower[1]:.1f} times. The threads do not "
-        "explain that: something else ran on this machine. Press the button again when it is quiet."
-    )
 
 
 async def answer(actors: SimpleNamespace, run: Config) -> Written:

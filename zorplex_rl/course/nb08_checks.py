@@ -88,6 +88,12 @@ def check_train(attempt: Train, solution: Train, times: int = 8) -> None:
         exercise.case(called)
         try:
             found = asyncio.run(_journal(attempt, *given))
+        except AttributeError as error:
+            if error.name != "call_one":
+                raise
+            raise AssertionError(
+                f"{quote('trainer')} hides {quote('call_one')} here: write {quote('await trainer.step(…)')}"
+            ) from None
         except TimeoutError:
             raise AssertionError(
                 f"{called} is still waiting when there are no more groups, and should be over"

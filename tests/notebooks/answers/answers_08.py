@@ -133,6 +133,15 @@ async def forgets_to_await_the_version(trainer, ready, newest, news, steps, per_
         on_step(step, metrics)
 
 
+async def calls_as_an_actor(trainer, ready, newest, news, steps, per_step, on_step):
+    for step in range(steps):
+        batch = [await ready.get() for _ in range(per_step)]
+        metrics = await trainer.step.call_one(episodes_of(batch), advantages_of(batch))
+        newest.version = await trainer.publish.call_one()
+        news.set()
+        on_step(step, metrics)
+
+
 async def wakes_nobody(trainer, ready, newest, news, steps, per_step, on_step):
     for step in range(steps):
         batch = [await ready.get() for _ in range(per_step)]
@@ -267,6 +276,7 @@ WRONG = {
         is_no_coroutine,
         counts_the_versions_itself,
         forgets_to_await_the_step,
+        calls_as_an_actor,
         forgets_to_await_the_version,
         compares_with_the_whole_batch,
         divides_by_zero,
