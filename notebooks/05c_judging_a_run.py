@@ -24,6 +24,7 @@ with app.setup(hide_code=True):
     from zorplex_rl.course import nb05, nb05b, nb05c
     from zorplex_rl.course.figures import bars, lines
     from zorplex_rl.course.lesson import exercise, lesson
+    from zorplex_rl.course.recorded_steps import recorded_steps
     from zorplex_rl.course.widgets import LiveCurve
     from zorplex_rl.learning.train_simple import play
     from zorplex_rl.policy.evaluate import evaluate
@@ -37,7 +38,7 @@ with app.setup(hide_code=True):
 def _():
     lesson.header(
         __file__,
-        minutes=49,
+        minutes=48,
         hardware="one CPU core, no network; a GPU is used where there is one",
         goals=[
             "tell a clear change from a lucky one, within a run and between runs",
@@ -73,7 +74,7 @@ def _():
     return
 
 
-@app.cell
+@app.cell(hide_code=True)
 def settings():
     config = nb05c.settings(
         mo.cli_args().get("policy") or "embedded",  # or the folder of a model
@@ -185,6 +186,7 @@ def _(config, environment, learned, policy, sampling):
 def _(ask_mistakes, lost, new, old):
     (_was, _), (_is, _) = old, new
     _gain = _is.accuracy - _was.accuracy
+    _drawn_once_more = recorded_steps("small")["right"][0]
     lesson.reveal(
         ask_mistakes,
         right=lost.index(max(lost)),
@@ -192,6 +194,8 @@ def _(ask_mistakes, lost, new, old):
     Of held-out tasks {_was.accuracy:.0%} were right before, and {_is.accuracy:.0%} are now: {nb05c.points(_gain)} points.
     The share of `wrong_answer` changed by {nb05c.points(-lost[0])} points, that of `wrong_format` by {nb05c.points(-lost[1])}, that of the other two by {nb05c.points(-lost[2])}.
     {"So most of the gain is formatting, and not better arithmetic: it says what it knew." if _gain > 0 and lost[1] > _gain / 2 else "So formatting is not most of the gain."}
+
+    In 05 the same untrained policy, asked the same questions, was right in {_drawn_once_more:.0%}. Nothing differs but the random draws of its tokens.
     """,
         shows=[
             lesson.figure(
@@ -208,7 +212,7 @@ def _():
     mo.md("""
     ### Exercise 1: is it clear?
 
-    With other questions the shares would be different. How far may they move by luck? Both policies answer the same
+    With other questions, or other draws, the shares would be different. How far may they move by luck? Both policies answer the same
     questions. So compare them one by one: some are hard for both, and that cancels in the difference.
 
     Write `change` for two lists, `before` and `after`. Each has one number for each *independent* case. Two questions
@@ -297,8 +301,9 @@ def _(ask_kinds, config, examined, paired):
 @app.cell(hide_code=True)
 def _(paired, whose_paired):
     _heading = mo.md("## The same settings, another seed")
-    mo.vstack([_heading, *nb05c.other_seeds(paired, whose_paired)])
-    return
+    seeds = nb05c.runs_by_seed()
+    mo.vstack([_heading, *nb05c.other_seeds(seeds, paired, whose_paired)])
+    return (seeds,)
 
 
 @app.cell(hide_code=True)
@@ -404,8 +409,7 @@ def _(ask_pass, config, estimator, paired, right, whose_estimator):
     pass@{_low} changes by {nb05c.points(_first)} ± {100 * _once:.0f} points, and pass@{_high} by {nb05c.points(_last)} ± {100 * _noise:.0f}, from {pass_means["before"][_high]:.0%}, by {whose_estimator}.
     {nb05c.verdict(gains[_low], gains[_high], pass_means["before"][_high])}
 
-    Of the {config.pass_tasks} tasks the old policy never solved {right["before"].count(0)}, the trained one {right["after"].count(0)}.
-    That is one run of one small policy, on tasks that it was not trained on.
+    Of the {config.pass_tasks} tasks the old policy never solved {right["before"].count(0)}, the trained one {right["after"].count(0)}. That is one run of one small policy.
     """,
         shows=[
             lesson.figure(
@@ -516,21 +520,19 @@ def _():
     reference. The reward stays as it is. (TRL's `beta` does the same; other libraries subtract KL from the reward.)
 
     Write `kl`. It gets three tensors of equal length, over all tokens of a batch: the log-prob `now`, the
-    log-prob `before` by the reference, and whether the policy `sampled` the token. There are three steps.
+    log-prob `before` by the reference, and whether the policy `sampled` the token.
 
-    1. *A mean.* Take d = now − before of the sampled tokens. The mean of d is KL, but it scatters widely, because positive and negative terms nearly cancel.
-    2. *Less scatter.* Add `exp(-d) - 1` to each d. Now no term is negative, and the mean is still KL.
-    3. *The gradient*, which you are given. Multiply each term by `(now - now.detach()).exp()`, which is 1. Then the gradient of each term is its d, and that is the gradient of KL.
+    1. *A mean.* Take d = now − before of the sampled tokens. Its mean is KL, but it scatters widely, because positive and negative terms nearly cancel.
+    2. *Less scatter.* Add `exp(-d) - 1` to each d. Now no term is negative, and over many draws the mean is still KL. For the two
+       tokens above, the terms are 0.69 + 0.5 − 1 = 0.19 and 0.
+
+    The package's loss does this, too. It also keeps the gradient right, which takes one more factor (`kl_penalty` in `zorplex_rl/learning/losses.py`).
     """)
     _why = lesson.folded(
-        "Why steps 2 and 3 are right",
+        "Why the mean is still KL",
         """
-    *Step 2.* exp(−d) is reference ÷ policy. Its mean over the policy's tokens is Σ policy × reference ÷ policy = Σ reference = 1.
+    exp(−d) is reference ÷ policy. Its mean over the policy's tokens is Σ policy × reference ÷ policy = Σ reference = 1.
     So the mean of `exp(-d) - 1` is 0, and adding it leaves the mean as it is ([Schulman 2020](http://joschu.net/blog/kl-approx.html)).
-
-    *Step 3.* Autograd does not see that the policy drew the tokens. So without the factor it
-    would return the gradient of another quantity, KL(reference ‖ policy) ([Shah et al.
-    2025](https://arxiv.org/abs/2512.21852)). The factor has the gradient of `now`, which says how the draw changes.
     """,
     )
     mo.vstack([_text, _why])
@@ -539,13 +541,10 @@ def _():
 
 @app.function
 def kl(now, before, sampled):
-    """Return an estimate of KL(policy ‖ reference), whose gradient at `now` is that of KL.
+    """Return an estimate of KL(policy ‖ reference) per sampled token.
 
-    It is in nats a token: logarithms are natural, so a token with d = 0.69 is twice as likely.
-    Step 3 is given: multiply each term by `(now - now.detach()).exp()`.
-
-    For the tensors [-1.0, 0.0], [-2.0, -9.0], [True, False] it is 0.368: the tool wrote the second
-    token. The first has d = 1, so the gradient is [1.0, 0.0].
+    For the tensors [-1.0, 0.0], [-2.0, -9.0], [True, False] it is 0.368:
+    the tool wrote the second token; the first has d = 1, and exp(-1) - 1 + 1 = 0.368.
     """
     ...
 
@@ -556,11 +555,11 @@ def _():
         lambda: kl,
         Solutions,
         level="core",
-        minutes=8,
-        lines=3,
+        minutes=5,
+        lines=2,
         hints=(
             "Which tokens did the policy not choose? What would they do to the mean?",
-            "Take `d = (now - before)[sampled]`, and the factor at the same tokens: `(now - now.detach())[sampled].exp()`. Multiply before you take the mean.",
+            "Take `d = (now - before)[sampled]`. A mask in brackets keeps the tokens where it is true. Then the mean of the terms of step 2.",
         ),
     )
     return
@@ -583,18 +582,17 @@ def _(config):
 def _(ask_kl, distance, hacked, shaped_runs, whose_distance):
     lesson.needs(lambda: hacked)
     # Here, and not in training: an edit of the exercise must not train again.
-    with torch.no_grad():
-        _measured = [
-            [row | {"kl": float(distance(*row["tokens"]))} for row in rows]
-            for rows in hacked.values()
-        ]
+    _measured = [
+        [row | {"kl": float(distance(*row["tokens"]))} for row in rows]
+        for rows in hacked.values()
+    ]
     (_began, _free), (_, _held) = map(nb05c.ends, _measured)
     _honest, *_, _bound = [run for run in shaped_runs["runs"] if run["bonus"] == 0]
     lesson.reveal(
         ask_kl,
         right=nb05c.saved(_began, _free, _held),
         why=f"""
-    It ends {_held["kl"]:.3f} nats a token from its reference, and without a penalty {_free["kl"]:.3f}, by {whose_distance}.
+    It ends at a KL of {_held["kl"]:.3f}, and without a penalty {_free["kl"]:.3f}, by {whose_distance}.
     Of the last steps' episodes {_held["accuracy"]:.0%} are right, without a penalty {_free["accuracy"]:.0%}; in the first steps {_began["accuracy"]:.0%} were. That is one seed.
 
     A penalty knows only where the policy began, so it holds back honest learning too. And honest learning also leads away from the
@@ -647,12 +645,11 @@ def _():
     ### A run of your own, live
 
     Start `zorplex-rl train --out runs/mine` in a terminal. In `marimo edit` its curve then grows here after every step.
-    Another run? Type its folder.
     """)
     return
 
 
-@app.cell
+@app.cell(hide_code=True)
 def _():
     metrics = lesson.follow("runs/mine")
     return (metrics,)
@@ -672,16 +669,16 @@ def _():
         5,
         "Look at how episodes end before you say what was learned.",
         "Compare task by task, and call a change clear only beyond two standard errors; then do it again with other seeds.",
-        "pass@k tells sharpening from teaching, on tasks that leave the old policy room.",
+        "pass@k can tell teaching from sharpening, on tasks that leave the old policy room; no clear difference is no proof.",
         "A policy learns what it is paid for. So watch a number that it is not paid for.",
     )
     return
 
 
 @app.cell(hide_code=True)
-def _(new, old):
+def _(seeds):
     lesson.headline(
-        f"From {old[0].accuracy:.0%} right before training to {new[0].accuracy:.0%} after it: was that taught, sharpened or hacked?"
+        f"{len(seeds[1])} runs of SmolLM2 that differ in nothing but their seed: the best ended at {max(seeds[1]):.0%} right, the worst at {min(seeds[1]):.0%}."
     )
     return
 
@@ -714,8 +711,7 @@ class Solutions:
 
     def kl(now, before, sampled):
         d = (now - before)[sampled]
-        drawn = (now - now.detach())[sampled].exp()
-        return (drawn * ((-d).exp() - 1 + d)).mean()
+        return ((-d).exp() - 1 + d).mean()
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 """What stands behind notebook 05c: draws that reach every case, a verdict for every outcome, and
-sliders over all recorded runs."""
+runs of several seeds."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 
 from zorplex_rl.course import nb05c
 from zorplex_rl.course.recorded_steps import recorded_steps
+from zorplex_rl.task.environment import Zorplex, kinds_of
 
 
 @pytest.mark.parametrize(
@@ -19,7 +20,12 @@ from zorplex_rl.course.recorded_steps import recorded_steps
         ((0.3, 0.1), (0.2, 0.1), 0.6, "taught"),
         ((0.3, 0.1), (-0.2, 0.1), 0.6, "narrowed"),
         ((0.3, 0.1), (0.02, 0.1), 0.95, "too little room"),
-        ((0.3, 0.1), (0.02, 0.1), 0.6, "sharpening. It left 40 points of room"),
+        (
+            (0.3, 0.1),
+            (0.02, 0.1),
+            0.6,
+            "fits sharpening, and it proves nothing: a gain smaller than 10 points",
+        ),
         ((0.0, 0.1), (0.02, 0.1), 0.6, "decides nothing"),
     ],
 )
@@ -71,10 +77,20 @@ def test_runs_of_several_seeds_are_shown_with_an_interval_over_runs(tmp_path):
     def change(before, after):
         return fmean(after) - fmean(before), 0.23
 
-    text, drawn, verdict = (part.text for part in nb05c.other_seeds(change, "you", file))
-    assert "3 runs of SmolLM2" in text and "zorplex-rl train" in text
-    assert "seed 2 20% to 90%; seed 1 20% to 70%" in drawn
+    runs = nb05c.runs_by_seed(file)
+    assert runs == ([0.2] * 3, [0.5, 0.7, 0.9])
+    assert nb05c.SEEDS.read_text().startswith('{"command": "zorplex-rl train --preset smollm2')
+    text, drawn, verdict, _ = (part.text for part in nb05c.other_seeds(runs, change, "you"))
+    assert "3 runs of SmolLM2" in text and "zorplex-rl train --preset smollm2" in text
+    assert "after training 50% to 90%" in drawn
     assert "ended at 90%, the worst at 50%" in verdict and "+50 ± 23 points" in verdict
+
+
+def test_other_draws_of_the_untrained_policy_gave_05_another_share():
+    """05c says: the same questions, and nothing differs but the draws."""
+    exam = Zorplex(0).tasks(kinds_of("compositional"), 200, "held_out")
+    assert exam == Zorplex(0).tasks(("compositional",), 200, "held_out")
+    assert recorded_steps("small")["right"][0] == 0.295
 
 
 def test_smollm2_is_paid_more_for_the_first_question_and_its_text_says_for_what():

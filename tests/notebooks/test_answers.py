@@ -131,6 +131,13 @@ MISTAKES = {
 }
 
 
+def test_a_wrong_kl_is_told_by_its_mistake():
+    said = refusals("05c", "kl", answers("05c").WRONG["kl"])
+    assert said["adds_up"].startswith("that is the sum; KL is a mean")
+    assert said["forgets_the_minus_one"].startswith("the −1 of `exp(-d) - 1` is missing")
+    assert said["counts_the_tools_tokens"].startswith("the tool's tokens count too")
+
+
 def test_where_a_response_parts_from_the_right_one_says_what_was_misunderstood():
     attempts = [
         wrong for wrong in answers("05b").WRONG["sample_episode"] if wrong.__name__ in PARTED

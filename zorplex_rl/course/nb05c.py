@@ -3,9 +3,9 @@
 settings  Training  shares_by_word            what the page sets and does not show; a run; an exam, word by word
 drawn_shares  drawn_attempts  drawn_tokens    arguments of ``change``, ``pass_at_k`` and ``kl``
 check_change  check_pass_at_k  check_kl       their checks, with the mistakes that learners make
-other_seeds        benchmarks/seeds.jsonl ──► runs that differ in nothing but their seed
+runs_by_seed  other_seeds     benchmarks/seeds.jsonl ──► runs that differ in nothing but their seed
 points             a change of a share, in words
-verdict            pass@1 and pass@k, before and after ──► taught, sharpened, narrowed, or undecided
+verdict            pass@1 and pass@k, before and after ──► taught, narrowed, or undecided
 PaidCard           what a policy writes in training, with what it is paid for it
 tokens_of  ends    the tokens of a batch as three tensors; the first and the last steps of a run
 recorded_runs                                 benchmarks/shaped_rewards.json
@@ -19,7 +19,6 @@ import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from statistics import fmean, stdev, variance
 from types import SimpleNamespace
@@ -37,7 +36,7 @@ from zorplex_rl.course.figures.lines import (
     whole_steps,
 )
 from zorplex_rl.course.lesson import exercise
-from zorplex_rl.course.lesson.lesson import figure, md
+from zorplex_rl.course.lesson.lesson import figure, folded, md
 from zorplex_rl.course.nb05b import Card, example, varied
 from zorplex_rl.learning.learner import Learner, response_logprobs
 from zorplex_rl.policy.load import Policy, load_policy
@@ -139,9 +138,9 @@ def drawn_tokens(rng: random.Random) -> Tokens:
 
 
 def as_tensors(now: Sequence[float], before: Sequence[float], sampled: Sequence[bool]) -> Tokens:
-    """Return the arguments of ``kl``, whose gradient flows back to the first."""
+    """Return the arguments of ``kl``."""
     log_probs = torch.tensor([now, before], dtype=torch.float64)
-    return log_probs[0].requires_grad_(), log_probs[1], torch.tensor(sampled)
+    return log_probs[0], log_probs[1], torch.tensor(sampled)
 
 
 def check_change(attempt: exercise.Attempt, solution: exercise.Attempt) -> None:
@@ -196,15 +195,18 @@ def check_pass_at_k(attempt: exercise.Attempt, solution: exercise.Attempt) -> No
 
 
 def check_kl(attempt: exercise.Attempt, solution: exercise.Attempt) -> None:
-    """Compare numbers, and then gradients, first on the smallest case."""
     small = as_tensors([-1.0, 0.0], [-2.0, -9.0], [True, False])
 
     def terms(now: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
         d = now - before
         return (-d).exp() - 1 + d
 
-    agree = partial(exercise.agree, attempt, solution, drawn_tokens, times=30, examples=[small])
-    agree(
+    exercise.agree(
+        attempt,
+        solution,
+        drawn_tokens,
+        times=30,
+        examples=[small],
         mistakes={
             "the tool's tokens count too; the policy did not choose them": lambda now, before, own: (
                 terms(now, before).mean()
@@ -218,15 +220,11 @@ def check_kl(attempt: exercise.Attempt, solution: exercise.Attempt) -> None:
             "that is the other direction: d is now − before": lambda now, before, own: terms(
                 before, now
             )[own].mean(),
-        },
-    )
-    agree(
-        mistakes={
-            "step 3 is missing: the gradient is that of KL(reference ‖ policy)": lambda now, before, own: (
-                terms(now, before)[own].mean()
+            "that is the sum; KL is a mean": lambda now, before, own: terms(now, before)[own].sum(),
+            "the −1 of `exp(-d) - 1` is missing, so the mean is 1 too high": lambda now, before, own: (
+                terms(now, before)[own].mean() + 1
             ),
         },
-        gradients=True,
     )
 
 
@@ -240,8 +238,7 @@ def verdict(once: Sequence[float], often: Sequence[float], old: float) -> str:
     if 1 - old <= noise:
         return "The old policy leaves too little room there: these tasks cannot show teaching."
     if once[0] > once[1]:
-        left = f"It left {100 * (1 - old):.0f} points of room, and a gain had to be beyond ± {100 * noise:.0f} to be clear."
-        return f"The old policy catches up, so this is sharpening. {left}"
+        return f"No clear difference there. That fits sharpening, and it proves nothing: a gain smaller than {100 * noise:.0f} points could hide."
     return "Neither is clearly better at one attempt either, so this run decides nothing."
 
 
@@ -315,36 +312,43 @@ def saved(
     return 1 if held["accuracy"] > free["accuracy"] + 0.05 else 2
 
 
-def other_seeds(change: Change, whose: str, file: Path = SEEDS) -> list[Any]:
-    """Return what the page shows of runs that differ in nothing but their seed: texts and a figure."""
+def runs_by_seed(file: Path = SEEDS) -> tuple[list[float], list[float]]:
+    """Return the shares of right answers before and after training, of runs that differ in nothing but their seed."""
     rows = [json.loads(line) for line in file.read_text().splitlines()]
     # The file may hold further studies.
     rows = [row for row in rows if row["command"] == rows[0]["command"]]
     before, after = ([row[when]["sampled"] for row in rows] for when in ("before", "after"))
+    return before, after
+
+
+def other_seeds(runs: tuple[list[float], list[float]], change: Change, whose: str) -> list[Any]:
+    """Return what the page shows of such ``runs``: texts and a figure."""
+    before, after = runs
     gain, noise = map(float, change(before, after))
     return [
         md(f"""
         An interval over *questions* says what others would give. It does not say what another *run* would give: other training
-        tasks, other draws. So run again. Here are {len(rows)} runs of SmolLM2 with nothing changed but the seed, by
-        `{rows[0]["command"]}`.
+        tasks, other draws. So run again. Here are {len(after)} runs of SmolLM2 with nothing changed but the seed,
+        by `zorplex-rl train --preset smollm2 --seed N`.
         """),
         figure(
-            seeds_chart(
-                {f"{row['seed']}": (a, b) for row, a, b in zip(rows, before, after, strict=True)}
-            ),
-            "Right answers, sampled, of the same held-out questions: before training, and after it. A row for each seed.",
+            seeds_chart(before, after),
+            "Right answers, sampled, of the same held-out questions. A point is a run; equal ones stand above each other.",
         ),
         md(f"""
         The best run ended at {max(after):.0%}, the worst at {min(after):.0%}. Someone who shows a single run can pick the best. In the mean, training
         changed the share by {points(gain)} ± {100 * noise:.0f} points, by {whose}, with one number for each run. That
         interval is about the *mean* of many runs. A single further run would mostly end within {200 * stdev(after):.0f} points
         of {fmean(after):.0%}.
-
-        What makes runs differ? Look first at what is drawn once for a whole run, because it does not average out. Here
-        that is the *worked examples* in each prompt. When there were two, and both had the same wording, SmolLM2 called the tool only for
-        questions of that wording, and some seeds never learned more. So this preset gives three, one of each wording. In 05, 05d and on the
-        contents page SmolLM2 reads two; there its untrained share is a smaller one, of those questions.
         """),
+        folded(
+            "What makes runs differ?",
+            """
+        Look first at what is drawn once for a whole run, because it does not average out. Here
+        that is the *worked examples* in each prompt. When there were two, and both had the same wording, SmolLM2 called the tool only for
+        questions of that wording, and some seeds never learned more. So these runs have three, one of each wording.
+        """,
+        ),
     ]
 
 

@@ -73,7 +73,7 @@ FIGURES: dict[str, tuple[Callable[[], str], int, str]] = {
         "sync: generator 50%, trainer 50%; async: generator 75%, trainer 100%",
     ),
     "runs of other seeds": (
-        lambda: seeds_chart({"0": (0.2, 0.8), "1": (0.25, 0.9)}), 720, "seed 1 25% to 90%; seed 0 20% to 80%",
+        lambda: seeds_chart([0.2, 0.25], [0.8, 0.9]), 720, "before training 20% to 25%; after training 80% to 90%",
     ),
     "ratios": (
         lambda: ratio_chart({"lag 0": [1.0, 1.0], "lag 8": [0.001, 1.0, 700.0]}, {"lag 0": 1.0, "lag 8": 0.25}), 720,
@@ -84,7 +84,7 @@ FIGURES: dict[str, tuple[Callable[[], str], int, str]] = {
         "clipped: good token 0.5 at ratio 0.5, 0 at ratio 1.5, bad token 0 and 1.5",
     ),
     "seconds": (
-        lambda: seconds_chart({"plain": [(40.0, 0.95), (26.0, 0.3)]}, {"plain": [(0.9, 1.0), (0.2, 0.4)]}, ["lag 0", "lag 4"]), 720,
+        lambda: seconds_chart({"lag 0": (40.0, [0.9, 1.0]), "lag 4": (26.0, [0.2, 0.4])}), 720,
         "plain: 95% after 40.0 s, 30% after 26.0 s",
     ),
     "runs on old data": (
@@ -216,7 +216,7 @@ def test_drawing_imports_no_pyplot_and_importing_imports_no_matplotlib():
         "import sys; from zorplex_rl.course.figures import bars, lines, spans; "
         "from zorplex_rl.run import plots; "
         "assert 'matplotlib' not in sys.modules; "
-        "plots.learning_curve([]); lines.seeds_chart({'0': (0.2, 0.8)}); "
+        "plots.learning_curve([]); lines.seeds_chart([0.2], [0.8]); "
         "bars.copies_chart([[1, 2]]); "
         "assert 'matplotlib' in sys.modules and 'matplotlib.pyplot' not in sys.modules"
     )

@@ -3,7 +3,7 @@
     losses of some runs                        ──► loss_chart      02
     what models have learned of a curve        ──► fits_chart      03
     {policy: {k: share}}                       ──► pass_chart      05c
-    {seed: (share before, share after)}        ──► seeds_chart     05c
+    shares of runs, before and after           ──► seeds_chart     05c
     weight of a token's gradient, by ratio     ──► push_chart      09
     accuracy over steps                        ──► runs_chart      09
     ratios of the tokens, for each age         ──► ratio_chart     09
@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 from zorplex_rl.course.figures import figure as style
@@ -174,23 +175,24 @@ def pass_chart(passes: Mapping[str, Mapping[int, float]]) -> str:
     return line_panels({"": lines}, "Tasks solved in k attempts", said, 300, finish)
 
 
-def seeds_chart(runs: Mapping[str, tuple[float, float]]) -> str:
-    """Draw each run as a line from its share of right answers before training to that after it, the best first."""
-    ordered = sorted(runs.items(), key=lambda run: -run[1][1])
+def seeds_chart(before: Sequence[float], after: Sequence[float]) -> str:
+    """Draw each run as a point at its share of right answers, before training and after it; equal ones above each other."""
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
-        for row, (_, (before, after)) in enumerate(ordered):
-            axes.plot([before, after], [row, row], color=style.GREY, linewidth=1.2)
-            axes.plot(before, row, "o", color=style.GREY)
-            axes.plot(after, row, "o", color=style.BLUE)
-        style.name_rows(axes, [f"seed {seed}" for seed, _ in ordered])
-        axes.set(xlim=(0, 1), xlabel="right answers: grey before training, blue after it")
+        for row, (shares, colour) in enumerate(((before, style.GREY), (after, style.BLUE))):
+            heights = [row + 0.3 - 0.1 * shares[:n].count(x) for n, x in enumerate(shares)]
+            axes.plot(shares, heights, "o", color=colour, markersize=4.5)
+        style.name_rows(axes, ["before", "after"], margin=0.55)
+        axes.set(xlim=(0, 1), xlabel="right answers")
         style.show_percent(axes.xaxis)
         style.bare_axes(axes, grid="x")
 
-    said = "; ".join(f"seed {seed} {a:.0%} to {b:.0%}" for seed, (a, b) in ordered)
-    return render(draw, 60 + 22 * len(ordered), "Runs that differ in their seed", said)
+    said = "; ".join(
+        f"{name} training {min(shares):.0%} to {max(shares):.0%}"
+        for name, shares in (("before", before), ("after", after))
+    )
+    return render(draw, 190, "Runs that differ in their seed", said)
 
 
 def push_chart(
@@ -256,45 +258,36 @@ def runs_chart(
     return line_panels({"": drawn}, "Accuracy of runs", said, height, finish)
 
 
-def seconds_chart(
-    lines: Mapping[str, Sequence[tuple[float, float]]],
-    spans: Mapping[str, Sequence[tuple[float, float]]] | None = None,
-    marks: Sequence[str] = (),
-) -> str:
-    """Draw accuracy over seconds, a dot for each (second, share) and a line for each name. ``spans`` are
-    the lowest and the highest of what a dot is the mean of; ``marks`` name the dots of the first line."""
-    colours = zip(lines, style.SERIES, strict=False)
-    drawn = [
-        Line(name, lines[name], LOSSES.get(name, colour), marker="o") for name, colour in colours
-    ]
+def seconds_chart(dots: Mapping[str, tuple[float, Sequence[float]]]) -> str:
+    """Draw accuracy over seconds: under each name a second, and the shares of which the dot is the mean."""
+    points = [(second, fmean(shares)) for second, shares in dots.values()]
+    colour = LOSSES["clipped"]
+    line = Line("clipped", points, colour, marker="o")
+    fastest = min(points)[0]
 
     def finish(number: int, axes: Axes) -> None:
-        for line in drawn:
-            for (second, _), span in zip(
-                line.points, (spans or {}).get(line.name, ()), strict=False
-            ):
-                axes.plot([second] * 2, span, color=line.colour, linewidth=1, alpha=0.5)
-        for mark, point in zip(marks, drawn[0].points, strict=False):
-            # The line goes to the left from the first dot, so its mark is below.
-            below = 11 if point == drawn[0].points[0] else 0
+        for (mark, (second, shares)), point in zip(dots.items(), points, strict=True):
+            axes.plot([second] * 2, [min(shares), max(shares)], color=colour, linewidth=1)
+            # Above its range; of several at the fastest end, each beside its dot.
+            at_end = second < 1.01 * fastest
             axes.annotate(
                 mark,
-                point,
-                (-9, -below),
+                point if at_end else (second, max(shares)),
+                (-9, 0) if at_end else (0, 9),
                 textcoords="offset points",
-                ha="right",
+                ha="right" if at_end else "center",
                 va="center",
                 fontsize=10,
             )
-        axes.set(xlabel="seconds of the run", ylabel="right answers", ylim=(-0.04, 1.04))
-        axes.margins(x=0.12)
+        axes.set(xlabel="seconds of the run", ylabel="right answers")
+        axes.margins(x=0.12, y=0.12)
         style.show_percent(axes.yaxis)
 
     said = "; ".join(
-        f"{name}: " + ", ".join(f"{share:.0%} after {second:.1f} s" for second, share in points)
-        for name, points in lines.items()
+        f"{mark}: {share:.0%} after {second:.1f} s"
+        for mark, (second, share) in zip(dots, points, strict=True)
     )
-    return line_panels({"": drawn}, "Right answers over seconds", said, 340, finish)
+    return line_panels({"": [line]}, "Right answers over seconds", said, 340, finish)
 
 
 def ratio_chart(ratios: Mapping[str, Sequence[float]], sizes: Mapping[str, float]) -> str:
