@@ -98,7 +98,7 @@ def _():
     ## What a ratio repairs, and what it costs
 
     Here are three tokens with rewards, and two policies over them. We have samples of the old one, and want the mean reward of the new one.
-    Multiply each sample by its ratio π/μ, and the mean is right. But then a few rare tokens with a large ratio make most of it, so it scatters more.
+    Take a weighted mean, in which each sample has its ratio π/μ as its weight: with many samples it comes out right. But a few rare tokens with a large ratio make most of it, so it scatters more.
     """)
     return
 
@@ -114,18 +114,16 @@ def _():
 
 @app.cell(hide_code=True)
 def _(mu, pi, ratio, reward):
-    # The variance of one sample of each estimate. That of a quotient (the second) is for many samples.
+    # The variance of one sample in each of the two means, if there are many samples.
     _truth = (pi * reward).sum()
     _fresh = (pi * (reward - _truth) ** 2).sum()
-    _weighted = (mu * (ratio * reward - _truth) ** 2).sum()
-    _normalised = (mu * (ratio * (reward - _truth)) ** 2).sum()
-    worth = [(1000 * _fresh / spread).item() for spread in (_weighted, _normalised)]
-    worth.append((1000 / (mu * ratio**2).sum()).item())  # from the ratios alone
+    _weighted = (mu * (ratio * (reward - _truth)) ** 2).sum()
+    # The second one is from the ratios alone.
+    worth = [1000 * (_fresh / _weighted).item(), (1000 / (mu * ratio**2).sum()).item()]
     lesson.md(f"""
-    How many fresh samples are 1,000 old ones worth? As many as give a mean that scatters just as much. If you multiply each by its ratio and take the mean, {worth[0]:.0f}.
-    If you divide by the sum of the ratios instead of by 1,000, {worth[1]:.0f}.
+    How many fresh samples are 1,000 old ones worth? As many as give a mean that scatters just as much: here {worth[0]:.0f}.
 
-    Both numbers need the rewards. The {lesson.term("effective sample size")} (Kish 1965; Kong 1992) guesses the second one from the ratios alone: {worth[2]:.0f} here.
+    To compute that you need the rewards. The {lesson.term("effective sample size")} (Kish 1965; Kong 1992) guesses it from the ratios alone: {worth[1]:.0f} here.
     It is a guess, but you can log it in every step.
     """)
     return (worth,)
@@ -176,28 +174,22 @@ def _():
     The reward is 1 if the second word repeats the first. μ begins with *yes* in 9 of 10 cases, π in 1 of 10.
     The second word is *yes* in half of all cases, for both policies and after either first word. Training can change one number only: how often the second word is *yes*, whatever the first was.
 
-    π mostly begins with *no*, so *yes* should become rarer.
+    π mostly begins with *no*, so *yes* should become rarer. Only two answers have a reward, and each pushes the second *yes* up or down:
+
+    | answer | μ writes it | π writes it | ratio of the first word | ratio of the second | push on a second *yes* |
+    |---|---|---|---|---|---|
+    | *yes yes* | 45% | 5% | 1/9 | 1 | +0.5 |
+    | *no no* | 5% | 45% | 9 | 1 | −0.5 |
+
+    We see the answers as often as μ writes them. The mean push, with the ratio of the second word alone, and with both:
     """)
     return
 
 
 @app.cell
 def _():
-    mu_first = {"yes": 0.9, "no": 0.1}
-    pi_first = {"yes": 0.1, "no": 0.9}
-    # The derivative of log p(second word) by the logit of "yes".
-    slope = {"yes": 0.5, "no": -0.5}
-
-    def push_to_yes(weight):
-        """Return the expected gradient for a second "yes", if its reward is multiplied by `weight`."""
-        # Only "yes yes" and "no no" have a reward, so one `word` stands for both words.
-        # μ begins with it (mu_first), and in half of all cases repeats it (0.5).
-        return sum(mu_first[word] * 0.5 * weight[word] * slope[word] for word in slope)
-
-    # The ratio of the second word: μ and π agree on it.
-    own_ratio = push_to_yes({"yes": 1.0, "no": 1.0})
-    # The ratio of the first word:
-    with_prefix = push_to_yes({word: pi_first[word] / mu_first[word] for word in slope})
+    own_ratio = 0.45 * 1 * 0.5 - 0.05 * 1 * 0.5
+    with_prefix = 0.45 * (1 / 9) * 0.5 - 0.05 * 9 * 0.5
     return own_ratio, with_prefix
 
 
@@ -366,11 +358,13 @@ def _():
     | loss | ratio | bound |
     |---|---|---|
     | plain | none | none |
-    | truncated | r = π/μ, as a weight | r above 2 counts as 2 |
+    | truncated | r = π/μ, as a weight | a weight above 2 counts as 2 |
     | clipped | r = π/μ | A > 0: no gradient where r > 1.2. A < 0: no gradient where r < 0.8 |
     | corrected | π/π₀, and π₀/μ as a weight | π/π₀ is clipped in the same way; a weight above 2 counts as 2 |
-    | masked | r = π/μ | no gradient where r < 0.5 or r > 5, whatever A is |
+    | masked | r = π/μ, as a weight | a weight below 0.5 or above 5 counts as 0, whatever A is |
     | masked by difference | none: π − μ | A > 0: no gradient where π − μ > 0.15. A < 0: none where it is < −0.15 |
+
+    *As a weight*: a number that multiplies ∇ log π, and through which no gradient flows.
 
     **Clipping** stops a push that goes too far, and leaves the way back open. At r = 0.5 a bad token gets no gradient, and a good one is still pushed up, with the factor 0.5.
     """)
@@ -380,7 +374,7 @@ def _():
 @app.cell(hide_code=True)
 def _():
     ask_push = lesson.predict(
-        "A bad token (A = −1) is six times likelier than when it was drawn: r = 6. Which of four losses pushes it down hardest?",
+        "A bad token (A = −1) is six times likelier than when it was drawn: r = 6. A step begins, so in its first update π is π₀. Which of four losses pushes the token down hardest?",
         "plain",
         "clipped",
         "corrected",
@@ -541,33 +535,9 @@ def _(config):
         "corrected, clearly",
         "no clear difference",
     )
-    start_saved = lesson.start_button(f"Train four times, {config.steps} steps", seconds=50)
-    saved_curve = LiveCurve(config.steps, title="Two losses, old and fresh data")
-    _text = lesson.md(f"""
-    ## The same run, with your losses
-
-    We repeat the run on old data with {whose_clipped}, and with {whose_corrected}. Each gets its **control**, the same run on fresh data.
-    Without it you could not tell a loss that bears old data badly from one that learns badly.
-    """)
-    mo.vstack(
-        [_text, ask_saved, start_saved, *([] if lesson.unattended() else [saved_curve])]
-    )
-    return ask_saved, clipped_loss, corrected_loss, saved_curve, start_saved
-
-
-@app.cell(hide_code=True)
-def _(clipped_loss, conditions, config, corrected_loss, saved_curve, start_saved):
-    lesson.wait_for(start_saved)
-    saved_curve.clear()
-    saved, saved_texts = {}, {}
-    with lesson.counting(4 * config.steps, "steps") as _one_more:
-        for _name, _loss in (("clipped", clipped_loss), ("corrected", corrected_loss)):
-            for _data, _lag in (("old data", config.lag), ("fresh data", 0)):
-                _line = f"{_name}, {_data}"
-                saved[_line], saved_texts[_line] = nb09.curve_of(
-                    _line, _loss, _lag, saved_curve, conditions, config, _one_more
-                )
-    return saved, saved_texts
+    _text = mo.md("## The same run, with your losses")
+    mo.vstack([_text, ask_saved])
+    return ask_saved, clipped_loss, corrected_loss, whose_clipped, whose_corrected
 
 
 @app.cell(hide_code=True)
@@ -577,48 +547,66 @@ def _():
 
 
 @app.cell(hide_code=True)
-def _(
-    ask_saved,
-    before,
-    config,
-    ended,
-    plain_curve,
-    policy,
-    saved,
-    saved_curve,
-    saved_texts,
-    study,
-    wrote,
-):
-    lesson.needs(lambda: (ended, saved))
-    _texts = {"before training": nb09.answer(policy)} | wrote
-    _texts |= {name: text for name, text in saved_texts.items() if "old" in name}
-    _n = config.eval_tasks
+def _(ask_saved, config, study):
     _ends = nb09.at_each_lag(study, config.learning_rate, ("grpo", "decoupled_ppo"))
     _clipped, _corrected = (lags[config.lag] for lags in _ends.values())
     _apart = (min(_clipped) > max(_corrected)) - (max(_clipped) < min(_corrected))
-    _curves = [*plain_curve.series, *saved_curve.series]
-    _old = {name: line for name, line in _curves if "old" in name}
     lesson.reveal(
         ask_saved,
         right={1: 0, -1: 1, 0: 2}[_apart],
         why=f"""
     The five seeds of clipped end at {min(_clipped):.0%} to {max(_clipped):.0%}, those of corrected at {min(_corrected):.0%} to {max(_corrected):.0%}. These ranges {"do not overlap" if _apart else "overlap"}.
-
-    On this page, with one seed and {config.steps} steps, clipped is at {nb09.uncertain(saved["clipped, old data"], _n)}, corrected at {nb09.uncertain(saved["corrected, old data"], _n)}, plain at {nb09.uncertain(ended["plain, old data"], _n)}.
-    The controls, on fresh data: clipped {nb09.uncertain(saved["clipped, fresh data"], _n)}, corrected {nb09.uncertain(saved["corrected, fresh data"], _n)}, plain {nb09.uncertain(ended["plain, fresh data"], _n)}.
-    The ± covers the choice of tasks, not the seed. The recorded seeds differ by more.
     """,
-        shows=[
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _(config, whose_clipped, whose_corrected):
+    start_saved = lesson.start_button(f"Train twice, {config.steps} steps", seconds=25)
+    saved_curve = LiveCurve(config.steps, title="Two losses, old data")
+    _text = lesson.md(f"""
+    If you like, see it for yourself: the run on old data once more, with {whose_clipped}, and with {whose_corrected}. The rest of the page does not need it.
+    """)
+    mo.vstack([_text, start_saved, *([] if lesson.unattended() else [saved_curve])])
+    return saved_curve, start_saved
+
+
+@app.cell(hide_code=True)
+def _(clipped_loss, conditions, config, corrected_loss, saved_curve, start_saved):
+    lesson.wait_for(start_saved)
+    saved_curve.clear()
+    saved, saved_texts = {}, {}
+    with lesson.counting(2 * config.steps, "steps") as _one_more:
+        for _name, _loss in (("clipped", clipped_loss), ("corrected", corrected_loss)):
+            _line = f"{_name}, old data"
+            saved[_line], saved_texts[_line] = nb09.curve_of(
+                _line, _loss, config.lag, saved_curve, conditions, config, _one_more
+            )
+    return saved, saved_texts
+
+
+@app.cell(hide_code=True)
+def _(before, config, ended, plain_curve, policy, saved, saved_curve, saved_texts, wrote):
+    lesson.needs(lambda: (ended, saved))
+    _n = config.eval_tasks
+    _ends = ended | saved
+    _curves = [*plain_curve.series, *saved_curve.series]
+    _old = {name: line for name, line in _curves if "old" in name}
+    mo.vstack(
+        [
             lesson.figure(
                 lines.runs_chart(_old, before, height=420),
                 f"Old data, seed {config.seed}. A point has {config.curve_tasks} tasks, the last one {_n}.",
             ),
+            lesson.md(
+                f"At the end: {', '.join(f'{name} {nb09.uncertain(_ends[name], _n)}' for name in _old)}. The ± covers the choice of tasks, not the seed. The recorded seeds differ by more."
+            ),
             nb09.answers(
-                _texts,
+                {"before training": nb09.answer(policy)} | wrote | saved_texts,
                 "The first question of notebook 05 again, asked on the same draws: how often each policy is right, and what it writes most often.",
             ),
-        ],
+        ]
     )
     return
 
@@ -628,7 +616,7 @@ def _(config, study):
     _text = lesson.md("""
     ## How old may data be?
 
-    The same study has all six losses. Lag 0 is the control: there all of them learn, so what the other columns lack is due to age.
+    The same study has all six losses. Lag 0 is the **control**: the same run on fresh data. There all of them learn, so what the other columns lack is due to age.
     """)
     _caption = f"Accuracy after {config.schedule_steps} steps at a learning rate of {config.learning_rate:g}: the mean of five seeds, the lowest and the highest"
     _table = lesson.table(_caption, nb09.by_lag(study, config.learning_rate, (0, 8, 32)))
@@ -647,20 +635,17 @@ def _(config, study):
 
 @app.cell(hide_code=True)
 def _(config, study):
-    _ends = nb09.at_each_lag(study, config.learning_rate, ("reinforce", "grpo"))
-    _seconds = {lag: nb09.seconds_at(lag, study) for lag in _ends["plain"]}
+    _ends = nb09.at_each_lag(study, config.learning_rate, ("grpo",))
+    _clipped = _ends["clipped"]
+    _seconds = {lag: nb09.seconds_at(lag, study) for lag in _clipped}
     _most = max(_seconds)
     _enough = next(lag for lag in _seconds if _seconds[lag] < 1.05 * _seconds[_most])
     _less = max(lag for lag in _seconds if lag < _enough)
-    _clipped = _ends["clipped"]
-    _dots, _spans = {}, {}
-    for _loss, _lags in _ends.items():
-        _dots[_loss] = [(_seconds[lag], fmean(found)) for lag, found in _lags.items()]
-        _spans[_loss] = [(min(found), max(found)) for found in _lags.values()]
+    _dots = {f"lag {lag}": (_seconds[lag], found) for lag, found in _clipped.items()}
     _text = lesson.md(f"""
     ### The rule
 
-    Lag saves seconds and costs accuracy, so see both in one chart. Both are of {config.schedule_steps} steps of {study.conditions["prompts"]} groups.
+    Lag saves seconds and costs accuracy, so see both in one chart, for *clipped*. Both are of {config.schedule_steps} steps of {study.conditions["prompts"]} groups.
     The accuracy is the study's. Its data are always as old as the lag allows, and those of a run with this `max_lag` are often younger.
     The seconds are simulated, with notebook 05's simulator. A step trains for 2 s, and a group takes 1 s in the mean, some several times as long.
     """)
@@ -672,8 +657,8 @@ def _(config, study):
     Which lag that is depends on your machines: your timeline of notebook 08 shows who waits.
     """)
     _drawn = lesson.figure(
-        lines.seconds_chart(_dots, _spans, [f"lag {lag}" for lag in _seconds]),
-        f"Left is faster, up is better. Each dot is a lag. Those of *plain* are labelled; those of *clipped* lie above them, at the same seconds. A thin line is the range of five seeds, recorded {study.dates} with `python {study.command}`.",
+        lines.seconds_chart(_dots),
+        f"Left is faster, up is better. A dot is the mean of five seeds, a thin line their range. Recorded {study.dates} with `python {study.command}`.",
     )
     mo.vstack([_text, _drawn, _rule])
     return
@@ -694,10 +679,10 @@ def _():
 
 
 @app.cell(hide_code=True)
-def _(before, config, ended, saved):
-    lesson.needs(lambda: (ended, saved))
+def _(before, config, ended):
+    lesson.needs(lambda: ended)
     lesson.headline(
-        f"data up to {config.lag} versions old took the plain loss from {before:.0%} to {ended['plain, old data']:.0%}, and fresh data to {ended['plain, fresh data']:.0%}. With the clipped loss it was {saved['clipped, old data']:.0%} and {saved['clipped, fresh data']:.0%}."
+        f"data up to {config.lag} versions old took the plain loss from {before:.0%} to {ended['plain, old data']:.0%}, and fresh data to {ended['plain, fresh data']:.0%}."
     )
     return
 
