@@ -71,7 +71,7 @@ def _():
     Calls, versions and handles take hundreds of bytes: that is the **control plane**. Here it is messages between actors. (An actor, notebook 01, is an object in
     a process of its own; others call its *endpoints*, which are methods.) Parameters take megabytes to terabytes: that is the **data plane**. Here it is one-sided reads of registered memory.
 
-    A read is **one-sided** if the owner of the memory runs no code for it. How can that be? With **RDMA**, remote direct memory access, it
+    A read is **one-sided** if the owner's Python runs nothing for it. With a network card for **RDMA**, remote direct memory access, not even the owner's process is needed. It
     goes in four steps:
 
     1. The owner *registers* a piece of its memory. The operating system *pins* these pages: it may no longer move them or swap them out. The network card gets their
@@ -186,7 +186,7 @@ def _(ask_busy, backend, config, waits):
         ask_busy,
         right=len(_stopped) - 1 if _stopped[:1] == ["message"] else [],
         why=f"""
-        For the stopped process these waited: {", ".join(_stopped) or "nobody"}. {"Here the network card does the work." if backend == "ibverbs" else "Without RDMA hardware, threads of the owner's process send the bytes, so RDMABuffer is one-sided for Python only."}
+        For the stopped process these waited: {", ".join(_stopped) or "nobody"}. {"Here the network card does the work." if backend == "ibverbs" else "Without RDMA hardware, threads of the owner's process send the bytes: its Python runs nothing, but its process must run."}
         Shared memory needs nobody, because the reader copies it itself. For the busy owner these waited: {", ".join(waited_for_busy) or "nobody"}. A message is answered by
         an endpoint, and an endpoint waits for its turn.
         """,
@@ -222,7 +222,7 @@ def _(config):
 
     - *file*: `torch.save`, then `torch.load`.
     - *broadcast*: `torch.distributed` with gloo. It is a *collective*: both sides must call it at once, and it writes into the model itself. So fetch and swap are one.
-    - *TCP*: `RDMABuffer` without a card, in chunks of 4 MB. Monarch's default is larger, because it is made for cards; over TCP smaller chunks are faster.
+    - *TCP*: `RDMABuffer` without a card, in chunks of 4 MB.
     """)
     return
 
@@ -467,9 +467,7 @@ def _():
     The first number of each header is the slot's *sequence*. It is 0 until the slot is first written, odd before a copy into it begins, and
     even, larger by one, after the copy is done. While it is odd, trust nothing else in that slot. Each write takes the next two numbers of the whole ring, so the slot with the smallest sequence is the oldest one.
 
-    The order matters, and a processor may write in another order than the program says. `fence()` forbids that: what stands above it is written before what
-    stands below. Python has none, so it is C's `atomic_thread_fence`, called through `ctypes`. A reader on this machine needs it, too: `read_headers()` calls it. One on another machine does not, because its look, its copy and
-    its second look are three reads, and each is complete before the next begins.
+    The order of these writes matters, and `fence()` keeps it.
     """)
     return
 
@@ -483,7 +481,8 @@ def publish(ring, weights, version):
     ring.slots[slot].copy_(weights)
     ring.headers[slot, 1] = version
     fence()
-    ring.headers[slot, 0] = counter + 1  # even: complete
+    # even: complete
+    ring.headers[slot, 0] = counter + 1
 
 
 @app.cell(hide_code=True)
@@ -571,17 +570,24 @@ async def _(careless, config):
 
 @app.cell(hide_code=True)
 def _(afar, careful, whose):
-    def _said(found, copies):
+    def _result(found, copies):
         good, count = found.verdicts.count("whole"), len(found.verdicts)
-        return f"{good} of {count} answers were whole and of the right version, after {copies} copies"
+        return f"{good} of {count} answers were whole and of the right version; of {copies} copies, the reader threw {copies - count} away"
 
-    lesson.md(f"""
-    The same race, read by {whose}: {_said(careful, careful.attempts)}. Then the package's ring in
-    another process, with three slots, read through `RDMABuffer`: {_said(afar, len(afar.copies))}.
+    _said = lesson.md(f"""
+    The same race, read by {whose}: {_result(careful, careful.attempts)}. Then the package's ring in
+    another process, with three slots, read through `RDMABuffer`: {_result(afar, len(afar.copies))}.
 
     This protocol is a **seqlock**: it does not prevent a torn read, it reveals it. The package's
     `read_rings` is the same loop with a limit.
     """)
+    _fence = lesson.folded(
+        "What does `fence()` do?",
+        "A processor may write in another order than the program says. `fence()` forbids that: what stands above it is written before what stands below. "
+        "Python has none, so it is C's `atomic_thread_fence`, called through `ctypes`. A reader on this machine needs it, too: `read_headers()` calls it. "
+        "A reader on another machine does not, because each of its reads is complete before the next begins.",
+    )
+    mo.vstack([_said, _fence])
     return
 
 
@@ -600,7 +606,7 @@ def _():
 
 @app.function
 def slots_needed(read, write, period):
-    """slots_needed(0.75, 0.25, 1.0) is 2."""
+    """slots_needed(0.75, 0.5, 1.0) is 3."""
     ...
 
 
@@ -649,7 +655,7 @@ def _():
     return
 
 
-@app.function
+@app.function(hide_code=True)
 def share_unchanged(policy, learning_rate):
     """Take one step, and compare the rounded weights before and after it."""
     model = copy.deepcopy(policy.model)
@@ -673,8 +679,7 @@ def _(config):
 def _():
     _inputs, _outputs, _rank = 576, 1536, 16
     lesson.md(f"""
-    The other way is not to train all weights in the first place. With LoRA, low-rank adapters, the weights `W` of a layer stay as they are. Beside them two thin
-    matrices are trained, and the layer computes `W x + B (A x)`. (Notebook 05d also has a fixed factor before `B`.) The *rank* is the number of rows of `A`, and of columns of `B`.
+    The other way is LoRA (low-rank adapters): the weights `W` of a layer stay as they are, and two thin matrices are trained beside them. The layer computes `W x + B (A x)`; the *rank* is the number of rows of `A`.
 
     For example, a layer of SmolLM2 from {_inputs} to {_outputs:,} numbers has {_inputs * _outputs:,} weights. At rank {_rank}, `A` and `B` have {_rank * (_inputs + _outputs):,} together.
     The generators have `W` already, so only `A` and `B` travel.
@@ -741,7 +746,7 @@ def _(config):
     So far the reader *pulls*: it fetches when it wants to. A trainer can also *push*: after a step it offers the new version to
     every generator, and waits until each has taken it. A generator takes it between two batches, so that no batch has two versions.
 
-    Here two generators decode batches of {config.batches["fast"]} and of {config.batches["slow"]} episodes. When they pull, they do so by themselves before each batch.
+    Here two generators decode batches of {config.batches["fast"]} and of {config.batches["slow"]} episodes. When they pull, they do so before each batch.
     """)
     return
 
@@ -749,7 +754,8 @@ def _(config):
 @app.function
 async def pulling(trainer, generators, versions):
     for version in versions:
-        await trainer.step.call_one(version)  # trains, and publishes
+        # It trains, and publishes. The generators pull by themselves.
+        await trainer.step.call_one(version)
 
 
 @app.function
@@ -836,7 +842,7 @@ def _(policy):
 def _():
     lesson.recap(
         4,
-        "One-sided means that the owner's code does not run, and that it does not know who reads. Whether its process must run depends on the transport.",
+        "One-sided means that the owner's Python runs nothing, and does not know who reads. With a card for RDMA its process need not run either.",
         "Publishing stops the trainer, a one-sided fetch stops nobody, the swap stops the generator.",
         "A one-sided read can be torn, silently. A seqlock reveals it.",
         "In bfloat16 half of the bytes need not travel, and at a small learning rate few weights change. Adapters fit in a message.",
@@ -848,7 +854,7 @@ def _():
 @app.cell(hide_code=True)
 def _(careful):
     lesson.headline(
-        f"{careful.verdicts.count('whole')} of {len(careful.verdicts)} copies were whole, while a thread overwrote the weights again and again."
+        f"{careful.verdicts.count('whole')} of {len(careful.verdicts)} answers were whole, while a thread overwrote the weights: the reader threw {careful.attempts - len(careful.verdicts)} of {careful.attempts} copies away."
     )
     return
 

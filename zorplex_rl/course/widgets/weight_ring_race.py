@@ -1,6 +1,6 @@
 """Show the weight ring in slow motion: which chunk is written, which is read, which copy is torn.
 
-    writer   writes version 0, 1, 2 … into slot 0, 1, 2 … of the ring, one chunk per tick, then pauses (the trainer trains)
+    writer   writes version 1, 2, 3 … into slot 0, 1, 2 … of the ring, one chunk per tick, then pauses (the trainer trains)
     reader   copies the newest complete slot into a staging buffer, one chunk in several ticks, again and again
 
     WeightRingRace()
@@ -96,7 +96,7 @@ def race(
     used" or "torn, again". The writer pauses for ``pause`` ticks between two versions.
     """
     ring = [[EMPTY] * CHUNKS for _ in range(slots)]
-    ring[0] = [0] * CHUNKS
+    ring[0] = [1] * CHUNKS
     sequences = [2] + [0] * (slots - 1)
     writer, reader = (
         _write(ring, sequences, pause),
@@ -117,17 +117,17 @@ def race(
 
 
 def _write(ring: list[list[int]], sequences: list[int], pause: int) -> Iterator[Place | None]:
-    version = 0
+    version = 1
     while True:
         for _ in range(pause):
             yield None
-        version += 1
         slot = version % len(ring)
-        sequences[slot] = 2 * version + 1
+        version += 1
+        sequences[slot] = 2 * version - 1
         for chunk in range(CHUNKS):
             ring[slot][chunk] = version
             if chunk == CHUNKS - 1:
-                sequences[slot] = 2 * version + 2
+                sequences[slot] = 2 * version
             yield slot, chunk
 
 

@@ -51,7 +51,7 @@ function render({ model, el }) {
     result = answer;
     const figure = (name, value, note) => html("div", {}, html("dt", {}, name), html("dd", { "data-value": value }, String(value)), html("dd", { class: "zx-note" }, note));
     figures.replaceChildren(
-      figure("Published", answer.published, "versions of the weights"),
+      figure("Published", answer.published, `versions, in all ${answer.frames.length} ticks`),
       figure("Whole", answer.whole, "copies of one version"),
       figure("Torn, found out", answer.torn_found, "thrown away, read again"),
       figure("Torn, used", answer.torn_used, "two versions in one model"));
