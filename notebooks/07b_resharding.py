@@ -41,7 +41,7 @@ with app.setup(hide_code=True):
 def _():
     lesson.header(
         __file__,
-        minutes=46,
+        minutes=43,
         hardware="two CPU cores, no network",
         goals=[
             "say which part of a tensor each rank of a mesh holds",
@@ -103,7 +103,7 @@ def _(config):
 
 @app.cell(hide_code=True)
 def _():
-    mo.md("""
+    _text = mo.md("""
     ## A shard is a box
 
     A **mesh** is the grid in which the ranks of one side stand. Plain FSDP on four ranks is a row of 4. FSDP over 2 and tensor parallel over 2 is a grid of 2 × 2, and a rank has two
@@ -112,18 +112,23 @@ def _():
 
     So a rank holds a box: in each dimension of the tensor a first index and an end. `box` computes it, one placement after the other.
 
-    Both dimensions of a grid may cut the same rows. Take eight rows on FSDP 2 × tensor parallel 2. Tensor parallelism cuts first: rows 0–3 and 4–7.
-    Then FSDP halves each piece:
-
-    | rows | tensor parallel 0 | tensor parallel 1 |
-    |---|---|---|
-    | FSDP 0 | rank (0, 0): 0–1 | rank (0, 1): 4–5 |
-    | FSDP 1 | rank (1, 0): 2–3 | rank (1, 1): 6–7 |
-
-    So FSDP, the first coordinate, cuts last. A placement that cuts what a later dimension of the grid has already cut is a `StridedShard` in torch. `box` sorts it to the end.
-
     `Sharding(mesh_shape, placements)` holds both: the size of the grid, and one placement for each of its dimensions.
     """)
+    _grid = lesson.folded(
+        "Both dimensions of a grid cut the same rows: which cuts first?",
+        """
+Take eight rows on FSDP 2 × tensor parallel 2. Tensor parallelism cuts first: rows 0–3 and 4–7.
+Then FSDP halves each piece:
+
+| rows | tensor parallel 0 | tensor parallel 1 |
+|---|---|---|
+| FSDP 0 | rank (0, 0): 0–1 | rank (0, 1): 4–5 |
+| FSDP 1 | rank (1, 0): 2–3 | rank (1, 1): 6–7 |
+
+Tensor parallelism, the second dimension of the grid, cuts before FSDP, the first. torch marks the placement that has to cut afterwards: it is a `StridedShard`.
+""",
+    )
+    mo.vstack([_text, _grid])
     return
 
 
@@ -132,6 +137,7 @@ def box(shape, sharding, rank):
     bounds = [(0, size) for size in shape]  # in each dimension (first, end)
     places = sharding.coordinate(rank)  # where the rank stands in the mesh, such as (1, 0)
     cuts = zip(sharding.placements, sharding.mesh_shape, places, strict=True)
+    # A StridedShard cuts last (see the fold above): False comes before True.
     for placement, ranks, place in sorted(
         cuts, key=lambda one: isinstance(one[0], StridedShard)
     ):
@@ -240,7 +246,7 @@ def _():
     exercise.feedback(
         lambda: pieces,
         Solutions,
-        level="stretch",
+        level="core",
         minutes=12,
         lines=8,
         hints=(
@@ -256,7 +262,7 @@ def _():
     mo.md("""
     ## The plan
 
-    `planned` asks `pieces` for every destination rank of one tensor. A `Move` is two ranks, where the part lies in the shard of each, and its bytes.
+    A plan asks `pieces` for every destination rank of every tensor.
     """)
     return
 
@@ -269,7 +275,7 @@ def inside(box, part):
     )
 
 
-@app.function
+@app.function(hide_code=True)
 def planned(pieces, shape, source, destination, itemsize, sent):
     held = {rank: box(shape, source, rank) for rank in range(source.ranks)}
     moves = []
@@ -300,22 +306,20 @@ def plan_with(pieces, source, destination):
 def _():
     planner, whose = exercise.running(lambda: pieces, Solutions)
     lesson.md(f"""
-    The rest of this page runs on {whose}. No plan can move less than such a one: each rank fetches what it wants, each element once. With the course's
-    `pieces` these are the package's plans, transfer by transfer (`weights/reshard/plan.py`; a test compares them).
+    The rest of this page runs on {whose}. No plan can move less, because each rank fetches what it wants, each element once.
     """)
     return planner, whose
 
 
 @app.cell(hide_code=True)
 def _():
-    mo.md("""
-    ### Heads stay whole
-
-    A real model cannot be cut just anywhere. An attention head looks at its own queries, keys and values, so tensor parallelism gives each rank whole heads. Models with
-    grouped queries have fewer heads for keys and values than for queries. If there are more ranks than such heads, libraries differ. vLLM
-    [copies heads](https://docs.vllm.ai/en/v0.15.0/api/vllm/model_executor/models/llama/) to several ranks, as this page does. Such a mesh is
-    [refused](https://github.com/pytorch/torchtitan/pull/2577) by torchtitan. A planner has to know which.
-    """)
+    lesson.folded(
+        "Heads stay whole",
+        "A real model cannot be cut just anywhere. An attention head looks at its own queries, keys and values, so tensor parallelism gives each rank whole heads. "
+        "Models with grouped queries have fewer heads for keys and values than for queries. If there are more ranks than such heads, libraries differ. "
+        "vLLM [copies heads](https://docs.vllm.ai/en/v0.15.0/api/vllm/model_executor/models/llama/) to several ranks, as this page does. "
+        "torchtitan [refuses](https://github.com/pytorch/torchtitan/pull/2577) a mesh with more ranks than key heads.",
+    )
     return
 
 
@@ -614,7 +618,6 @@ def _():
         "A shard is a box of the whole tensor, and may be empty. A transfer is the overlap of two boxes.",
         "A plan fetches each wanted element once. Copies on the trainer's side share the work, and all ranks follow the same plan.",
         "Gathering on one rank sends everything through one link. With a plan the trainer's ranks share the sending.",
-        "Attention is cut by heads. With more ranks than heads, libraries copy heads or refuse; a planner must know which.",
         "Versions must mix neither within a shard nor across shards: fetch into staging buffers, agree, then install.",
     )
     return

@@ -250,6 +250,13 @@ def check_busiest_sends(attempt: Callable[..., Any], solution: Callable[..., Any
     )
 
 
+def named(place: tuple[int, ...]) -> str:
+    """Return the place of an element in words: row 1, column 0."""
+    return ", ".join(
+        f"{axis} {at}" for axis, at in zip(("row", "column", "layer"), place, strict=False)
+    )
+
+
 def check_pieces(pieces: Pieces) -> None:
     """Ask for drawn boxes: each element comes once, from the holder that has sent least."""
 
@@ -269,19 +276,28 @@ def check_pieces(pieces: Pieces) -> None:
                 f"{called} gives the item `{item!r}`, and should give pairs of a rank and a part"
             )
             rank, part = item
+            assert part is not None, (
+                f"`overlap` is `None` where two boxes have nothing in common: leave rank {rank} out. {called} gives `{item}`"
+            )
             assert len(part) == len(wanted) and all(a < b for a, b in part), (
-                f"{called} gives the empty part `{part!r}`"
+                f"where two boxes have nothing in common, leave the rank out. {called} gives the empty part `{part!r}`"
             )
             for place in itertools.product(*(range(a, b) for a, b in part)):
-                assert place in givers, f"{called} fetches `{place}`, which is not wanted"
+                assert place in givers, (
+                    f"{named(place)} is not wanted, and is fetched. You return `{found}` for {called}"
+                )
                 owns = all(a <= at < b for at, (a, b) in zip(place, held[rank], strict=True))
-                assert owns, f"{called} fetches `{place}` from rank {rank}, which does not hold it"
+                assert owns, (
+                    f"{named(place)} is fetched from rank {rank}, which does not hold it. You return `{found}` for {called}"
+                )
                 givers[place].append(rank)
         for place, ranks in givers.items():
-            assert ranks, f"{called} does not fetch `{place}`"
+            assert ranks, (
+                f"{named(place)} is fetched from nobody. You return `{found}` for {called}"
+            )
             twice = " and ".join(map(str, ranks))
             assert len(ranks) == 1, (
-                f"each element is fetched once, also where ranks hold the same box. {called} fetches `{place}` from ranks {twice}"
+                f"each element is fetched once, also where ranks hold the same box. {called} fetches {named(place)} from ranks {twice}"
             )
         for rank, _ in found:
             least = min(sent[other] for other in held if held[other] == held[rank])
@@ -290,6 +306,7 @@ def check_pieces(pieces: Pieces) -> None:
             )
 
     ask({0: ((0, 2),), 1: ((2, 4),)}, ((1, 4),), {0: 0, 1: 0})
+    ask({0: ((0, 2),), 1: ((2, 4),)}, ((0, 2),), {0: 0, 1: 0})
     # Two ranks are enough for most mistakes: copies, and a second dimension.
     ask({0: ((0, 2),), 1: ((0, 2),)}, ((0, 2),), {0: 4, 1: 0})
     ask({0: ((0, 2), (0, 1)), 1: ((0, 2), (1, 2))}, ((1, 2), (0, 2)), {0: 0, 1: 0})

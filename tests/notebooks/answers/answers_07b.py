@@ -94,6 +94,14 @@ def empty_parts_too(held, wanted, sent):
     return list(found.values())
 
 
+def keeps_what_is_none(held, wanted, sent):
+    found = {}
+    for rank in sorted(held, key=sent.get):
+        part = by_sets(held[rank], wanted)
+        found.setdefault(held[rank], (rank, part and tuple(map(tuple, part))))
+    return list(found.values())
+
+
 def only_the_first_dimension(held, wanted, sent):
     found = {}
     for rank, box, part in sorted(parts(held, wanted), key=lambda piece: sent[piece[0]]):
@@ -190,6 +198,7 @@ WRONG = {
         all_from_one_rank,
         only_from_rank_0,
         empty_parts_too,
+        keeps_what_is_none,
         only_the_first_dimension,
         offsets_in_the_shard,
         keeps_the_account,
