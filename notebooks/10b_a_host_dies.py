@@ -31,7 +31,7 @@ with app.setup(hide_code=True):
 def _():
     lesson.header(
         __file__,
-        minutes=35,
+        minutes=40,
         hardware="two CPU cores, 2 GB of free memory, no network",
         goals=[
             "say why a silent host is not yet a dead one, and what two trainers would do",
@@ -55,7 +55,7 @@ def _():
     off, there are now *two* trainers. When the cable is back, both publish a version 41, with different weights, and
     generators take the one or the other. No error is raised. The run is spoiled, and its curve only looks a bit strange.
 
-    This page shows that, and then the cure, which is as old as distributed systems: a promise about time.
+    This page shows that, and then the cure, an old one: a promise about time.
     """)
     return
 
@@ -65,8 +65,8 @@ def _():
     mo.md("""
     ## A promise about time
 
-    If the controller cannot kill the trainer, because no message gets through, then the host has to do it by itself. With
-    a **lease** its keeper promises that: *if I hear nothing from you for `lease` seconds, I end my trainer.*
+    If the controller cannot kill the trainer, because no message gets through, then the host has to do it by itself. So on each host runs a small program, the **keeper**, that can end everything on its host.
+    With a **lease** the keeper promises the controller: *if I hear nothing from you for `lease` seconds, I end my trainer.*
 
     How does a keeper know that it is still heard? Once in a while it sends the controller a *heartbeat*: the time on its own clock. The controller sends
     the same heartbeat back. So the newest one that has come back is a moment at which the link worked in both directions, and the keeper counts from there.
@@ -290,9 +290,10 @@ def _():
 
     ### Exercise 3: the shortest lease
 
-    `silences` are the seconds between two heartbeats of a healthy host, by the controller's clock. (How long a heartbeat travels is neglected.) Return a pair. First the shortest lease with which this host
-    survives them all, although its clock may also be *fast*: while one second passes, it may count `1 + drift`. Then, with that lease, the seconds that
-    a successor has to wait after the last heartbeat: there the clock may be slow, as in exercise 2.
+    `silences` are the seconds between two heartbeats of a healthy host, by the controller's clock. Return a pair:
+
+    - `lease`: the longest silence, as a *fast* clock counts it. While one second passes, it counts `1 + drift`. With a shorter lease this host would end its trainer.
+    - `wait`: the seconds from the last heartbeat to the successor. A *slow* clock counts that lease, and the margin comes on top, as in exercise 2.
     """)
     return
 
@@ -341,14 +342,8 @@ def _():
     mo.md("""
     ## A run over two hosts
 
-    `zorplex-rl train --hosts` does this with real roles. The host that dies in this run is the second one, with `generator_0` and a spare. The trainer lives
-    on the first. Of many hosts most have generators, so this is the loss that you will see most often. The loss of a trainer's host is tested in `tests/hosts/test_hosts.py`.
-
-    A lease is a kind of *fencing* (notebook 03): it makes sure that the lost trainer has ended. It fails if a keeper is held up for longer than the margin. So some systems also number their trainers, and refuse weights of an older number.
-    zorplex-rl has no such numbers.
-
-    You have one machine, so on this page two sets of processes stand in for two hosts. To kill a host is to kill all processes of its set. Hosts
-    that have networks of their own are tested in the repository, also with a link that is cut (`tests/namespaced_hosts.py`).
+    `zorplex-rl train --hosts` does this with real roles. In this run the second host dies, which has `generator_0` and a spare. The trainer lives on the first.
+    Of many hosts most have generators, so this is the loss that you will see most often.
     """)
     return
 
@@ -357,7 +352,7 @@ def _():
 def _():
     lesson.figure(
         drawing_of("two_hosts.svg"),
-        "This run. On each host the keeper speaks with the controller, and can end everything on its host.",
+        "This run. On each host the keeper speaks with the controller. You have one machine, so two sets of processes stand in for two hosts.",
     )
     return
 
@@ -365,7 +360,11 @@ def _():
 @app.cell(hide_code=True)
 def _():
     lesson.folded(
-        "Who may speak to a host?",
+        "What is tested, what a lease does not cover, and who may speak to a host",
+        "To kill a host is here to kill all processes of its set. The loss of a trainer's host is tested in `tests/hosts/test_hosts.py`, "
+        "and hosts with networks of their own, also with a link that is cut, in `tests/namespaced_hosts.py`.\n\n"
+        "A lease is a kind of *fencing* (notebook 03): it makes sure that the lost trainer has ended. It fails if a keeper is held up for longer than the margin. "
+        "So some systems also number their trainers, and refuse weights of an older number. zorplex-rl has no such numbers.\n\n"
         "Between real hosts Monarch 0.7 speaks mutual TLS (`tls://`): both sides show a certificate. Plain `tcp://` lets in "
         "whoever reaches the port, and `--insecure` says that you know. (torchmonarch 0.7.0, read 2026-11-24; how to make certificates: `docs/HOSTS.md`.)",
     )
@@ -444,7 +443,7 @@ def _():
         "With a lease the host promises to end by itself. It counts on its own clock, from the newest heartbeat that came back.",
         "A successor starts when the lease must be over, even by a slow clock: `lease * (1 + drift) + margin` after the last heartbeat.",
         "A lease is as long as the longest silence of a healthy host, or longer.",
-        "A trainer must not live twice. A generator may, so nobody would have to wait for its lease. (zorplex-rl waits for it.)",
+        "A trainer must not live twice. A generator may, because late answers of a lost one are ignored.",
     )
     return
 

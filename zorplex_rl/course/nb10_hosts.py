@@ -270,7 +270,7 @@ def fixed(solution: Callable[..., Any], place: int, value: float = 0.0) -> Calla
 
 
 NO_DRIFT = "you forgot the drift: a slow clock counts the lease for longer"
-DIVIDED = "a slow clock takes *longer* to count the lease: multiply by `1 + drift`, do not divide"
+DIVIDED = "a slow clock takes longer to count the lease: multiply by `1 + drift`, do not divide"
 NO_MARGIN = "the successor waits for the margin, too"
 MARGIN_IN_LEASE = "the margin is no part of the lease: add it last, after the drift"
 
