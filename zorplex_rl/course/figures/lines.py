@@ -6,6 +6,7 @@
     shares of runs, before and after           ──► seeds_chart     05c
     weight of a token's gradient, by ratio     ──► push_chart      09
     accuracy over steps                        ──► runs_chart      09
+    accuracy over seconds, for each lag        ──► seconds_chart   09
     ratios of the tokens, for each age         ──► ratio_chart     09
 
 Each returns SVG text (``course/figures/figure.py``).
