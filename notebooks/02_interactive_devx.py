@@ -203,12 +203,12 @@ def _():
 
 
 @app.function
-def ddp_step(model, optimizer, mine, everybody, add_up):
+def ddp_step(model, optimizer, mine, total_examples, add_up):
     """Take one step on the mean squared error over all ranks' examples.
     Returns this error as it was before the weights change.
 
     ``mine`` is (inputs, targets): this rank's part.
-    ``everybody`` is the number of all examples.
+    ``total_examples`` is the number of all examples.
     ``add_up(tensor)`` returns the sum over all ranks. Each rank must
     call it equally often, with equal shapes.
 
@@ -226,8 +226,8 @@ def _():
         minutes=12,
         lines=9,
         hints=(
-            "Which sum over this rank's examples, added up over all ranks, is the mean over `everybody`?",
-            '`F.mse_loss(…, reduction="sum") / everybody`, and `parameter.grad = add_up(parameter.grad)` for every parameter.',
+            "Which sum over this rank's examples, added up over all ranks, is the mean over all examples?",
+            '`F.mse_loss(…, reduction="sum") / total_examples`, and `parameter.grad = add_up(parameter.grad)` for every parameter.',
         ),
     )
     return
@@ -239,22 +239,22 @@ def _():
     ## The curve with and without it
 
     Now train with your step. The task is to fit one period of a sine. Its 64 points are in order:
-    rank 0 has the first 48, rank 1 the other 16. So each rank sees only its own part of the world.
+    rank 0 has the first 48, rank 1 the other 16. So each rank sees only its part of the curve.
 
     Two ways to train on two ranks:
 
     - with `ddp_step`;
     - with PyTorch's own class for this, **DDP**: you wrap the model, `DistributedDataParallel(model)`,
-      and go on with the ordinary step below. Each time that you call `backward()`, DDP replaces your gradients by their average
+      and go on with the ordinary step of one process. Each time that you call `backward()`, DDP replaces your gradients by their average
       over all ranks.
 
-    The set-up is folded: 300 steps of SGD, in a `run` with each way on both ranks.
+    Both ranks take 300 steps of SGD, first with one way, then with the other. That code is folded.
     """)
     return
 
 
-@app.function
-def plain_step(model, optimizer, mine, everybody, add_up):
+@app.function(hide_code=True)
+def plain_step(model, optimizer, mine, total_examples, add_up):
     inputs, targets = mine
     optimizer.zero_grad()
     loss = F.mse_loss(model(inputs), targets)
@@ -492,8 +492,8 @@ def _():
 def _():
     mo.md("""
     Actors of the class below have already been spawned into both processes, as `greeters`.
-    Predict, and then *edit its text* and run its cell. `greeters` are not spawned again. `new_greeters`
-    are: they come from `edited`, which is `Greeter` after your edit.
+    Predict, and then *edit its text* and run its cell. The `greeters` stay as they are. `new_greeters`
+    are spawned from your edited class, `edited`. On a page that nobody can edit, the course has made the edit.
     """)
     return
 
@@ -548,7 +548,7 @@ def _(greeting, new_greeting, old_or_new):
     _trap = f"""
     The actors that were running said {lesson.quote(greeting)}, and newly spawned ones
     {lesson.quote(new_greeting)}. A message is a copy, and `spawn` is a message: it carried the class
-    as it was then. {"Nobody can edit this page, so the course did, in a hidden cell." if lesson.unattended() else ""}
+    as it was then.
     """
     lesson.reveal(
         old_or_new,
@@ -563,9 +563,15 @@ def _(greeting, new_greeting, old_or_new):
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    So new code has to be sent. Short of restarting the whole program, three ways remain. Send a
-    function to `run`: what is written in the notebook is copied with every call, so it is always new. A function of an imported module is not: it travels as its name, and the old process has the old module. Spawn a new actor into the old
-    processes. Or start new processes. `seconds_each` repeats each of the first two for a moment, and returns the median seconds.
+    So new code has to be sent. Without restarting the whole program, there are three ways:
+
+    1. Send a function to `run`. A function of the notebook is copied with every call, so it is always the new one.
+    2. Spawn a new actor into the old processes.
+    3. Start new processes.
+
+    Careful with the first way: a function of an imported *module* travels as its name, and the old process runs its old module.
+
+    What does each way cost? `seconds_each` repeats one of the first two for a moment, and returns the median seconds.
     """)
     return
 
@@ -607,9 +613,9 @@ def _():
     mo.md("""
     ### Exercise 2: hand over the state
 
-    In your new model one layer is inserted before the output layer. You want to keep
-    the weights that fit. Write `hand_over`. `old` and `new` are state dicts: names with tensors. Your
-    function is then sent to both ranks, whose models get a second hidden layer.
+    A new actor, or a changed model, begins with new weights. What can it keep of the old ones? Here one layer
+    is inserted before the output layer. Write `hand_over`, which keeps the weights that fit. `old` and `new` are state
+    dicts: names with tensors. Your function is then sent to both ranks in the first way, by `run`.
     """)
     return
 
@@ -667,8 +673,8 @@ async def _(workers):
 def _(kept, whose_hand_over):
     lesson.md(f"""
     The ranks have a deeper model, and kept {lesson.quote(", ".join(kept))} of the old one. The names `2.weight` and `2.bias` are in
-    both, but they mean different layers: the output layer in the old model, the inserted one in the new. Only because their shapes
-    differ, they stay new. With equal shapes the old weights would have come into the wrong layer, without an error.
+    both, but they mean different layers: the output layer in the old model, the inserted one in the new. They stay new only
+    because their shapes differ. With equal shapes the old weights would have come into the wrong layer, without an error.
 
     No process was started. Running here: {whose_hand_over}.
     """)
@@ -681,8 +687,8 @@ def _():
     ## Logs
 
     After `monarch.configure(enable_log_forwarding=True)`, whatever an actor prints goes to the terminal of the
-    controller. In a large mesh that is a flood. So Monarch can collect the lines of some seconds, and show fewer. Here it
-    collects for two: `procs.logging_option(stream_to_client=True, aggregate_window_sec=2)`.
+    controller. In a large mesh those are too many. So Monarch can collect the lines of some seconds, and show fewer. Here it
+    collects for two seconds: `procs.logging_option(stream_to_client=True, aggregate_window_sec=2)`.
 
     Four processes, 0 to 3, print a line of a training log. They do not `join`, so only Monarch numbers them. The loss is 0.71
     in three of them. In process 2 it is `nan`: not a number, the first sign of a run that goes wrong.
@@ -815,15 +821,20 @@ def _(recorded):
 
 @app.cell(hide_code=True)
 def _(counted, first_nan, merged, whose_merge):
-    _said = "".join(
-        f"\n    - {count} × {lesson.quote(line)}" for line, count in counted.items()
+    mo.vstack(
+        [
+            lesson.table(
+                f"The {len(merged)} lines, those that are equal counted together",
+                [
+                    {"line": lesson.quote(line), "times": count}
+                    for line, count in counted.items()
+                ],
+            ),
+            lesson.md(
+                f"The first `nan` came from process {first_nan}. Running here: {whose_merge}."
+            ),
+        ]
     )
-    lesson.md(f"""
-    {len(merged)} lines, those that are equal counted together:
-    {_said}
-
-    The first `nan` came from process {first_nan}. Running here: {whose_merge}.
-    """)
     return
 
 
@@ -869,10 +880,10 @@ class Solutions:
     def check_ddp_step(ddp_step):
         nb02.check_step(ddp_step)
 
-    def ddp_step(model, optimizer, mine, everybody, add_up):
+    def ddp_step(model, optimizer, mine, total_examples, add_up):
         inputs, targets = mine
         optimizer.zero_grad()
-        loss = F.mse_loss(model(inputs), targets, reduction="sum") / everybody
+        loss = F.mse_loss(model(inputs), targets, reduction="sum") / total_examples
         loss.backward()
         for parameter in model.parameters():
             parameter.grad = add_up(parameter.grad)

@@ -23,7 +23,7 @@ Examples = tuple[Tensor, Tensor]
 """Inputs and targets."""
 Rank = tuple[torch.nn.Module, torch.optim.Optimizer, Examples]
 Step = Callable[..., Any]
-"""``step(model, optimizer, mine, everybody, add_up)``: one rank's step; returns the loss of all."""
+"""``step(model, optimizer, mine, total_examples, add_up)``: one rank's step; returns the loss of all."""
 SIZES = ([2], [1, 1], [2, 1], [2, 0], [1, 3, 2])
 """Examples of each rank, in the runs of ``check_step``: the smallest first."""
 _SPAWNED: list[Any] = []
@@ -67,7 +67,7 @@ def furthest(found: Iterable[Sequence[Tensor]], right: Sequence[Tensor]) -> floa
     )
 
 
-def on_ranks(step: Step, ranks: Sequence[Rank], everybody: int) -> list[tuple[Rank, Any]]:
+def on_ranks(step: Step, ranks: Sequence[Rank], total_examples: int) -> list[tuple[Rank, Any]]:
     """Run ``step`` as every rank. Returns each rank after it, with its answer."""
 
     def program(rank: int, collective: Callable[[str, Tensor], Tensor]) -> tuple[Rank, Any]:
@@ -80,7 +80,7 @@ def on_ranks(step: Step, ranks: Sequence[Rank], everybody: int) -> list[tuple[Ra
             return collective("add_up", tensor).detach()
 
         try:
-            return after, step(model, optimizer, mine, everybody, add_up)
+            return after, step(model, optimizer, mine, total_examples, add_up)
         except RuntimeError as error:
             if "does not require grad" not in str(error):
                 raise
@@ -100,10 +100,10 @@ def check_step(step: Step) -> None:
     """Compare steps of some ranks with those of one process. Raises AssertionError."""
     for seed, sizes in enumerate(SIZES):
         chance = torch.Generator().manual_seed(seed)
-        everybody = sum(sizes)
+        total_examples = sum(sizes)
         inputs, targets = (
-            torch.randn(everybody, 2, generator=chance),
-            torch.randn(everybody, 1, generator=chance),
+            torch.randn(total_examples, 2, generator=chance),
+            torch.randn(total_examples, 1, generator=chance),
         )
         parts = list(zip(inputs.split(sizes), targets.split(sizes), strict=True))
         alone = _learner(seed)
@@ -111,7 +111,7 @@ def check_step(step: Step) -> None:
         for number in (1, 2):
             right = _one_process(*alone, inputs, targets)
             before = ranks
-            answers = on_ranks(step, before, everybody)
+            answers = on_ranks(step, before, total_examples)
             ranks = [after for after, _ in answers]
             for rank, ((model, _, _), loss) in enumerate(answers):
                 where = f"with {quote(sizes)} examples on the ranks, in step {number}, rank {rank}"
@@ -133,7 +133,7 @@ def check_step(step: Step) -> None:
                     cause = _cause((found - start) / ((wanted - start) or 1), agree, sizes, number)
                     raise AssertionError(
                         f"{cause}{where} has a weight of {quote(f'{found:.4f}')}, and should have {quote(f'{wanted:.4f}')}, "
-                        f"as one process with all {everybody} examples"
+                        f"as one process with all {total_examples} examples"
                     )
                 said = loss.item() if isinstance(loss, Tensor) and loss.numel() == 1 else loss
                 nothing = (
@@ -143,7 +143,7 @@ def check_step(step: Step) -> None:
                 )
                 assert exercise.same(said, right, 1e-4), (
                     f"{nothing}{where} returns {quote(exercise.shown(loss))}, and should return {quote(f'{right:.4f}')}, "
-                    f"the mean loss of all {everybody} examples"
+                    f"the mean loss of all {total_examples} examples"
                 )
 
 
@@ -159,7 +159,7 @@ def _cause(times: float, agree: bool, sizes: Sequence[int], number: int) -> str:
     if not agree:
         return "the ranks differ now, so their gradients have not been added up: "
     if exercise.same(times, len(sizes), 1e-2):
-        return f"the gradient is {times:.0f} times the right one, because you added up the ranks' means; divide by `everybody`: "
+        return f"the gradient is {times:.0f} times the right one, because you added up the ranks' means; divide by `total_examples`: "
     if len(set(sizes)) > 1:
         return "with equal parts it was right, but a mean of the ranks' means weighs the examples of a small part more: "
     return ""

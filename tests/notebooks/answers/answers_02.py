@@ -21,77 +21,77 @@ def _add_up_all(model, add_up, factor=1.0):
         parameter.grad = add_up(parameter.grad) * factor
 
 
-def mean_of_means(model, optimizer, mine, everybody, add_up):
+def mean_of_means(model, optimizer, mine, total_examples, add_up):
     loss = _backward(model, optimizer, mine)
     _add_up_all(model, add_up, 0.5)
     optimizer.step()
     return add_up(loss).item() / 2
 
 
-def sum_of_means(model, optimizer, mine, everybody, add_up):
+def sum_of_means(model, optimizer, mine, total_examples, add_up):
     loss = _backward(model, optimizer, mine)
     _add_up_all(model, add_up)
     optimizer.step()
     return add_up(loss).item()
 
 
-def weighs_a_mean_of_nothing(model, optimizer, mine, everybody, add_up):
+def weighs_a_mean_of_nothing(model, optimizer, mine, total_examples, add_up):
     loss = _backward(
-        model, optimizer, mine, divisor=everybody / len(mine[1]) if len(mine[1]) else 1
+        model, optimizer, mine, divisor=total_examples / len(mine[1]) if len(mine[1]) else 1
     )
     _add_up_all(model, add_up)
     optimizer.step()
     return add_up(loss).item()
 
 
-def adds_up_the_loss(model, optimizer, mine, everybody, add_up):
+def adds_up_the_loss(model, optimizer, mine, total_examples, add_up):
     inputs, targets = mine
     optimizer.zero_grad()
-    loss = add_up(F.mse_loss(model(inputs), targets, reduction="sum")) / everybody
+    loss = add_up(F.mse_loss(model(inputs), targets, reduction="sum")) / total_examples
     loss.backward()
     optimizer.step()
     return loss.item()
 
 
-def its_own_part_only(model, optimizer, mine, everybody, add_up):
+def its_own_part_only(model, optimizer, mine, total_examples, add_up):
     loss = _backward(model, optimizer, mine)
     optimizer.step()
     return loss.item()
 
 
-def sums_without_dividing(model, optimizer, mine, everybody, add_up):
+def sums_without_dividing(model, optimizer, mine, total_examples, add_up):
     loss = _backward(model, optimizer, mine, "sum")
     _add_up_all(model, add_up)
     optimizer.step()
-    return add_up(loss).item() / everybody
+    return add_up(loss).item() / total_examples
 
 
-def keeps_old_gradients(model, optimizer, mine, everybody, add_up):
+def keeps_old_gradients(model, optimizer, mine, total_examples, add_up):
     inputs, targets = mine
-    loss = F.mse_loss(model(inputs), targets, reduction="sum") / everybody
+    loss = F.mse_loss(model(inputs), targets, reduction="sum") / total_examples
     loss.backward()
     _add_up_all(model, add_up)
     optimizer.step()
     return add_up(loss).item()
 
 
-def never_steps(model, optimizer, mine, everybody, add_up):
-    loss = _backward(model, optimizer, mine, "sum", everybody)
+def never_steps(model, optimizer, mine, total_examples, add_up):
+    loss = _backward(model, optimizer, mine, "sum", total_examples)
     _add_up_all(model, add_up)
     return add_up(loss).item()
 
 
-def stays_away_without_examples(model, optimizer, mine, everybody, add_up):
+def stays_away_without_examples(model, optimizer, mine, total_examples, add_up):
     if not len(mine[1]):
         return 0.0
-    loss = _backward(model, optimizer, mine, "sum", everybody)
+    loss = _backward(model, optimizer, mine, "sum", total_examples)
     _add_up_all(model, add_up)
     optimizer.step()
     return add_up(loss).item()
 
 
-def one_message(model, optimizer, mine, everybody, add_up):
-    loss = _backward(model, optimizer, mine, "sum", everybody)
+def one_message(model, optimizer, mine, total_examples, add_up):
+    loss = _backward(model, optimizer, mine, "sum", total_examples)
     parameters = list(model.parameters())
     parts = [parameter.grad.flatten() for parameter in parameters]
     *total, error = add_up(torch.cat([*parts, loss.detach()[None]])).split([*map(len, parts), 1])
@@ -101,7 +101,7 @@ def one_message(model, optimizer, mine, everybody, add_up):
     return error
 
 
-def weighs_and_guards(model, optimizer, mine, everybody, add_up):
+def weighs_and_guards(model, optimizer, mine, total_examples, add_up):
     inputs, targets = mine
     optimizer.zero_grad(set_to_none=False)
     squares = torch.zeros(())
@@ -110,9 +110,9 @@ def weighs_and_guards(model, optimizer, mine, everybody, add_up):
         squares.backward()
     for parameter in model.parameters():
         own = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-        parameter.grad = add_up(own) / everybody
+        parameter.grad = add_up(own) / total_examples
     optimizer.step()
-    return float(add_up(squares)) / everybody
+    return float(add_up(squares)) / total_examples
 
 
 def any_shape(old, new):
