@@ -41,7 +41,13 @@ with app.setup(hide_code=True):
     from zorplex_rl.course.figures import drawing_of, lines, spans
     from zorplex_rl.course.lesson import exercise, lesson
     from zorplex_rl.course.nb03 import curve, first_weights, local_steps, losses_of
-    from zorplex_rl.services.runtime import Actor, endpoint, start_monarch, this_host
+    from zorplex_rl.services.runtime import (
+        Actor,
+        ReplicaDied,
+        endpoint,
+        start_monarch,
+        this_host,
+    )
 
     # Every death below is intended; the page says more about it than a warning would.
     for _name in ("zorplex_rl", "monarch.supervision"):
@@ -132,12 +138,15 @@ class Worker(Actor):
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    And this is how it is broken. `work` keeps it busy meanwhile, so that its caller waits.
+    Some short functions are folded. `break_worker` strikes: `kill -9` and `SIGSTOP` hit the process in the middle of a call, so
+    that a caller waits. `start` starts a process with a worker, and with a second actor
+    that knows the process's number, its `pid`. `end` stops the process with `kill -9`, because a process that hangs reacts to
+    nothing else. `outcome` waits for a call. It returns the answer, or the *name* of the error, and the seconds that it took.
     """)
     return
 
 
-@app.function
+@app.function(hide_code=True)
 async def break_worker(worker, fault):
     """Call a worker and break it. Returns the call, whose caller still waits."""
     if fault == "exception":
@@ -151,16 +160,6 @@ async def break_worker(worker, fault):
     else:
         os.kill(worker.pid, signal.SIGSTOP)
     return call
-
-
-@app.cell(hide_code=True)
-def _():
-    mo.md("""
-    Three short functions are folded. `start` starts a process with a worker, and with a second actor
-    that knows the process's number, its `pid`. `end` stops the process with `kill -9`, because a process that hangs reacts to
-    nothing else. `outcome` waits for a call. It returns the answer, or the *name* of the error, and the seconds that it took.
-    """)
-    return
 
 
 @app.function(hide_code=True)
@@ -329,19 +328,7 @@ def _(hang_times, kill_times):
     return
 
 
-@app.cell(hide_code=True)
-def _():
-    mo.md("""
-    ### Who else is told: the parent
-
-    Actors form a tree. Whoever spawned an actor is its *parent*, and your notebook is the root. If an
-    actor dies, Monarch calls `__supervise__` of its parent. `True` says that the fault is dealt with.
-    Otherwise the parent fails, too, and *its* parent is told.
-    """)
-    return
-
-
-@app.class_definition
+@app.class_definition(hide_code=True)
 class Parent(Actor):
     def __init__(self, procs, handles):
         self.child = procs.spawn("child", Worker)
@@ -376,30 +363,36 @@ async def lose_child(handles):
 
 @app.cell(hide_code=True)
 def _(handled, passed_on):
-    lesson.md(f"""
-    The button *Kill some, hang some* has also started two of these parents, and let their children crash. Then each parent was asked
-    for its number of deaths. If `__supervise__` returns `True`, the outcome was {lesson.quote(handled)}. If it returns `False`,
-    the outcome was {lesson.quote(passed_on)}.
+    lesson.folded(
+        "Who else is told: the parent of a dead actor",
+        f"""
+        Actors form a tree. Whoever spawned an actor is its *parent*, and your notebook is the root. If an
+        actor dies, Monarch calls `__supervise__` of its parent. `True` says that the fault is dealt with.
+        Otherwise the parent fails, too, and *its* parent is told.
 
-    A fault that arrives at the root *ends your program*: the default `monarch.actor.unhandled_fault_hook`
-    is `sys.exit(1)`. This course's `start_monarch` replaces it with a line in the log.
-    """)
+        Two parents have been started, and their children have crashed. `Parent`, in the folded code above, counts these
+        deaths in `__supervise__`. Then each parent was asked for its count. The one that returns
+        `True` answered {lesson.quote(handled)}. The one that returns `False` answered {lesson.quote(passed_on)}.
+        """,
+    )
     return
 
 
 @app.cell(hide_code=True)
 def _():
     mo.md("""
+    Monarch also tells the actor that spawned the dead one. If nobody deals with a fault, it *ends your program*:
+    the default `monarch.actor.unhandled_fault_hook` is `sys.exit(1)`. This course's `start_monarch` replaces it with a line in the log.
+
     ## After `SIGCONT`
 
-    The same button has also run `stop_and_wake`, below. It stops one more worker in the middle of a
-    call that ends with a line in a file, its `ledger`. The worker's caller is told that it is dead. Then
-    the worker is let go on.
+    One more worker was stopped in the middle of a call, which ends with a line in a file, its `ledger`.
+    Its caller was told that it is dead. Then the worker was let go on.
     """)
     return
 
 
-@app.function
+@app.function(hide_code=True)
 async def stop_and_wake():
     worker = await start(Worker)
     ledger = Path(tempfile.mkdtemp()) / "ledger"
@@ -474,14 +467,19 @@ class Probe(Actor):
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    The probe also answers beside a worker in an endless loop. So a call needs a time limit of its own.
+    The probe does not see everything:
+
+    - It also answers beside a worker in an endless loop, so it cannot tell whether the call will end. A call needs a time limit of
+      its own.
+    - It also answers if the worker alone has ended, by `sys.exit`. Only the worker's caller learns of that. So our supervisor
+      makes the calls itself, and a `SupervisionError` tells it that the worker is gone.
 
     ### Exercise 1: the supervisor's decision
 
     Complete `decide`. It returns two words. The first word says what the worker is. Take the first line
     that is true.
 
-    1. `"dead"`: its process has ended, or has been silent for more than `limits.silent` seconds.
+    1. `"dead"`: it is gone, or its process has been silent for more than `limits.silent` seconds.
     2. `"stuck"`: its call has run for more than `limits.busy` seconds, whether its probe answers or not.
     3. `"slow"`: it has missed a probe, so it has been silent for more than 0 seconds.
     4. `"busy"`: it is in a call, which has run for more than 0 seconds.
@@ -500,7 +498,8 @@ def _():
 def decide(gone, silent_for, busy_for, limits, failed_at, now):
     """Return what a worker is, and what its supervisor does: two strings.
 
-    gone        True if Monarch says that the process has ended
+    gone        True if Monarch says that the worker or its process
+                has ended
     silent_for  seconds since its last answer to a probe; 0 if it has
                 just answered
     busy_for    seconds that its present call has run; 0 without a call
@@ -520,7 +519,7 @@ def _():
     exercise.feedback(
         lambda: decide,
         Solutions,
-        level="core",
+        level="stretch",
         minutes=11,
         lines=9,
         hints=(
@@ -553,7 +552,7 @@ async def watch(supervisor):
         now = time.monotonic()
         if answer == "here":
             heard = now
-        gone = answer == "SupervisionError"
+        gone = answer == "SupervisionError" or supervisor.lost is supervisor.worker
         busy = supervisor.busy(now)
         state, action = supervisor.decide(
             gone, now - heard, busy, limits, supervisor.failed_at, now
@@ -575,6 +574,7 @@ class Supervisor:
     def __init__(self, begin, limits, decide):
         self.begin, self.limits, self.decide = begin, limits, decide
         self.worker = None  # while there is none to call
+        self.lost = None  # the last worker whose call got a SupervisionError
         self.call_began = None
         self.failed_at, self.decisions = [], []
 
@@ -591,9 +591,13 @@ class Supervisor:
 
     async def call(self, name, *args):
         """Call an endpoint of the worker; until it answers, the worker is busy."""
+        worker = self.worker
         began = self.call_began = time.monotonic()
         try:
-            return await getattr(self.worker.actor, name).call_one(*args).as_asyncio()
+            return await getattr(worker.actor, name).call_one(*args).as_asyncio()
+        except ReplicaDied:
+            self.lost = worker
+            raise
         finally:
             if self.call_began == began:  # else a later call has begun meanwhile
                 self.call_began = None
@@ -612,8 +616,9 @@ class Supervisor:
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    Now six workers meet six fates, each under a supervisor of its own:
+    Now seven workers meet seven fates, each under a supervisor of its own:
 
+    - `sys.exit` in an endpoint,
     - `kill -9`, once,
     - `SIGSTOP`, for good,
     - `SIGSTOP` for 1 s, then `SIGCONT`,
@@ -634,8 +639,8 @@ def _():
         probe=0.5,  # seconds that a supervisor waits for one answer
         silent=2.5,  # seconds of silence that are allowed
         busy=4.0,  # seconds that a call may take
-        restarts=2,  # after so many failures
-        window=20.0,  # within so many seconds it gives up
+        restarts=2,  # earlier failures after which it gives up …
+        window=20.0,  # … if they lie within so many seconds
     )
     return (limits,)
 
@@ -643,12 +648,12 @@ def _():
 @app.cell(hide_code=True)
 def _():
     ask_fates = lesson.predict(
-        "With these limits, which of the six workers are *not* replaced?",
+        "With these limits, which of the seven workers are *not* replaced?",
         "none: each of them is silent or late at some time",
         "those with a stop of 1 s and with a call of 3 s",
-        "all but those with `kill -9` and with the text that crashes it",
+        "all but those with `sys.exit`, `kill -9` and the text that crashes it",
     )
-    start_fates = lesson.start_button("Six workers, six fates", seconds=12)
+    start_fates = lesson.start_button("Seven workers, seven fates", seconds=12)
     mo.vstack([ask_fates, start_fates])
     return ask_fates, start_fates
 
@@ -657,7 +662,9 @@ def _():
 async def strike(fate, guard):
     """Let one thing happen to the worker of a supervisor."""
     pid = guard.worker.pid
-    if fate == "kill -9":
+    if fate == "sys.exit":
+        await outcome(guard.call("leave"))
+    elif fate == "kill -9":
         os.kill(pid, signal.SIGKILL)
     elif fate.startswith("SIGSTOP"):
         os.kill(pid, signal.SIGSTOP)
@@ -679,7 +686,7 @@ async def _(config, limits, start_fates):
     _decide, whose_decide = exercise.running(lambda: decide, Solutions)
 
     _fates = (
-        "kill -9", "SIGSTOP", "SIGSTOP for 1 s", "a call of 3 s", "a call of 60 s", "a text that crashes it",
+        "sys.exit", "kill -9", "SIGSTOP", "SIGSTOP for 1 s", "a call of 3 s", "a call of 60 s", "a text that crashes it",
     )  # fmt: skip
 
     async def _live(fate):
@@ -694,7 +701,7 @@ async def _(config, limits, start_fates):
         decisions = [(when - began, *found) for when, *found in guard.decisions]
         return SimpleNamespace(before=before, after=after, decisions=decisions)
 
-    with mo.status.spinner("Six supervisors at work", remove_on_exit=True):
+    with mo.status.spinner("Seven supervisors at work", remove_on_exit=True):
         lived = dict(zip(_fates, await asyncio.gather(*map(_live, _fates)), strict=True))
     return lived, whose_decide
 
@@ -750,13 +757,21 @@ def _(lived):
 def _():
     mo.md("""
     A **checkpoint** is a copy of the state outside the process. This worker writes one after every
-    `every` steps, and its successor begins where the file says. It writes a draft and renames it,
-    because a rename happens whole or not at all.
+    `every` steps, and its successor begins where the file says.
     """)
     return
 
 
-@app.class_definition
+@app.function
+def write_checkpoint(steps, file):
+    """Write a draft and rename it. A rename happens whole or not at all, so
+    whenever the process dies, the file is the old one or the new one."""
+    draft = file.with_suffix(".draft")
+    draft.write_text(json.dumps(steps))
+    draft.replace(file)
+
+
+@app.class_definition(hide_code=True)
 class Saving(Actor):
     """Take steps, and remember every so many of them in a file."""
 
@@ -768,9 +783,7 @@ class Saving(Actor):
     def step(self):
         self.steps += 1
         if self.steps % self.every == 0:
-            draft = self.file.with_suffix(".draft")
-            draft.write_text(json.dumps(self.steps))
-            draft.replace(self.file)
+            write_checkpoint(self.steps, self.file)
         return self.steps
 
 
@@ -859,9 +872,8 @@ def _():
     the weights, takes some steps on its own, and sends back how its weights have changed. Those changes
     are averaged. A learner that does not answer by the deadline is left out of this round.
 
-    The task is to learn a curve. Each learner owns one part of it, and sees no other data. The network
-    is small: two hidden layers of 48 numbers each. We train twice: once undisturbed, and once one
-    learner is killed halfway.
+    The task is to learn a curve, with a small network. Each learner owns one part of the curve, and sees no other data. We train
+    twice: once undisturbed, and once one learner is killed halfway. `one_round` uses your `merge`; the loop around it is folded.
     """)
     return
 
@@ -910,7 +922,7 @@ def _():
     exercise.feedback(
         lambda: merge,
         Solutions,
-        level="stretch",
+        level="core",
         minutes=4,
         hints=(
             "By what do you divide, if the number of learners must not appear?",
@@ -929,11 +941,12 @@ async def one_round(learners, weights, config, merge):
     answers = await asyncio.gather(
         *(outcome(call.as_asyncio(), config.deadline) for call in calls)
     )
+    # Who failed, or was too late, has the name of an error here: a string.
     changes = [answer for answer, _ in answers if isinstance(answer, tuple)]
     return merge(weights, changes), len(changes)
 
 
-@app.function
+@app.function(hide_code=True)
 async def semi_sync(learners, config, merge, killed_in=None):
     """Train for some rounds. Returns the weights, and of each round
     its learners, errors and seconds."""
@@ -1026,7 +1039,7 @@ def _():
     lesson.recap(
         4,
         "An exception is an answer. `sys.exit`, `kill -9` and `SIGSTOP` end in a `SupervisionError`.",
-        "Death is noticed at the next look, silence at a time limit. Who was declared dead may still run, so kill it first.",
+        "Death is noticed at the next look, silence at a time limit. A process that was declared dead may still run, so kill it before its successor starts.",
         "A supervisor replaces the dead and the stuck, and spares the slow and the busy. It gives up on a fault that comes back.",
         "A supervisor brings back the process, not its state. A checkpoint bounds the loss.",
         "Training in rounds goes on without a learner. It forgets what only that learner's data could teach.",

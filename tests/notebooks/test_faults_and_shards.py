@@ -72,7 +72,7 @@ def test_03_breaks_its_workers_and_says_what_it_measured():
     assert found["late"] == [False, True], "a stopped process goes on where it was"
     assert found["woken"] == "SupervisionError"
     did = found["did"]
-    assert did["kill -9"] == did["SIGSTOP"] == [["dead", "replace"]]
+    assert did["sys.exit"] == did["kill -9"] == did["SIGSTOP"] == [["dead", "replace"]]
     assert did["SIGSTOP for 1 s"] == did["a call of 3 s"] == []
     assert did["a call of 60 s"] == [["stuck", "replace"]]
     assert did["a text that crashes it"] == [["dead", "replace"]] * 2 + [["dead", "give up"]]

@@ -90,7 +90,7 @@ RULES = {
     "an idle worker waits": situation(),
     "a call within its limit is busy, and waits": situation(busy_for=3),
     "a worker that has missed a probe is slow, and waits": situation(silent_for=1),
-    "a process that has ended is dead, however short its silence": situation(gone=True),
+    "who is gone is dead, however short the silence": situation(gone=True),
     "a silence above `limits.silent` is death, too": situation(silent_for=3),
     "a call that takes too long is stuck, even if its probe answers": situation(busy_for=6),
     "slow comes before busy": situation(silent_for=1, busy_for=3),
