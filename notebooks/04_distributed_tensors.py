@@ -102,15 +102,6 @@ def _(ask_uneven):
     return
 
 
-@app.cell(hide_code=True)
-def _():
-    lesson.figure(
-        drawing_of("placements.svg"),
-        "What two ranks hold of a 4 × 4 tensor. Each solid arrow is a collective, which the next section explains. From Replicate to Shard nothing is sent: a rank throws away its other half.",
-    )
-    return
-
-
 @app.function
 def cut(tensor, dim, rank, ranks):
     """The share of `tensor` that `rank` holds if it is sharded along `dim`."""
@@ -123,8 +114,19 @@ def cut(tensor, dim, rank, ranks):
 
 @app.cell(hide_code=True)
 def _():
+    lesson.figure(
+        drawing_of("placements.svg"),
+        "What two ranks hold of a 4 × 4 tensor; a colour is a rank. Each solid arrow is a collective, explained in the next section. From Replicate to Shard nothing is sent: a rank throws away its other half.",
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _():
     mo.md("""
-    ## Four moves
+    ## Four collectives
+
+    Each turns one placement into another. The solid arrows above are such collectives.
 
     - `all_gather`: each rank has a share; afterwards each has all of them. FSDP (notebook 04b) fetches a layer's
       weights in this way.
@@ -141,7 +143,7 @@ def _():
 def _():
     lesson.figure(
         drawing_of("collectives.html"),
-        "Three ranks, before and after. A colour is a share, and a₁ is what rank 1 adds to the sum A. In all_to_all a colour is the rank that a piece comes from: rank 0 gets the first column.",
+        "Three ranks, before and after. Colour *i* is the share that rank *i* has at the start, or is to keep at the end. a₁ is what rank 1 adds to the sum A. In all_to_all rank 0 gets the first column.",
     )
     return
 
@@ -155,7 +157,7 @@ def _():
     with every other, over the same switches at the same moment. In a ring each rank sends to one neighbour only: first its own share, then
     always the share that has just arrived. So a wire between neighbours carries one share at a time. After `ranks − 1` steps all have all.
 
-    Both ways send the same number of bytes, and fewer are impossible. Each rank has to receive `ranks − 1` shares. Everything that is received was
+    Sending to everybody, or passing on: both send the same number of bytes, and fewer are impossible. Each rank has to receive `ranks − 1` shares. Everything that is received was
     sent by somebody, so on average each rank sends `ranks − 1` shares, too.
 
     A reduce_scatter is the same ring, in which the numbers grow on the way. Each share travels round, and
@@ -319,10 +321,12 @@ def _():
     mo.md("""
     ## What is really sent
 
-    Nobody has to build a collective as a ring, so count what is sent: Linux counts the bytes of each connection.
+    A library may build its collectives in another way. A reduce_scatter, for example, can be a ring, as yours is. Or everything is
+    added up everywhere by an all_reduce, and each rank keeps its share. What would each way send?
 
-    Here two real processes do it. Each is an actor that runs whatever function it is sent, and both get the same one at once.
-    So `exchange` below runs in *both* processes at the same time, on different data. `dist` is `torch.distributed`; its
+    To find out which way it is, count: Linux knows how many bytes went over each connection. Two real processes now run your
+    rings, and torch's own collectives. Each process holds an actor that runs whatever function it is sent, and both get the same one.
+    So `exchange` below runs in *both* at the same time, on different data. `dist` is `torch.distributed`. Its
     backend, which moves the bytes, is gloo, the usual one on CPUs.
     """)
     return

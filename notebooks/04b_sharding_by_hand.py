@@ -55,17 +55,17 @@ def _():
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    ## Cut the work, or cut the memory
+    ## Two ways to cut a model
 
-    The model does not fit on one GPU, so it is cut. There are two ways.
+    The model does not fit on one GPU, so its weights are cut. There are two ways.
 
-    - **Tensor parallel**: every rank computes a part of *each layer*, for the same data. A token is ready sooner, because several
-      GPUs work on it. But they have to talk in each layer, so they should be in one machine.
-    - **FSDP**, fully sharded data parallel: every rank computes *whole layers*, on data of its own. It only keeps a share of the
+    - **Tensor parallel** also cuts the *work*: every rank computes a part of each layer with its own weights, for the same data. A
+      token is ready sooner, because several GPUs work on it. But they have to talk in each layer, so they should be in one machine.
+    - **FSDP**, fully sharded data parallel, does the *whole* work on each rank, for data of its own. A rank keeps a share of the
       weights, and borrows the rest for a moment. That needs fewer, larger messages.
 
     In RL generators are often cut in the first way, trainers in the second. You write both by hand, and compare them with
-    torch's. The moves are those of notebook 04: all_gather, reduce_scatter, all_reduce.
+    torch's. The collectives are those of notebook 04: all_gather, reduce_scatter, all_reduce.
     """)
     return
 
@@ -146,7 +146,8 @@ def _():
     Why not the other way round? Suppose that A is cut in rows. Then each rank has only a summand of every hidden number: the
     tensor before the ReLU is `Partial`. Now do the ReLUs of the summands add up to the ReLU of the sum?
 
-    torch's own tensor with a placement is the DTensor of notebook 04. What does it do in this case?
+    torch's own tensor with a placement is the DTensor of notebook 04. What does it do in this case? (`init_device_mesh`, below, names a
+    group of ranks. A *device mesh* of torch has nothing to do with a mesh of Monarch.)
     """)
     return
 
@@ -166,10 +167,7 @@ def _():
 @app.function
 def relu_of_partial(summands):
     """Apply ReLU to a DTensor that is `Partial`. Returns the result,
-    and the bytes that this rank has sent.
-
-    A mesh is torch's name for a group of ranks. `counted` runs a
-    function, and counts what its rank sends.
+    and the bytes that this rank has sent, which `counted` counts.
     """
     mesh = dist.init_device_mesh("cpu", (dist.get_world_size(),))
     whole = DTensor.from_local(summands[dist.get_rank()], mesh, [Partial()])
@@ -438,8 +436,8 @@ def _():
 
     Complete `fsdp_step`. It runs on every rank, and is plain gradient descent. The loss of all is the *mean* of the ranks' losses.
 
-    The check names the shares of all ranks, a slope for each, and `rate`. Its gradient is made up, so that you can calculate by hand:
-    a rank's slope times `weights - weights[0]`.
+    The check names the shares of all ranks, a slope for each, and `rate`. It uses a simple made-up gradient, a rank's slope times
+    `weights - weights[0]`. So a gradient begins with 0, and the check can tell it from weights.
     """)
     return
 
@@ -598,7 +596,7 @@ async def _(fsdp, parallel_sent, relu_sent):
 def _():
     lesson.recap(
         3,
-        "Tensor parallel cuts the work of a layer, FSDP what is stored of it.",
+        "Tensor parallel cuts the weights, and the work on them. FSDP cuts the weights only, and does the whole work with borrowed ones.",
         "Columns, then rows: two layers need one all_reduce forward and one backward, and give the same numbers as torch.",
         "A sum passes its gradient on unchanged; what was used on every rank gets the sum of its gradients.",
         "FSDP keeps a share and borrows the rest. It sends by formula what data parallelism sends; gathering twice makes it 1.5 times as much.",

@@ -26,6 +26,7 @@ SAID = [
     ("04b", "fsdp_step", "its_own_gradient_alone", "its own gradient only"),
     ("04b", "fsdp_step", "a_part_of_its_own_gradient", "its own gradient only"),
     ("04b", "fsdp_step", "scatters_weights", "gets the gradient"),
+    ("04b", "fsdp_step", "forgets_to_gather", "call `all_gather` first"),
     ("04b", "fsdp_step", "returns_nothing", "is a `return` missing?"),
 ]
 

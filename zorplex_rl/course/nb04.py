@@ -326,9 +326,15 @@ def as_ranks(step: Attempt) -> Attempt:
                 )
                 return collective("reduce_scatter", gradient)
 
+            def gradient_of(weights: Tensor) -> Tensor:
+                assert len(weights) == sum(map(len, shares)), (
+                    "`gradient_of` wants all weights, and you give it this rank's share: call `all_gather` first"
+                )
+                return slopes[rank] * (weights - weights[0])
+
             result = step(
                 shares[rank].clone(),
-                lambda weights: slopes[rank] * (weights - weights[0]),
+                gradient_of,
                 partial(collective, "all_gather"),
                 reduce_scatter,
                 len(shares),

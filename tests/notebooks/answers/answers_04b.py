@@ -147,6 +147,10 @@ def a_part_of_its_own_gradient(share, gradient_of, all_gather, reduce_scatter, r
     return its_own_gradient_alone(share, gradient_of, all_gather, reduce_scatter, 1, rate / ranks)
 
 
+def forgets_to_gather(share, gradient_of, all_gather, reduce_scatter, ranks, rate):
+    return share - rate * reduce_scatter(gradient_of(share)) / ranks
+
+
 def scatters_weights(share, gradient_of, all_gather, reduce_scatter, ranks, rate):
     weights = all_gather(share)
     return reduce_scatter(weights - rate * gradient_of(weights)) / ranks
@@ -177,7 +181,7 @@ WRONG = {
     ],
     "fsdp_step": [
         forgets_the_mean, uses_its_own_share_alone, steps_up, returns_all_weights, its_own_gradient_alone, forgets_the_rate,
-        a_part_of_its_own_gradient, scatters_weights, returns_nothing,
+        a_part_of_its_own_gradient, scatters_weights, returns_nothing, forgets_to_gather,
     ],
 }  # fmt: skip
 RIGHT = {
