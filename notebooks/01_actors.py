@@ -180,18 +180,6 @@ async def go_shopping(send):
 
 @app.cell(hide_code=True)
 def _():
-    when_copied = lesson.predict(
-        "The basket is an actor. In the end, what is on the list `shopping`, which stayed with you?",
-        "milk, eggs, tea",
-        "milk, eggs, tea, chocolate",
-        "milk, eggs, chocolate, tea",
-    )
-    when_copied
-    return (when_copied,)
-
-
-@app.cell(hide_code=True)
-def _():
     mo.md("""
     `go_shopping` runs three times: on a plain basket, on a `TinyActor` around one, and on an actor of
     Monarch, the library of this course. Monarch's actors live in processes of their own. Here is
@@ -245,6 +233,18 @@ async def _(procs):
     # First stops the processes of an earlier run of these cells, so that they do not pile up.
     opened = await keep_open.enter("01", keep_open.stopping(procs))
     return (opened,)
+
+
+@app.cell(hide_code=True)
+def _():
+    when_copied = lesson.predict(
+        "`go_shopping` sends its three messages to Monarch's `one_basket`. In the end, what is on the list `shopping`, which stayed with you?",
+        "milk, eggs, tea",
+        "milk, eggs, tea, chocolate",
+        "milk, eggs, chocolate, tea",
+    )
+    when_copied
+    return (when_copied,)
 
 
 @app.cell(hide_code=True)
@@ -461,6 +461,8 @@ def _():
 
 @app.cell
 async def _(config, summers, totals):
+    summers.add_range.broadcast(0)  # so that no first use is timed
+    await summers.add.call([])
     _start = time.monotonic()
     summers.add_range.broadcast(config.long_sum)
     sent_after = time.monotonic() - _start
@@ -479,9 +481,9 @@ async def _(config, summers, totals):
 @app.cell(hide_code=True)
 def _(after_failure, answered_after, outcome, sent_after, totals):
     lesson.md(f"""
-    Sending the broadcast took {lesson.in_words(sent_after)}. The next answer came after
-    {lesson.in_words(answered_after)}, because an actor takes messages one at a time, and yours in the
-    order in which you sent them. Monarch promises this order.
+    Sending the broadcast took {lesson.in_words(sent_after)}, and the answer to the next question came {lesson.in_words(answered_after)}
+    after the start. So {"the broadcast did not wait for the sum, but the question did" if sent_after < answered_after / 2 else "this time even sending took long, on a busy machine"}. An actor takes
+    messages one at a time, and yours in the order in which you sent them. Monarch promises this order.
 
     The totals were {nb01.listed(totals)}, and are {nb01.listed(after_failure)}. Three actors raised, and
     you got {"one `ActorError`" if isinstance(outcome, ActorError) else "answers"}. The answer of rank 2 is
@@ -729,8 +731,7 @@ async def _(config, procs):
 @app.cell(hide_code=True)
 def _(config, rally_seconds, whose_player):
     lesson.md(f"""
-    {config.hits} hits took {lesson.in_words(rally_seconds)} with {whose_player}, so {lesson.in_words(rally_seconds / config.hits)}
-    each. In these times the page also kept asking both players how many hits they have counted.
+    A rally of {config.hits} hits ended after {lesson.in_words(rally_seconds)}, with {whose_player}.
     """)
     return
 
@@ -771,7 +772,7 @@ def _():
     return (send_numbers,)
 
 
-@app.cell
+@app.cell(hide_code=True)
 async def _(config, procs, summer_class):
     fresh = procs.spawn("fresh", summer_class)
     await fresh.add.call([])  # so that nobody is still starting
@@ -794,13 +795,12 @@ async def _(config, procs, summer_class):
 
     # Each way gives its sum and the seconds that it took.
     sums = [await nb01.timed(way()) for way in (add_here, send_quarters, send_the_end)]
-    half = sum((await fresh.slice(rows=1).add_range.call(config.numbers)).values())
-    return half, sums
+    return (sums,)
 
 
 @app.cell(hide_code=True)
-def _(half, send_numbers, sums):
-    (_sum, _here), (_, _sent), (_, _end) = sums
+def _(send_numbers, sums):
+    (_, _here), (_, _sent), (_, _end) = sums
     lesson.reveal(
         send_numbers,
         right=sum(_sent / _here > edge for edge in (0.8, 1.2, 2)),
@@ -810,9 +810,6 @@ def _(half, send_numbers, sums):
         it may take longer than in one process.
         {"All three sums are equal." if len({found for found, _ in sums}) == 1 else "The sums differ!"}
         {"*Send the work to the data, not the data to the work.*" if _end < _sent else "Sending the data cost less this time."}
-
-        The last line called row 1 only. Its two actors found {half / _sum:.0%} of the sum: within the
-        slice they are ranks 0 and 1 of 2.
         """,
     )
     return
@@ -823,8 +820,7 @@ def _():
     mo.md("""
     ## What a call costs
 
-    First in time. `nb01.seconds_each` repeats some work and returns the median seconds. Then in bytes:
-    an actor needs one row of a matrix of 1,000 × 1,000.
+    `nb01.seconds_each` repeats some work and returns the median seconds.
     """)
     return
 
@@ -840,7 +836,7 @@ async def _(summers):
     return call, many, method
 
 
-@app.cell
+@app.cell(hide_code=True)
 def _():
     matrix = torch.zeros(1000, 1000)
     row_bytes = len(pickle.dumps(matrix[0]))
@@ -849,21 +845,31 @@ def _():
 
 
 @app.cell(hide_code=True)
-def _(call, clone_bytes, many, method, row_bytes):
+def _(call, many, method):
     lesson.md(f"""
     A plain method takes {lesson.in_words(method)}, a call to another process {lesson.in_words(call)}. Fifty calls
-    that are sent at once overlap, and take {lesson.in_words(many)} each on average. If at most a tenth of the time may
+    that are sent at once take {lesson.in_words(many)} each on average. The actor still answers one after the other. But while it
+    works on one call, the next are on their way. If at most a tenth of the time may
     be spent on calling, a call must do nine times its own cost in work: about {lesson.in_words(9 * call)}.
-
-    A message with `matrix[0]` has {row_bytes:,} bytes: it is a *view* into the memory of the matrix, and
-    `pickle` packs all of that memory. With `matrix[0].clone()` it has {clone_bytes:,}.
     """)
     return
 
 
 @app.cell(hide_code=True)
+def _(clone_bytes, row_bytes):
+    lesson.folded(
+        "What does a message with one row of a matrix of 1,000 × 1,000 weigh?",
+        f"""
+        A message with `matrix[0]` has {row_bytes:,} bytes: it is a *view* into the memory of the matrix, and
+        `pickle` packs all of that memory. With `matrix[0].clone()` it has {clone_bytes:,}.
+        """,
+    )
+    return
+
+
+@app.cell(hide_code=True)
 async def _(
-    after_failure, answered, call, counts_alone, half, opened, rally_seconds, shopped
+    after_failure, answered, call, counts_alone, opened, rally_seconds, shopped, sums
 ):
     # It uses all results above, so it runs last.
     _last = (
@@ -871,10 +877,10 @@ async def _(
         answered,
         call,
         counts_alone,
-        half,
         opened,
         rally_seconds,
         shopped,
+        sums,
     )
     await keep_open.done("01")
     return
@@ -886,7 +892,7 @@ def _():
         5,
         "An actor is an object with a mailbox. Messages and answers are copies.",
         "`call` asks all, `call_one` one, `choose` one at random. `broadcast` does not wait. A slice is a smaller mesh.",
-        "An actor works on one message at a time, even across `await`. That protects its state, and can deadlock.",
+        "A plain endpoint runs to its end before the next begins, even across `await`. That protects the state, and can deadlock. Calls of a `concurrent_endpoint` overlap.",
     )
     return
 
