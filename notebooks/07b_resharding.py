@@ -317,8 +317,8 @@ def _():
         "Heads stay whole",
         "A real model cannot be cut just anywhere. An attention head looks at its own queries, keys and values, so tensor parallelism gives each rank whole heads. "
         "Models with grouped queries have fewer heads for keys and values than for queries. If there are more ranks than such heads, libraries differ. "
-        "vLLM [copies heads](https://docs.vllm.ai/en/v0.15.0/api/vllm/model_executor/models/llama/) to several ranks, as this page does. "
-        "torchtitan [refuses](https://github.com/pytorch/torchtitan/pull/2577) a mesh with more ranks than key heads.",
+        "Here vLLM [copies heads](https://docs.vllm.ai/en/v0.15.0/api/vllm/model_executor/models/llama/) to several ranks, as this page does. "
+        "But torchtitan [refuses](https://github.com/pytorch/torchtitan/pull/2577) a mesh with more ranks than key heads.",
     )
     return
 

@@ -617,7 +617,7 @@ def _(slow):
     )
     _said = lesson.md(f"""
     In turns the bound is the sum of these two, so it is what was measured.
-    At lag {max(slow)} the generator computes for {_most.generate:.2f} of {_most.step:.2f} s. {"It is the only one, and makes all batches. So more lag would only make data older." if _most.generate > 0.8 * _most.step else "So it still waits for tools, and for the trainer."}
+    At lag {max(slow)} the generator computes for {_most.generate:.2f} of {_most.step:.2f} s. {"It is the only one, and makes all batches. So more lag would hardly make a step faster, but data older." if _most.generate > 0.8 * _most.step else "For the rest it waits."}
     """)
     _steps = len(slow[0].ended)
     _why = lesson.folded(
