@@ -51,7 +51,7 @@ with app.setup(hide_code=True):
 def _():
     lesson.header(
         __file__,
-        minutes=48,
+        minutes=50,
         hardware="two CPU cores, 2 GB of free memory, no network",
         goals=[
             "say on paper whether a model can be trained on the GPUs that you have",
@@ -85,10 +85,17 @@ def _():
     | `gradients` | a step's batch is computed in parts, *micro-batches*; their gradients are added up, in float32 | 4 |
     | `moments` | AdamW's two running means | 8 |
 
-    In float32 that is 4 + 4 + 8 = 16 bytes for a parameter, and in 16 bits 2 + 4 + 4 + 8 = 18. (Notebook 05 says 16 for 16 bits, because some trainers, such as DeepSpeed, keep gradients in 16 bits too.) With several GPUs each has a process of its own, a *rank*,
-    which works on its own part of the data. In the simplest case each rank holds all four parts: on eight GPUs the same numbers eight times. That is waste, so **ZeRO** divides them. Stage 0 divides
-    nothing. Stage 1 divides `masters` and `moments` over the `ranks`, stage 2 also the `gradients`, stage 3 also the `weights`; stage 3
-    is **FSDP** (notebook 04).
+    In float32 that is 4 + 4 + 8 = 16 bytes for a parameter, and in 16 bits 2 + 4 + 4 + 8 = 18. (Notebook 05 says 16 for 16 bits, because some trainers keep gradients in 16 bits, too.)
+
+    With several GPUs each has a process of its own, a *rank*, which works on its own part of the data. In the simplest case each rank holds all four parts: on eight GPUs the same numbers eight times.
+    That is waste, so **ZeRO** divides them over the `ranks`, in four stages:
+
+    | stage | divides |
+    |---|---|
+    | 0 | nothing |
+    | 1 | `masters` and `moments` |
+    | 2 | also `gradients` |
+    | 3, which is **FSDP** (notebook 04) | also `weights` |
 
     ### Exercise 1: the bytes of the parameters
 
@@ -396,6 +403,8 @@ def _():
 
     With adapters (LoRA, notebook 07) the model is frozen. A frozen parameter takes only its weight: 2 bytes in 16 bits or 4 in float32, instead of 18 or 16. Gradients and moments
     belong to what is trained, and that is only the adapters: few parameters, in float32, of 16 bytes each. What a token takes stays, because the backward pass still goes through every layer.
+
+    Here `memory.py` computes. The sum of the six parts is an upper bound of them, because gradients and logits are not always there together. `memory.py` adds up what is there at the same time.
     """)
     return
 
@@ -415,14 +424,12 @@ def _(config):
         taken = run_bytes(shape, config.work, rank)
         return f"{taken / 1e9:.1f} GB{', too much' * (taken > _room)}"
 
-    def _sum(memory):
-        parts = " + ".join(
-            f"{size / 1e9:.2f} {part}" for part, size in memory.parts.items()
-        )
-        return f"{parts} = {memory.total / 1e9:.2f} GB, in the phase *{memory.highest}*"
-
     _half = MODELS["0.5B"]
-    _adapted = replace(config.work, lora_rank=16)
+    _all = trainer_memory(_half, config.work).parts
+    _adapted = trainer_memory(_half, replace(config.work, lora_rank=16)).parts
+    _trained, _few = (
+        (parts["moments"] + parts["weight ring"]) / 1e9 for parts in (_all, _adapted)
+    )
     mo.vstack(
         [
             lesson.table(
@@ -438,15 +445,8 @@ def _(config):
                 ],
             ),
             lesson.md(f"""
-            The first row, worked out for {_half.parameters / 1e9:.3f} billion parameters, each side in its highest phase.
-
-            - trainer, all weights: {_sum(trainer_memory(_half, config.work))}
-            - trainer, adapters: {_sum(trainer_memory(_half, _adapted))}
-            - generator: {_sum(generator_memory(_half, config.work))}
-
-            Why are gradients and logits not in one sum? In the *forward* pass there are logits, but no gradients yet. The *backward* pass begins by freeing the logits, and then makes the gradients.
-            Here they are never there together, because the whole batch is one micro-batch. The ring has two copies of what is trained.
-            With adapters the generator also holds these, {4 * _half.trained(16) / 1e9:.2f} GB. Its other parts are the next section.
+            Take the trainer of the first row. Its moments and the ring, which holds two copies of what is trained, take {_trained:.1f} GB with all weights, and {_few:.1f} GB with adapters.
+            Its activations take {_all["activations"] / 1e9:.1f} GB with all weights, and {_adapted["activations"] / 1e9:.1f} GB with adapters.
             """),
         ]
     )
@@ -476,10 +476,10 @@ def _():
 @app.cell(hide_code=True)
 def _(config, many_slots):
     ask_slots = lesson.predict(
-        f"A generator of the same small model writes {math.prod(config.sampled)} answers, with {config.few_slots} slots and then with {many_slots}. How many seconds does its processor work with {many_slots}?",
-        "about as many: the same tokens are computed",
-        "50% to 90% as many",
-        "less than half as many",
+        f"A generator of the same small model writes {math.prod(config.sampled)} answers, with {config.few_slots} slots and then with {many_slots}, as many as fit into {config.budget / 1e6:,.0f} MB. How much processor time does it need with {many_slots}? (Processor time, because other programs on your machine hardly change it.)",
+        "about as much: the same tokens are computed",
+        "50% to 90% as much",
+        "less than half as much",
     )
     ask_slots
     return (ask_slots,)
@@ -495,8 +495,9 @@ def _(ask_slots, config, many_slots, sampled):
         ask_slots,
         right=0 if _fast > 0.9 * _slow else 1 if _fast >= 0.5 * _slow else 2,
         why=f"""
-        {_fast:.1f} s in {_many.decode_steps} decode steps, against {_slow:.1f} s in {_few.decode_steps}. A step writes one token in every slot. Why {many_slots} slots?
-        They are as many as fit into a budget of {config.budget / 1e6:,.0f} MB, by `memory.py`. The process took {_many.peak / 1e6:,.0f} MB, {"within" if _many.peak <= config.budget else "*over*"} the budget. The rest in the figure is mostly the prefill, in which whole prompts pass through the model at once, and the reserve.
+        {_fast:.1f} s in {_many.decode_steps} decode steps, against {_slow:.1f} s in {_few.decode_steps}. A step writes one token in every slot, and reads each weight from memory once for all slots. So a step with more slots costs little more.
+
+        By `memory.py`, {many_slots} slots fit into {config.budget / 1e6:,.0f} MB. The process took {_many.peak / 1e6:,.0f} MB, {"within" if _many.peak <= config.budget else "*over*"} this budget. The rest in the figure is mostly the *prefill*, in which whole prompts pass through the model at once, and the *reserve*, what a process takes besides.
         """,
         shows=[
             lesson.figure(
@@ -515,10 +516,9 @@ def _(ask_slots, config, many_slots, sampled):
 
 @app.cell(hide_code=True)
 def _():
-    lesson.md(
-        "Why do slots pay? In a decode step each row brings one token, and each weight is read from memory to serve "
-        "those few rows. Operations for each byte that is read: that is the "
-        "**arithmetic intensity**. With few rows the reading decides. "
+    lesson.folded(
+        "How many rows does a GPU want?",
+        "Operations for each byte that is read: that is the **arithmetic intensity**. With few rows the reading decides. "
         f"An [H100]({H100.source}) has {H100.operations / 1e12:.0f} trillion operations and {H100.bandwidth / 1e12:.2f} TB a second, by its data sheet. "
         "In 16 bits a weight is 2 bytes to read, and 2 operations for each row. "
         f"So reading and computing take equally long at {H100.operations / 1e12:.0f} ÷ {H100.bandwidth / 1e12:.2f} = {H100.operations / H100.bandwidth:.0f} rows. "
@@ -534,9 +534,7 @@ def _():
 
     From here on nothing is measured: the same arithmetic is applied to published models and a published GPU.
 
-    Which stage? With *one* micro-batch a step, stages 1 and 2 send about as much between the GPUs as no ZeRO at all. Stage 3 sends half as much again, because it gathers the weights in both
-    passes ([Rajbhandari et al. 2020](https://arxiv.org/abs/1910.02054)). With several, stages 0 and 1 still send gradients once a step. Stage 2 sends them after each micro-batch, because a rank keeps only its share.
-    Stage 3 also gathers the weights for each. So take the first stage that fits.
+    Which stage? Each one sends as much between the GPUs as the one before it, or more ([Rajbhandari et al. 2020](https://arxiv.org/abs/1910.02054)). So take the first stage that fits.
 
     If the activations of a *single* answer do not fit, no stage helps, because none divides one answer. Tensor parallelism (04b) would, but Zorplex RL divides a model only by FSDP2 ([Sixteen stacks](stacks.html) compares others). Simpler is **activation checkpointing**: keep only the input of each layer, and compute the rest of a layer again
     when the backward pass arrives there. It costs one more forward pass.
@@ -594,7 +592,12 @@ def _(first_stage, whose_budget):
                 ],
             ),
             lesson.md(
-                f"By {whose_budget}, on H100s that are filled to {MEMORY_SHARE:.0%} of {H100.memory / 1e9:.0f} GB: a prompt of 512 and one answer of 2,048 tokens at once. Where no stage fits there is *none*."
+                f"By the sum of the six parts, with {whose_budget}, on H100s that are filled to {MEMORY_SHARE:.0%} of {H100.memory / 1e9:.0f} GB: a prompt of 512 and one answer of 2,048 tokens at once. Where no stage fits there is *none*."
+            ),
+            lesson.folded(
+                "What each stage sends",
+                "With *one* micro-batch a step, stages 1 and 2 send about as much between the GPUs as no ZeRO at all. Stage 3 sends half as much again, because it gathers the weights in both passes. "
+                "With several, stages 0 and 1 still send gradients once a step. Stage 2 sends them after each micro-batch, because a rank keeps only its share. Stage 3 also gathers the weights for each.",
             ),
         ]
     )
@@ -645,7 +648,7 @@ def _():
 @app.cell(hide_code=True)
 def _():
     ask_split = lesson.predict(
-        f"A step is {nb10.job(1024).prompts * nb10.job(1024).group_size:,} answers of a 7B model to prompts of {nb10.job(1024).prompt} tokens, on 64 GPUs in the best split. Sampling reads weights, keys and values for each token; training computes with all tokens at once. Now answers grow from 1,024 to 4,096 tokens. How does the best split change?",
+        f"A step is {nb10.job(1024).prompts * nb10.job(1024).group_size:,} answers of a 7B model to prompts of {nb10.job(1024).prompt} tokens, on 64 GPUs in the best split. Now answers grow from 1,024 to 4,096 tokens. How does the best split change?",
         "more GPUs to the generators",
         "it stays",
         "more GPUs to the trainer",
@@ -682,7 +685,7 @@ def _(allocation_slider, ask_split, my_split, whose_split):
         ask_split,
         right=0 if _after > _before else 1 if _after == _before else 2,
         why=f"""
-        From {_before:.0%} to {_after:.0%} of the GPUs for generators, by {whose_split}. In sampling, a later token must read more keys and values; the
+        From {_before:.0%} to {_after:.0%} of the GPUs for generators, by {whose_split}. A generator reads keys and values for each token, and for a later one more of them. The
         trainer works on all tokens at once. The model's size matters, too: {_share("1.5B", 1024):.0%} with 1.5B, {_share("32B", 1024):.0%} with 32B.
 
         What is assumed: all answers have full length, the model has 16 bits, and nothing is recomputed. An [H100]({H100.source}) by its data sheet (read in November 2026) with {COMPUTE_SHARE:.0%} of its operations
