@@ -274,9 +274,9 @@ def seconds_chart(dots: Mapping[str, tuple[float, Sequence[float]]]) -> str:
             axes.annotate(
                 mark,
                 point if at_end else (second, max(shares)),
-                (-9, 0) if at_end else (0, 9),
+                (-9, 0) if at_end else (-4, 9),
                 textcoords="offset points",
-                ha="right" if at_end else "center",
+                ha="right" if at_end else "left",
                 va="center",
                 fontsize=10,
             )
