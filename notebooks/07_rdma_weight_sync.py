@@ -534,9 +534,10 @@ def _():
 
 @app.function
 def read(read_headers, read_slot):
-    """Return (version, weights): of the newest complete slot, whole for certain.
+    """Return (version, weights) of the newest complete slot, never torn.
 
-    read_headers()   [(6, 3), (7, 2)]: slot 0 holds version 3, slot 1 is being written
+    read_headers()   [(6, 3), (7, 2)]: slot 0 holds version 3,
+                     slot 1 is being written
     read_slot(0)     a copy of slot 0: some kind of array
     """
     ...

@@ -135,7 +135,7 @@ Tensor parallelism, the second dimension of the grid, cuts before FSDP, the firs
 @app.function
 def box(shape, sharding, rank):
     bounds = [(0, size) for size in shape]  # in each dimension (first, end)
-    places = sharding.coordinate(rank)  # where the rank stands in the mesh, such as (1, 0)
+    places = sharding.coordinate(rank)  # in the mesh, such as (1, 0)
     cuts = zip(sharding.placements, sharding.mesh_shape, places, strict=True)
     # A StridedShard cuts last (see the fold above): False comes before True.
     for placement, ranks, place in sorted(

@@ -577,7 +577,10 @@ def _():
 
 @app.function
 def least_seconds(sampling, training, max_lag):
-    """Return the fewest seconds that a step can take; least_seconds(2.0, 0.5, 1) is 1.25."""
+    """Return the fewest seconds that a step can take.
+
+    least_seconds(2.0, 0.5, 1) is 1.25.
+    """
     ...
 
 
