@@ -68,7 +68,7 @@ def _():
 
     ## Two kinds of traffic
 
-    Calls, versions and handles take hundreds of bytes: that is the **control plane**. Here it is messages between actors. (An actor, notebook 01, is an object in
+    Calls, versions and handles take hundreds of bytes: that is the **control plane**. Here it is messages between actors. (An actor is an object in
     a process of its own; others call its *endpoints*, which are methods.) Parameters take megabytes to terabytes: that is the **data plane**. Here it is one-sided reads of registered memory.
 
     A read is **one-sided** if the owner's Python runs nothing for it. With a network card for **RDMA**, remote direct memory access, not even the owner's process is needed. It
