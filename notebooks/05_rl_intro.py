@@ -17,6 +17,7 @@ app = marimo.App(
 with app.setup(hide_code=True):
     import random
     import re
+    from functools import partial
     from textwrap import fill
     from types import SimpleNamespace
 
@@ -80,10 +81,9 @@ def _(card):
     *Look at the first question, at step 0.* The model looks up both words and subtracts correctly. Then it
     writes `So 3.`, and is paid nothing. It *knows* the answer, but it does not *say* it where a program looks.
     Nobody shows it a better text. It tries, and what was paid becomes more likely. Of 200 new questions it
-    answered {_before:.0%} before, and {_after:.0%} after the last step.
+    answered {_before:.0%} before, and {_after:.0%} after the last step, in a recorded run.
 
-    This run was recorded. Further down, under *The loop in turns, with a clock*, a button trains the model here; then
-    the card shows your run.
+    {"This card shows a run of the same length on the machine that built this page." if lesson.unattended() else "The card shows this recorded run. Under *The loop in turns, with a clock* a button trains the model here; then it shows your run."}
 
     You can start the course here: nothing before it is needed, and the end of this page says what an actor is.
     """)
@@ -131,7 +131,7 @@ def _():
     return (fetch,)
 
 
-@app.cell
+@app.cell(hide_code=True)
 def settings():
     config = SimpleNamespace(
         seed=0,
@@ -208,10 +208,10 @@ def _():
 
 
 @app.function
-def benchmark(policy, environment, kind, samples, sampling, one_more):
-    """Answer `samples` held-out tasks of a kind. Returns scored episodes."""
+def benchmark(policy, environment, kind, samples, ask):
+    """Ask `samples` held-out questions of a kind. Returns scored episodes."""
     tasks = environment.tasks((kind,), samples, "held_out")
-    episodes = nb05.rollout(policy, environment, tasks, sampling, one_more)
+    episodes = ask(policy, environment, tasks)
     for episode in episodes:
         episode.score = score(episode)
     return episodes
@@ -231,10 +231,9 @@ def _(config, environment, sampling, small, start_small):
     lesson.wait_for(start_small)
     answered, reports = {}, []
     with lesson.counting(len(TASK_SPECS) * config.samples, "questions") as _one_more:
+        _ask = partial(nb05.rollout, sampling=sampling, one_more=_one_more)
         for _kind in TASK_SPECS:
-            answered[_kind] = benchmark(
-                small, environment, _kind, config.samples, sampling, _one_more
-            )
+            answered[_kind] = benchmark(small, environment, _kind, config.samples, _ask)
             reports.append(nb05.summarise(_kind, answered[_kind]))
     return answered, reports
 
@@ -269,8 +268,8 @@ def _():
 
 @app.function
 def place_of_the_number(episode):
-    """Say where the right number stands: in the answer, else in the policy's own words, else only
-    in the tool's. None: nowhere."""
+    """Say where the right number stands: in the answer, else in the policy's own
+    words, else only in the tool's. None: nowhere."""
     number = re.compile(rf"(?<!\d){episode.task.answer}(?!\d)")
     if episode.score.outcome == "success":
         return "answer"
@@ -350,14 +349,10 @@ def _(config, sampling, smol, smol_answers, start_real):
         samples = config.real_samples
         torch.set_num_threads(nb05.cores())
         with lesson.counting(2 * samples, "questions") as one_more:
+            ask = partial(nb05.rollout, sampling=sampling, one_more=one_more)
             found = {
                 shots: benchmark(
-                    smol,
-                    Zorplex(config.seed, shots=shots),
-                    "simple",
-                    samples,
-                    sampling,
-                    one_more,
+                    smol, Zorplex(config.seed, shots=shots), "simple", samples, ask
                 )
                 for shots in (0, 2)
             }
@@ -393,8 +388,8 @@ def outcome(answer, expected, finish):
     "wrong_format"   no answer, and it ended otherwise
 
     `answer` is the integer behind `[ANSWER]`, or None; `expected` is an integer.
-    `finish` says why the text ended: "turns" (all used up), "tokens" (all used up),
-    "eos" (the model ended it), "answer" (its last line was one).
+    `finish` says why the text ended: "turns" (all used up), "tokens" (all used
+    up), "eos" (the model ended it), "answer" (its last line was one).
 
     >>> outcome(7, 7, "answer"), outcome(None, 7, "turns")
     ('success', 'tool_spam')
@@ -451,7 +446,7 @@ def _():
 
 @app.function
 def reward(outcome, needless_calls):
-    """The reward of an episode that ended with this `outcome` after so many needless calls.
+    """Return the reward of an episode by its `outcome` and its needless calls.
 
     >>> reward("success", 0), reward("wrong_answer", 2), reward("truncated", 1)
     (1.2, 0.0, -0.1)
@@ -536,8 +531,8 @@ def _():
 
 @app.function
 def schedule(seconds, slots):
-    """Put episodes on slots, in this order: each on the slot that is free first (the lowest,
-    if several are). Returns for each the pair (slot, when it starts).
+    """Put episodes on slots, in this order: each on the slot that is free first
+    (the lowest, if several are). Returns for each the pair (slot, start).
 
     >>> schedule([3.0, 1.0, 1.0], slots=2)
     [(0, 0.0), (1, 0.0), (1, 1.0)]
@@ -618,8 +613,8 @@ def _():
     for them (09). And to repeat such a run bit for bit, somebody must write down what came when (11).
 
     Play with it. The simulator draws both ways, as if each side had its own machine. Raise the *variation*, the scatter of the
-    answers' times, and watch who waits. Its table asks of each part: how long does the run take at least, if
-    this part alone holds it up? No run is quicker than the largest number.
+    answers' times, and watch who waits. Its table says how long the run takes at least because of each part. For the
+    trainer: all its steps, and before them the first weights and the first batch, which it must await.
     """)
     return
 
@@ -633,7 +628,7 @@ def _():
 @app.cell(hide_code=True)
 def _():
     ask_lag = lesson.predict(
-        "In the scenario *one straggler*, one group takes 8 s instead of 1, and a training step 4 s. With `max_lag` 1 the generators may be one batch ahead. "
+        "In the scenario *one straggler*, four generators write 8 groups for each training step, which takes 4 s. One group takes 8 s, all others 1 s. With `max_lag` 1 the generators may be one batch ahead. "
         "Does that hide the straggler: is the run within 2% of one with a large `max_lag`? Think first, then try it above.",
         "yes",
         "no, but `max_lag` 2 does",
@@ -664,12 +659,12 @@ def _():
     mo.md("""
     ### The loop in turns, with a clock
 
-    How long does each phase take here? Your own run also fills the card at the top of the page.
+    How long does each phase take here, where one process does all of them?
     """)
     return
 
 
-@app.function
+@app.function(hide_code=True)
 def take_turns(policy, environment, sampling, steps, on_step):
     """Train for `steps` steps. Returns the mean seconds of each phase."""
     trainer, clock = nb05.new_trainer(), SpanRecorder("this process")
@@ -722,7 +717,7 @@ def _(seconds, trained):
     _share = {kind: f"{took / sum(seconds.values()):.0%}" for kind, took in seconds.items()}
     lesson.md(f"""
     Of a step with 32 episodes, generating takes {_share["generate"]}, training {_share["train"]}, and loading the new weights
-    {_share["weights"]}. Scroll up: the card now shows your run.
+    {_share["weights"]}.{"" if lesson.unattended() else " Scroll up: the card now shows your run."}
 
     {trained.note}
     """)

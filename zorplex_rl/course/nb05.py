@@ -149,16 +149,20 @@ def real_answers(policy: Policy, real: Mapping[int, list[Episode]]) -> mo.Html:
     names = {0: "plain", 2: "two examples"}
     bars = [summarise(names[shots], episodes) for shots, episodes in real.items()]
     plain, shown = bars
-    made_up = [episode for episode in real[2] if invents(written(policy, episode))]
+    made_up = [
+        episode
+        for episode in real[2]
+        if not episode.tool_calls and invents(written(policy, episode))
+    ]
     said = f"""
-    Asked plainly, SmolLM2 answers {plain.accuracy:.0%} right; behind two examples {shown.accuracy:.0%}, sampled. The interval is
-    wide, {shown.interval[0]:.0%} to {shown.interval[1]:.0%}, because all {shown.episodes} questions are about the same few words.
-    {"But it is not 0, and RL needs no more than that." if shown.interval[0] > 0 else "If it is never right, RL has nothing to pay for."}
+    Asked plainly, SmolLM2 answers {plain.accuracy:.0%} right; behind two examples {shown.accuracy:.0%} of {shown.episodes}, sampled. The interval is
+    wide, {shown.interval[0]:.0%} to {shown.interval[1]:.0%}, because the questions are few, and about still fewer words.
+    {"RL can begin with that; it is too little to say how often." if shown.accuracy else "If it is never right, RL has nothing to pay for."}
     """
     if made_up:
         said += f"""
-    **In {len(made_up)} of {len(real[2])} texts it wrote the arrow and a number itself.** It did not wait for the tool; it *invented
-    the tool's reply*. Look for an arrow in a solid box:
+    **In {len(made_up)} of {len(real[2])} texts it wrote the arrow and a number itself.** It made no complete call that the tool knows, so
+    no tool ran; then it *invented the tool's reply*. Look for an arrow in a solid box:
     """
     parts = [
         lesson.md(said),
