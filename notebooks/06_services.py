@@ -28,7 +28,7 @@ with app.setup(hide_code=True):
 
     from zorplex_rl.course import nb06, nb06_checks
     from zorplex_rl.course.figures import drawing_of
-    from zorplex_rl.course.kept_file import EXAMPLES, keep, kept
+    from zorplex_rl.course.kept_file import keep, kept
     from zorplex_rl.course.lesson import exercise, keep_open, lesson
     from zorplex_rl.course.widgets import ServicePlayer
     from zorplex_rl.services.runtime import (
@@ -72,10 +72,12 @@ def _():
     equal processes, its **replicas**. A pool *heals*: it notices that a replica is gone, replaces it, and sends its requests to another one.
 
     If you have not done *Actors* (01): an **actor** is an object in a process of its own. Other processes can call its
-    endpoints, the methods under `@concurrent_endpoint`. `await actor.ping.call_one()` does that.
+    endpoints, the methods under `@concurrent_endpoint`. `await actor.ping.call_one()` does that. *Concurrent* means
+    that a call may begin while others wait at an `await`. So a busy process still answers a ping, and busy is not dead.
 
-    This tool has `look_up` for reading; its `charge` must not happen twice. Both note calls in a
-    ledger, a file that survives the process.
+    This tool has `look_up` for reading; its `charge` must not happen twice. Both write a line for each call into a
+    ledger, a file that survives the process. For a `charge` the line stands for money; the line of a `look_up` is only
+    our count, for a table below.
     """)
     return
 
@@ -237,7 +239,7 @@ def _():
     mo.md("""
     ### Exercise 1: back off
 
-    A replica that fails at every start would be started a hundred times a minute. So the pool waits before the next start: twice as
+    A replica that fails at every start would be started again at once, for ever. So the pool waits before the next start: twice as
     long after each failure, up to a cap. That is **back-off**. And it waits a random part of that, which is **jitter**: what has
     failed together would otherwise start together, and fail together again.
     """)
@@ -248,8 +250,8 @@ def _():
 def retry_delay(failures, base, cap, draw):
     """Return the seconds to wait: ``draw`` (0 to 1) times the wait.
 
-    The wait is ``base`` after failure 1, doubles with each further one, and is at most ``cap``.
-    Somebody may have failed for days: ``failures`` can be 5000.
+    The wait is ``base`` after failure 1, doubles with each further one, and is
+    at most ``cap``. Somebody may have failed for days: ``failures`` can be 5000.
 
     >>> retry_delay(3, 0.25, 8.0, 0.5)
     0.5
@@ -286,12 +288,13 @@ def _():
 
 @app.function
 async def keep_one(self):
-    """Keep one place of the pool filled, for ever (the pool cancels it). ``self`` is the pool.
+    """Keep one place of the pool filled, for ever (the pool cancels it).
 
-    Use ``await self.start()``, ``await self.answers(replica)``, ``self.end(replica)`` and
-    ``await self.wait(failures)``. Probe as soon as the replica has started, and sleep
-    ``self.every`` seconds after each probe that it answers. ``failures`` counts the replicas that
-    failed one after the other: an answered probe sets it back to 0. Also end a replica that never
+    ``self`` is the pool. Use ``await self.start()``, ``self.end(replica)``,
+    ``await self.answers(replica)`` and ``await self.wait(failures)``. Probe as
+    soon as the replica has started, and sleep ``self.every`` seconds after each
+    probe that it answers. ``failures`` counts the replicas that failed one after
+    the other: an answered probe sets it back to 0. Also end a replica that never
     answered.
 
     A replica that answers two probes and dies, and one that cannot start:
@@ -336,9 +339,10 @@ def _():
 async def route(self, endpoint, *args, again):
     """Send a request to the replica with the least ``load``. Returns its answer.
 
-    Use ``await self.there()``, ``self.remove(replica)`` and ``await self.ask(replica, endpoint,
-    *args)``. Where this raises ReplicaDied, always remove the replica. Then ask
-    another; without ``again``, raise. Other exceptions are the endpoint's answer: let them through.
+    Use ``await self.there()``, ``self.remove(replica)`` and
+    ``await self.ask(replica, endpoint, *args)``. Where this raises ReplicaDied,
+    always remove the replica. Then ask another; without ``again``, raise. Other
+    exceptions are the endpoint's answer: let them through.
 
     >>> await pool.route("look_up", 7, again=True)
     """
@@ -466,8 +470,8 @@ def _():
     mo.md("""
     ## What became of every request
 
-    A request is **idempotent** if doing it twice has the effect of doing it once. `look_up` is, so the
-    pool sent it again. `charge` is not, so its caller got an error.
+    A request is **idempotent** if doing it twice has the effect of doing it once. `look_up` is, since nothing
+    depends on the line of our count. So the pool sent it again. `charge` is not, so its caller got an error.
     """)
     return
 
@@ -519,18 +523,17 @@ def _():
 
     To make `charge` idempotent, number the charges, and let the ledger remember the numbers. It is now
     a database of two tables: `seen(number)` and `charges(number, amount)`. What stands inside one `with database:` is a *transaction*: if the
-    process dies in it, nothing of it has happened. Here are two rules that are wrong:
+    process dies in it, nothing of it has happened. A process that runs a rule, a `Till`, is killed three times: after a
+    first statement, after a second one, and after a commit, the end of a transaction. Here are two rules that are wrong:
     """)
     return
 
 
-@app.class_definition
+@app.class_definition(hide_code=True)
 class Till(Tool):
     def __init__(self, rule, path):
         self.rule = rule
-        self.database = nb06.connect(
-            path, nb06.DoomedConnection
-        )  # kills its process after a statement, or after a transaction
+        self.database = nb06.connect(path, nb06.DoomedConnection)
 
     @concurrent_endpoint
     async def charge(self, number, amount):
@@ -555,7 +558,7 @@ def note_then_charge(database, number, amount):
 @app.cell(hide_code=True)
 def _():
     ask_once = lesson.predict(
-        "Ten charges go through your pool, which may send them again. The process is killed at bad moments: after a statement, and after a transaction. What does `charge_always` do wrong, and what `note_then_charge`?",
+        "Ten charges go through your pool, which may send them again. What does `charge_always` do wrong, and what `note_then_charge`?",
         "both charge twice",
         "the first charges twice, the second forgets a charge",
         "the first forgets a charge, the second charges twice",
@@ -577,12 +580,12 @@ def _():
 
 @app.function
 def charge_once(database, number, amount):
-    """Charge ``amount`` once, however often it is sent, and wherever the process dies.
+    """Charge ``amount`` once, however often it is sent, wherever the process dies.
 
-    ``number`` is the key of ``seen``: ``INSERT OR IGNORE`` notes a new number, or does nothing.
-    The ``rowcount`` of its result tells which.
+    ``number`` is the key of ``seen``: ``INSERT OR IGNORE`` notes a new number,
+    or does nothing. The ``rowcount`` of its result tells which.
 
-    >>> charge_once(database, 7, 100); charge_once(database, 7, 100)    # charges holds (7, 100) once
+    After two calls of charge_once(database, 7, 100), ``charges`` holds (7, 100) once.
     """
     ...
 
@@ -746,21 +749,16 @@ def _(answered_by):
 def _(my_delay, my_keep_one, my_route, whose_keep_one, whose_route):
     pool_py = nb06.pool_file(__file__, my_delay, my_keep_one, my_route)
     write_file = lesson.start_button("Write my_pool.py", seconds=float("nan"))
-    short = EXAMPLES / "pool.py"
     mo.vstack(
         [
             lesson.md(
                 f"""## Your pool, to keep
 
-    The pool of this page, with {whose_keep_one} and {whose_route}, needs nothing but Monarch. The package's own adds a bounded queue, sessions and
+    The pool of this page, with {whose_keep_one} and {whose_route}, needs nothing but Monarch; `examples/pool.py` is a shorter one. The package's own adds a bounded queue, sessions and
     scaling: `.venv/bin/python examples/services.py` shows them, and `examples/service_step.py` a step of RL through services, with a death in it."""
             ),
             write_file,
             lesson.folded("`my_pool.py`", f"```python\n{pool_py}\n```"),
-            lesson.folded(
-                "The same, shorter: `examples/pool.py`",
-                f"```python\n{short.read_text()}\n```",
-            ),
         ]
     )
     return pool_py, write_file
