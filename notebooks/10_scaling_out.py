@@ -592,7 +592,7 @@ def _(first_stage, whose_budget):
                 ],
             ),
             lesson.md(
-                f"By the sum of the six parts, with {whose_budget}, on H100s that are filled to {MEMORY_SHARE:.0%} of {H100.memory / 1e9:.0f} GB: a prompt of 512 and one answer of 2,048 tokens at once. Where no stage fits there is *none*."
+                f"By the sum of the six parts, with {whose_budget}: a prompt of 512 and one answer of 2,048 tokens at once. The H100s are filled to {MEMORY_SHARE:.0%} of {H100.memory / 1e9:.0f} GB. Where no stage fits there is *none*."
             ),
             lesson.folded(
                 "What each stage sends",

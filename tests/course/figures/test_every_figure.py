@@ -85,7 +85,7 @@ FIGURES: dict[str, tuple[Callable[[], str], int, str]] = {
     ),
     "seconds": (
         lambda: seconds_chart({"lag 0": (40.0, [0.9, 1.0]), "lag 4": (26.0, [0.2, 0.4])}), 720,
-        "plain: 95% after 40.0 s, 30% after 26.0 s",
+        "lag 0: 95% after 40.0 s; lag 4: 30% after 26.0 s",
     ),
     "runs on old data": (
         lambda: runs_chart({"plain": [(0, 0.4), (4, 0.1)]}, 0.35), 720,
