@@ -26,7 +26,6 @@ with app.setup(hide_code=True):
     from types import SimpleNamespace
 
     import marimo as mo
-    import torch
 
     from zorplex_rl.course import nb01
     from zorplex_rl.course.figures import drawing_of
@@ -662,20 +661,18 @@ async def _(config, procs):
         await nb01.answers_within(config.patience, _ping.hit.call_one(left))
         for left in range(3)
     ]
-    still_there = await nb01.answers_within(config.patience, _ping.hits_so_far.call_one())
-    return answered, still_there
+    return (answered,)
 
 
 @app.cell(hide_code=True)
-def _(answered, config, long_rally, still_there):
+def _(answered, config, long_rally):
     lesson.reveal(
         long_rally,
         right=0 if answered[2] else 1,
         why=f"""
         `hit(2)` {"answered" if answered[2] else f"had no answer after {config.patience:g} s"}. ping waits
         for pong; pong calls ping, which is busy with `hit(2)`. That is a **deadlock**: no error, only
-        silence. `hits_so_far`, sent next,
-        {"answered" if still_there else "waits behind a call that never ends"}.
+        silence. Whatever you send next waits behind a call that never ends.
         """,
     )
     return
@@ -837,14 +834,6 @@ async def _(summers):
 
 
 @app.cell(hide_code=True)
-def _():
-    matrix = torch.zeros(1000, 1000)
-    row_bytes = len(pickle.dumps(matrix[0]))
-    clone_bytes = len(pickle.dumps(matrix[0].clone()))
-    return clone_bytes, row_bytes
-
-
-@app.cell(hide_code=True)
 def _(call, many, method):
     lesson.md(f"""
     A plain method takes {lesson.in_words(method)}, a call to another process {lesson.in_words(call)}. Fifty calls
@@ -852,18 +841,6 @@ def _(call, many, method):
     works on one call, the next are on their way. If at most a tenth of the time may
     be spent on calling, a call must do nine times its own cost in work: about {lesson.in_words(9 * call)}.
     """)
-    return
-
-
-@app.cell(hide_code=True)
-def _(clone_bytes, row_bytes):
-    lesson.folded(
-        "What does a message with one row of a matrix of 1,000 × 1,000 weigh?",
-        f"""
-        A message with `matrix[0]` has {row_bytes:,} bytes: it is a *view* into the memory of the matrix, and
-        `pickle` packs all of that memory. With `matrix[0].clone()` it has {clone_bytes:,}.
-        """,
-    )
     return
 
 
