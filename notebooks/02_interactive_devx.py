@@ -821,19 +821,12 @@ def _(recorded):
 
 @app.cell(hide_code=True)
 def _(counted, first_nan, merged, whose_merge):
-    mo.vstack(
+    lesson.table(
+        f"The {len(merged)} lines, merged by {whose_merge}. The first `nan` came from process {first_nan}.",
         [
-            lesson.table(
-                f"The {len(merged)} lines, those that are equal counted together",
-                [
-                    {"line": lesson.quote(line), "times": count}
-                    for line, count in counted.items()
-                ],
-            ),
-            lesson.md(
-                f"The first `nan` came from process {first_nan}. Running here: {whose_merge}."
-            ),
-        ]
+            {"line": lesson.quote(line), "how often": count}
+            for line, count in counted.items()
+        ],
     )
     return
 
