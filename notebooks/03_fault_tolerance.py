@@ -26,7 +26,7 @@ with app.setup(hide_code=True):
     import time
     from contextlib import suppress
     from pathlib import Path
-    from statistics import fmean, median
+    from statistics import fmean
     from types import SimpleNamespace
 
     import marimo as mo
@@ -216,7 +216,7 @@ def _():
         "the ones that raised and that called `sys.exit`",
         "all but the one that was killed",
     )
-    start_faults = lesson.start_button("Four workers, four faults", seconds=7)
+    start_faults = lesson.start_button("Break the workers", seconds=16)
     mo.vstack([ask_faults, start_faults])
     return ask_faults, start_faults
 
@@ -284,8 +284,6 @@ def _():
 @app.cell(hide_code=True)
 def settings():
     config = SimpleNamespace(
-        kills=2,  # more processes that get `kill -9`
-        hangs=1,  # more processes that fall silent
         watched=8.0,  # seconds that a supervisor is watched at work
         learners=3,
         rounds=60,  # of training
@@ -298,31 +296,20 @@ def settings():
 
 
 @app.cell(hide_code=True)
-def _():
-    start_spread = lesson.start_button("Kill some, hang some", seconds=12)
-    start_spread
-    return (start_spread,)
-
-
-@app.cell(hide_code=True)
-async def _(config, start_spread, suffered):
-    lesson.wait_for(start_spread)
-    _faults = ["kill -9"] * config.kills + ["SIGSTOP"] * config.hangs
+async def _(suffered):
+    lesson.needs(lambda: suffered)  # this cell runs after the one that breaks four workers
     with mo.status.spinner("Breaking more workers", remove_on_exit=True):
-        woken, handled, passed_on, *_more = await asyncio.gather(
-            stop_and_wake(), lose_child(True), lose_child(False), *map(suffer, _faults)
+        woken, handled, passed_on = await asyncio.gather(
+            stop_and_wake(), lose_child(True), lose_child(False)
         )
-    _all = suffered + _more
-    kill_times = [one.seconds for one in _all if one.fault == "kill -9"]
-    hang_times = [one.seconds for one in _all if one.fault == "SIGSTOP"]
-    return handled, hang_times, kill_times, passed_on, woken
+    return handled, passed_on, woken
 
 
 @app.cell(hide_code=True)
-def _(hang_times, kill_times):
+def _(suffered):
+    _killed, _silent = suffered[2:]
     lesson.md(f"""
-    {len(kill_times)} workers of this page got `kill -9`. Their callers knew after {min(kill_times):.2f} to {max(kill_times):.2f} s,
-    because Monarch looks once a second. {len(hang_times)} others fell silent, and it took {min(hang_times):.2f} to {max(hang_times):.2f} s:
+    Of `kill -9` the caller knew after {_killed.seconds:.2f} s, because it waits for Monarch's next look. The silence took {_silent.seconds:.2f} s:
     the limit, and up to one look. A shorter limit would also declare workers dead that are only slow.
     """)
     return
@@ -948,16 +935,13 @@ async def one_round(learners, weights, config, merge):
 
 @app.function(hide_code=True)
 async def semi_sync(learners, config, merge, killed_in=None):
-    """Train for some rounds. Returns the weights, and of each round
-    its learners, errors and seconds."""
+    """Train for some rounds. Returns the weights, and the learners and errors of each round."""
     weights, history = first_weights(), []
     for number in range(1, config.rounds + 1):
         if number == killed_in:
             os.kill(learners[-1].pid, signal.SIGKILL)
-        began = time.monotonic()
         weights, present = await one_round(learners, weights, config, merge)
-        seconds = time.monotonic() - began
-        history.append((present, losses_of(weights, config.learners), seconds))
+        history.append((present, losses_of(weights, config.learners)))
     return weights, history
 
 
@@ -1002,7 +986,6 @@ def _(ask_forget, config, trained, whose_merge):
     _, _history = trained["one fewer"]
     _then, _end = (_history[i][1][-1] for i in (config.killed_in - 2, -1))
     _others = [fmean(_history[i][1][:-1]) for i in (config.killed_in - 2, -1)]
-    _seconds = [seconds for *_, seconds in _history]
     lesson.reveal(
         ask_forget,
         right=2 if _end > 1.5 * _then else 0 if _end < _then / 1.5 else 1,
@@ -1014,8 +997,7 @@ def _(ask_forget, config, trained, whose_merge):
         In the undisturbed run the error on this part ended at {trained["undisturbed"][1][-1][1][-1]:.3f}. To get there after a
         death, keep a **spare** ready: a process with the same data, which a supervisor puts in the dead one's place.
 
-        The round with the kill took {lesson.in_words(_seconds[config.killed_in - 1])}, because it waited until Monarch noticed the death;
-        the median was {lesson.in_words(median(_seconds))}. The changes were averaged by {whose_merge}.
+        The changes were averaged by {whose_merge}.
         """,
         shows=[
             lesson.figure(
@@ -1048,9 +1030,9 @@ def _():
 
 
 @app.cell(hide_code=True)
-def _(hang_times, kill_times):
+def _(suffered):
     lesson.headline(
-        f"with a look every second and a limit of {os.environ[SILENCE].replace('s', ' s')}, {len(kill_times)} callers learned of `kill -9` within {max(kill_times):.1f} s, and {len(hang_times)} callers of silence within {max(hang_times):.1f} s. Monarch's defaults are 10 s and 60 s."
+        f"with a look every second and a limit of {os.environ[SILENCE].replace('s', ' s')}, a caller learned of `kill -9` after {suffered[2].seconds:.1f} s, and of silence after {suffered[3].seconds:.1f} s. Monarch's defaults are 10 s and 60 s."
     )
     return
 
