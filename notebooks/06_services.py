@@ -682,7 +682,8 @@ class PoolActor(Actor):
         await self.pool.__aexit__()
 
     def __supervise__(self, failure):
-        return True  # a replica of mine has died: that is the pool's work, and no reason to end
+        # A replica of mine has died: that is the pool's work, and no reason to end.
+        return True
 
 
 @app.class_definition

@@ -71,6 +71,17 @@ def test_a_headline_is_computed(name):
 
 
 @every_notebook
+def test_no_comment_ends_a_function_because_marimo_would_cut_it_off(name):
+    source = NOTEBOOKS[name].read_text()
+    ends = [
+        source.splitlines()[node.end_lineno - 1].encode()[node.end_col_offset :].decode()
+        for node in ast.parse(source).body
+        if hasattr(node, "name")
+    ]
+    assert [end for end in ends if end.strip()] == []
+
+
+@every_notebook
 def test_a_page_names_its_ideas_which_are_at_most_five(name):
     (header,) = calls_of(NOTEBOOKS[name], "lesson.header")
     assert 1 <= len({key.arg: key.value for key in header.keywords}["goals"].elts) <= 5

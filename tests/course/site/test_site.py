@@ -28,7 +28,14 @@ from zorplex_rl.course.lesson.glossary import GLOSSARY
 from zorplex_rl.course.site import reference, search
 from zorplex_rl.course.site.__main__ import main
 from zorplex_rl.course.site.build import MARKER, build_site, check_links, publish
-from zorplex_rl.course.site.contents import Card, built_by, headline_of, routes
+from zorplex_rl.course.site.contents import (
+    BOTH_AT_WORK,
+    Card,
+    built_by,
+    film,
+    headline_of,
+    routes,
+)
 from zorplex_rl.course.site.export import export
 from zorplex_rl.course.site.frame import MOVED, search_page
 from zorplex_rl.course.site.page import Lesson, Page, PageCell
@@ -781,9 +788,21 @@ def test_the_contents_begin_with_a_text_before_and_after_and_the_picture_of_the_
     text = (tiny / "index.html").read_text()
     assert "You will teach a small language model" in text
     assert re.search(r"answered \d+% before, and \d+% after", text)
+    assert "Before, it called EXPM, a tool that does not exist; so nothing answered" in text
     assert "Recorded on" in text and text.index("lesson-side-by-side") < text.index('class="film"')
     both = compare(Setting())
     assert f"{both.sync.seconds:.1f}" in text and f"{both.asynchronous.seconds:.1f}" in text
+
+
+def test_the_run_of_the_contents_begins_where_side_by_side_both_sides_work():
+    in_turns, side_by_side = film()[0]["state"]["runs"]
+    now = BOTH_AT_WORK * in_turns["seconds"]
+
+    def at_work(run):
+        writes = sum(begun <= now < written for _, _, begun, written, *_ in run["dots"])
+        return writes, any(begun <= now < over for begun, over in run["steps"])
+
+    assert at_work(in_turns) == (4, False) and at_work(side_by_side) == (4, True)
 
 
 def test_where_less_motion_is_wanted_the_run_waits(tiny, address, visit):

@@ -34,6 +34,8 @@ ROUTES = {
 """Ways through the course, by the numbers of their notebooks."""
 ACTORS = "01"
 """The notebook that explains actors."""
+BOTH_AT_WORK = 0.38
+"""The share of the film's time at which, side by side, generators write and the trainer trains."""
 _FIGURE = re.compile(
     r'<figure class="lesson-figure"[^>]*>(.*?)(?:<figcaption>.*?)?</figure>', re.DOTALL
 )
@@ -143,9 +145,10 @@ def before_and_after() -> str:
     )
     before, after = run["right"]
     worth = learned[0][1]["parts"]
+    called = re.match(r"[A-Z]+(?=\[)", "".join(text for text, _ in learned[0][0]["tokens"]))
     invented = (
-        "Before, it wrote the arrow and the number itself: it invented the tool's reply. "
-        if invents(learned[0][0])
+        f"Before, it called {called[0]}, a tool that does not exist; so nothing answered, and it wrote the arrow and a number itself. "
+        if called and called[0] != "LOOKUP" and invents(learned[0][0])
         else ""
     )
     return (
@@ -171,7 +174,8 @@ def film() -> tuple[dict[str, Any], str]:
         {
             "In turns": both.sync.timeline,
             f"Side by side, max_lag {setting.max_lag}": both.asynchronous.timeline,
-        }
+        },
+        start=BOTH_AT_WORK,
     )
     script = base64.b64encode(str(player._esm).encode()).decode()
     state = {
@@ -234,6 +238,6 @@ def entry(card: Card, cards: Sequence[Card]) -> str:
     return (
         f'<li><div><h3><span class="ordinal">{card.number}</span>'
         f'<a href="{html.escape(card.file)}">{html.escape(card.lesson.title)}</a></h3>'
-        f'<p class="facts">{facts}</p>{built}{result}'
-        f"<details><summary>Afterwards you can</summary><ul>{goals}</ul></details></div>{drawing}</li>\n"
+        f'<p class="facts">{facts}</p>{built}'
+        f"<details><summary>A result, and what you can do afterwards</summary>{result}<ul>{goals}</ul></details></div>{drawing}</li>\n"
     )

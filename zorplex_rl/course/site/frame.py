@@ -32,7 +32,7 @@ LEAD = (
 LEGEND = (
     "The same work twice. Generators at the left write answers, the trainer at the right learns from them, and each dot is a "
     "<em>group</em>: several answers to one question. In turns, one side stands still while the other works. "
-    "Side by side, generators go on: with <code>max_lag</code> 1 they may use weights one version old."
+    "Side by side, generators go on, up to one version ahead (<code>max_lag</code> 1); then they wait, too."
 )
 MAP = "A number at a box: the notebook that takes this part apart. The others are about the whole loop, or about what it stands on."
 NEEDED = "You know Python and have trained a model with PyTorch; RL and actors are explained here."
