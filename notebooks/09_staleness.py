@@ -181,6 +181,7 @@ def _():
     | *yes yes* | 45% | 5% | 1/9 | 1 | +0.5 |
     | *no no* | 5% | 45% | 9 | 1 | −0.5 |
 
+    The push is the derivative of the second word's log-prob by the logit of *yes*: at a probability of ½ it is ½ or −½.
     We see the answers as often as μ writes them. The mean push, with the ratio of the second word alone, and with both:
     """)
     return
