@@ -153,6 +153,13 @@ def encode_text(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
     return tokenizer(text, add_special_tokens=False)["input_ids"]
 
 
+def draw_token(policy, ids, temperature, rng):
+    """Draw the token that follows `ids`. A temperature below 1 makes likely ones likelier."""
+    logits = policy.model(torch.tensor([ids])).logits[0, -1]
+    chances = (logits / temperature).softmax(-1).tolist()
+    return rng.choices(range(len(chances)), weights=chances)[0]
+
+
 def sample_episode(policy, task, execute, sampling, seed):
     """Sample a response. Returns its token ids, and True where the policy drew one."""
     rng = random.Random(seed)
@@ -162,10 +169,7 @@ def sample_episode(policy, task, execute, sampling, seed):
     start = 0  # where the text after the last result begins
     while len(ids) < sampling.max_tokens:
         # Generate: the model reads all tokens so far, and the next one is drawn.
-        context = torch.tensor([prompt + ids])
-        logits = policy.model(context).logits[0, -1]
-        chances = (logits / sampling.temperature).softmax(-1).tolist()
-        token = rng.choices(range(len(chances)), weights=chances)[0]
+        token = draw_token(policy, prompt + ids, sampling.temperature, rng)
         ids.append(token)
         sampled.append(True)
         if token in policy.eos_ids:

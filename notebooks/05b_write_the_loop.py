@@ -78,7 +78,7 @@ def _():
     do so: one samples a text, with a tool's results in it; one pushes the tokens of good texts up.
 
     Solid boxes are the policy's tokens, dashed ones the tool's. It is a recording, until your functions have trained.
-    They limit a text's tokens; 05 also limits its turns.
+    Your functions limit only a text's tokens, so the third text ends later here than in 05.
     """)
     return
 
@@ -194,7 +194,8 @@ def _():
                 r"\mathbb{E}_{a \sim p} \left[ R(a) \, \nabla \log p(a) \right]"
             ),
             lesson.md(
-                "`rl_loop` estimates this mean from one sampled answer. This is REINFORCE. The minus is there because an optimizer descends. Each step samples from the "
+                "An answer with p = 0.1 is drawn one time in ten, and each time ∇log p is ten times ∇p. So in the mean it gets ∇p. "
+                "`rl_loop` estimates the mean from one sampled answer. This is REINFORCE. The minus is there because an optimizer descends. Each step samples from the "
                 f"present model; such data are called {lesson.term('on-policy')}. Older ones need a correction: notebook 09."
             ),
         ]
@@ -207,8 +208,7 @@ def _():
     mo.md("""
     ## A task that can only be looked up
 
-    Each word has a secret number, new in every task, and only a tool knows it. An answer counts
-    if it stands behind `[ANSWER]`. The policy reads this; only the tool sees the table below it.
+    Each word has a secret number, and only a tool knows it. The policy reads this; only the tool sees the table below it.
     """)
     return
 
@@ -263,35 +263,51 @@ def _():
     ### Exercise 1: generate, call, inject
 
     An {lesson.term("episode")} goes from the question to the end of the answer. *Generate* a token,
-    *call* the tool when a call is complete, *inject* its result as tokens, and go on.
+    *call* the tool when a call is complete, *inject* its result as tokens, and go on. How a token is drawn is written down:
+    """)
+    return
 
-    Only look at what was written since the last result: else you find the old call again after every token.
-    Draw with Python's `rng.choices`, so that your tokens can be compared with the course's.
+
+@app.function
+def draw_token(policy, ids, temperature, rng):
+    """Draw the token that follows `ids`. A temperature below 1 makes likely ones likelier."""
+    logits = policy.model(torch.tensor([ids])).logits[0, -1]
+    chances = (logits / temperature).softmax(-1).tolist()
+    return rng.choices(range(len(chances)), weights=chances)[0]
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    The rest is yours. Read only what was written since the last result: else you find the old call again after every token.
+    And read answers only in finished lines. After `[ANSWER] 4` the next token may be a 2.
+
+    | what you need | what it returns |
+    |---|---|
+    | `encode_prompt(policy.tokenizer, task)` | the prompt's ids, a list |
+    | `encode_text(policy.tokenizer, text)` | the ids of any text, a list |
+    | `policy.tokenizer.decode(ids, skip_special_tokens=True)` | the text of these ids |
+    | `text.rpartition("\\n")[0]` | its finished lines |
+    | `find_answer(text)` | the answer in it, or `None` |
+    | `find_call(text)` | its first complete call, or `None` |
+    | `execute(task, call)` | the tool's result, a text |
     """)
     return
 
 
 @app.function
 def sample_episode(policy, task, execute, sampling, seed):
-    """Sample a response. Returns two lists: its token ids, and True where the policy drew one.
+    """Sample a response. Returns two lists: its token ids, and True where the
+    policy drew one.
 
-    Make one `rng = random.Random(seed)` for the whole episode. Call `rng.choices` once for each
-    token that is drawn, at `sampling.temperature`.
-    Look for answers and calls in what was written since the last result.
-    An end-of-text token, one of `policy.eos_ids`: keep it, and stop.
-    An answer in a *finished* line: stop. (In an unfinished one more digits may follow.)
-    A complete call: inject " -> ", the result and a line break.
-    Never return more than `sampling.max_tokens`, results included: cut off what does not fit.
+    Make one `rng = random.Random(seed)` for the whole episode. Draw at
+    `sampling.temperature`, and keep each token. The episode is over after
+    - an end-of-text token, one of `policy.eos_ids`,
+    - a finished line with an answer, or
+    - `sampling.max_tokens`, results included: cut off what does not fit.
+    After a complete call inject " -> ", its result and a line break.
 
-        encode_prompt(policy.tokenizer, task)    ids of the prompt, a list
-        encode_text(policy.tokenizer, text)      ids of any text, a list
-        policy.model(ids).logits                 [1, T, V], of a tensor of ids [1, T]
-        policy.tokenizer.decode(ids, skip_special_tokens=True)
-        find_call(text)                          its first complete call, or None
-        find_answer(text)                        the answer that it gives, or None
-        execute(task, call)                      a call's result, a text
-
-    >>> ids, sampled = sample_episode(policy, task, environment.execute, sampling, 0)
+    >>> sample_episode(policy, task, environment.execute, sampling, seed=0)
     """
     ...
 
@@ -302,17 +318,13 @@ def _():
         lambda: sample_episode,
         Solutions,
         level="core",
-        minutes=20,
-        lines=25,
+        minutes=16,
+        lines=20,
         hints=(
             "What has to survive from one token to the next? Where does the present turn begin, "
             "and when does that change?",
-            "`while len(ids) < sampling.max_tokens:` the logits of the last position; `chances "
-            "= (logits / temperature).softmax(-1).tolist()`; "
-            "`rng.choices(range(len(chances)), chances)` is a list with one token. Then the "
-            "text since `start`, decoded with "
-            "`skip_special_tokens=True`. Is it over? `text.rpartition('\\n')[0]` has the "
-            "finished lines. Does it call? Then add the result's ids, with "
+            "`while len(ids) < sampling.max_tokens:` draw a token after `prompt + ids`. Then "
+            "decode `ids[start:]`. Is it over? Does it call? Then add the result's ids, with "
             "`False` for each, and move `start`.",
         ),
     )
@@ -495,7 +507,7 @@ def policy_gradient(policy, episodes, advantages):
     The model reads `prompt_ids + token_ids`, and its logits at a position are those of
     the *next* token. `sampled` is m: True where the policy drew the token of `token_ids`.
 
-    >>> policy_gradient(policy, by_engine[:2], [1.0, -1.0]).backward()
+    >>> policy_gradient(policy, episodes, advantages=[1.0, -1.0]).backward()
     """
     ...
 
@@ -724,7 +736,7 @@ def _():
 @app.cell(hide_code=True)
 def _(config, now, was):
     lesson.headline(
-        f"With two functions of your own, {config.steps} steps take a small model from {was.accuracy:.0%} to {now.accuracy:.0%} right."
+        f"With two functions and no right text, {config.steps} steps take a small model from {was.accuracy:.0%} to {now.accuracy:.0%} right."
     )
     return
 
@@ -751,10 +763,7 @@ class Solutions:
         start = 0  # where the text after the last result begins
         while len(ids) < sampling.max_tokens:
             # Generate: the model reads all tokens so far, and the next one is drawn.
-            context = torch.tensor([prompt + ids])
-            logits = policy.model(context).logits[0, -1]
-            chances = (logits / sampling.temperature).softmax(-1).tolist()
-            token = rng.choices(range(len(chances)), weights=chances)[0]
+            token = draw_token(policy, prompt + ids, sampling.temperature, rng)
             ids.append(token)
             sampled.append(True)
             if token in policy.eos_ids:

@@ -151,8 +151,8 @@ def _parting(found: Any, right: Any, most: int) -> str:
         and ran_before,
         "it runs a tool before the call is complete": not own,
         "a call is complete, and no result is injected": not right_own,
-        "another token was drawn, although the text before is the same: draw with `rng.choices`, by one `rng` for the "
-        "whole episode, at the temperature, from what the model says of prompt and text": True,
+        "another token was drawn, although the text before is the same: call `draw_token` with prompt and text, with one `rng` for the "
+        "whole episode, at `sampling.temperature`": True,
     }
     return next(cause for cause, is_so in causes.items() if is_so) + ". "
 
