@@ -41,11 +41,11 @@ with app.setup(hide_code=True):
 def _():
     lesson.header(
         __file__,
-        minutes=43,
+        minutes=41,
         hardware="two CPU cores, no network; bytes are counted on Linux",
         goals=[
             "cut two layers so that a forward pass needs one all_reduce, and say why they are cut in this way",
-            "explain the rules of the backward pass",
+            "write the two rules of the backward pass, and explain them",
             "write a training step of FSDP, and say what it saves and what it sends",
         ],
     )
@@ -270,9 +270,10 @@ def _():
 async def _(ask_talks, config, model, ranks):
     lesson.needs(lambda: ranks)
     _layers, _whose = exercise.running(lambda: two_layers, Solutions)
+    _back, _whose_back = exercise.running(lambda: way_back, Solutions)
     _x = torch.randn(config.batch, config.width)
     _tensors = [_x, *(weight.detach() for weight in model.parameters())]
-    _answers = await on_all(ranks, counted, by_hand, _layers, *_tensors)
+    _answers = await on_all(ranks, counted, by_hand, _layers, _back, *_tensors)
     _library = (await on_all(ranks, by_library, model, _x))[0]
     # Each rank has gradients for its own part of up, up_bias and down, and zeros elsewhere.
     _hand = _answers[0][0]
@@ -288,8 +289,8 @@ async def _(ask_talks, config, model, ranks):
         ask_talks,
         right={1: 0, 2: 1, 4: 2}.get(round(parallel_sent / one_sum), []),
         why=f"""
-        With {_whose} each rank sent {parallel_sent:,} bytes. An all_reduce of the output costs {one_sum:,.0f} by the formula of notebook 04, so there were
-        {round(parallel_sent / one_sum)}; below you derive where they come from. The gradients of the weights need no message: each rank has what it needs for its own part. Output and gradients differ from torch's by
+        With {_whose} and {_whose_back} each rank sent {parallel_sent:,} bytes. An all_reduce of the output costs {one_sum:,.0f} by the formula of notebook 04, so there were
+        {round(parallel_sent / one_sum)}; in exercise 2 you say where they come from. The gradients of the weights need no message: each rank has what it needs for its own part. Output and gradients differ from torch's by
         {lesson.tiny(parallel_apart)} of the largest number at most.
         """,
     )
@@ -302,62 +303,89 @@ def _():
     Where do they come from? Two places in the forward pass touch more than one rank: the sum at its end, and `x` at its
     beginning. Each needs a rule. Write *dL/dy* for the gradient of the loss *L* with respect to *y*.
 
-    *The sum at the end*, *y = y₀ + y₁*:
-
-    1. After the all_reduce both ranks hold the same *y*. So both compute the same *L*, and the same *dL/dy*.
-    2. That is one loss, computed twice. It is not two losses, so nothing is to be added up.
-    3. If *y₀* grows by a little, *y* grows by as much. So *dL/dy₀ = dL/dy*, and the same holds for *y₁*.
-
-    So each rank takes the gradient of *y* as it is. Nothing is sent: `SumOut`.
+    *The sum at the end*, *y = y₀ + y₁*: after the all_reduce both ranks hold the same *y*, so both compute the same *L*, and the same
+    *dL/dy*. That is one loss, computed twice. And if *y₀* grows by a little, *y* grows by as much.
 
     *The x at the beginning*, *h₀ = x · A₀* and *h₁ = x · A₁*: if *x* changes, the loss changes through *h₀* on rank 0, and
-    through *h₁* on rank 1. Each rank knows only its own part of *dL/dx*. So they are added up, by an all_reduce: `CopyIn`.
+    through *h₁* on rank 1. Each rank knows only its own part of *dL/dx*.
 
-    In torch a rule of your own is a class with a `forward` and a `backward`. `by_hand`, below, runs your layers with both
+    ### Exercise 2: two rules
+
+    Complete `way_back`. What does a rank pass on at each of the two places?
+    """)
+    return
+
+
+@app.function
+def way_back(place, gradient, add_up):
+    """Return the gradient that this rank passes on.
+
+    At place "sum", `gradient` is dL/dy. Return dL/dy of this rank's
+    own summand.
+    At place "x", `gradient` is this rank's part of dL/dx. Return all
+    of dL/dx.
+
+    `add_up(tensor)` returns the sum over all ranks. Call it only where
+    it is needed.
+    """
+    ...
+
+
+@app.cell(hide_code=True)
+def _():
+    exercise.feedback(
+        lambda: way_back,
+        Solutions,
+        level="warm-up",
+        minutes=4,
+        lines=3,
+        hints=(
+            "The prediction above has one all_reduce on the way back. At which place do the ranks know different things?",
+            'At "sum" all ranks have the same, and it is right: return it. At "x" each rank has a part.',
+        ),
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    In torch a rule of your own is a class with a `forward` and a `backward`. `by_hand` runs your layers with your
     rules, and `by_library` runs torch's. Both have run for the result above, which compares their outputs and gradients.
     """)
     return
 
 
-@app.class_definition
-class SumOut(torch.autograd.Function):
-    """Forward: add up over the ranks.
-    Backward: every rank takes the gradient as it is."""
-
-    @staticmethod
-    def forward(context, x):
-        whole = x.clone()
-        dist.all_reduce(whole)
-        return whole
-
-    @staticmethod
-    def backward(context, gradient):
-        return gradient
+@app.function
+def add_up(tensor):
+    whole = tensor.clone()
+    dist.all_reduce(whole)
+    return whole
 
 
 @app.class_definition
-class CopyIn(torch.autograd.Function):
-    """Forward: as it is.
-    Backward: x was used on every rank, so add their gradients up."""
+class Across(torch.autograd.Function):
+    """A place where the forward pass touches all ranks."""
 
     @staticmethod
-    def forward(context, x):
-        return x
+    def forward(context, tensor, place, way_back):
+        context.rule = place, way_back
+        return add_up(tensor) if place == "sum" else tensor
 
     @staticmethod
     def backward(context, gradient):
-        whole = gradient.clone()
-        dist.all_reduce(whole)
-        return whole
+        place, way_back = context.rule
+        return way_back(place, gradient, add_up), None, None
 
 
 @app.function
-def by_hand(two_layers, x, *weights):
+def by_hand(two_layers, way_back, x, *weights):
     """Run forward and backward on this rank; the output, and all gradients."""
     x = x.clone().requires_grad_()
     weights = [weight.clone().requires_grad_() for weight in weights]
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    y = two_layers(CopyIn.apply(x), *weights, rank, ranks, SumOut.apply)
+    x_in = Across.apply(x, "x", way_back)
+    y = two_layers(x_in, *weights, rank, ranks, lambda y: Across.apply(y, "sum", way_back))
     y.square().mean().backward()
     return [y.detach(), x.grad, *(weight.grad for weight in weights)]
 
@@ -394,44 +422,9 @@ def _():
     Ours gathers all layers at once, which is simplest; for that moment the model and its gradient are whole. Real FSDP gathers
     one layer at a time, so that never more than about one layer is whole.
 
-    ### Exercise 2: a share for each
+    All weights are laid out in one flat tensor first. torch's all_gather wants shares of equal size, so that tensor ends with
+    zeros if `ranks` does not divide its length.
 
-    All weights are laid out in one flat tensor first. torch's all_gather of one tensor wants shares of equal size. A DTensor pads its shares by
-    itself; here you do it. Complete `share_of`: pad the 1-D tensor `flat` with zeros until
-    `ranks` divides its length, with as few zeros as possible. Return the share of `rank`, in a
-    tensor of its own: a slice would keep the whole tensor in memory, and nothing would be saved.
-    """)
-    return
-
-
-@app.function
-def share_of(flat, rank, ranks):
-    """Return the share of `rank`.
-
-    `share_of(torch.ones(3), 1, 2)` is `tensor([1., 0.])`.
-    """
-    ...
-
-
-@app.cell(hide_code=True)
-def _():
-    exercise.feedback(
-        lambda: share_of,
-        Solutions,
-        level="warm-up",
-        minutes=4,
-        lines=3,
-        hints=(
-            "A share has `math.ceil(len(flat) / ranks)` numbers.",
-            "`torch.nn.functional.pad(flat, (0, missing))`, then a slice, then `.clone()`.",
-        ),
-    )
-    return
-
-
-@app.cell(hide_code=True)
-def _():
-    mo.md("""
     ### Exercise 3: the step
 
     Complete `fsdp_step`. It runs on every rank, and is plain gradient descent. The loss of all is the *mean* of the ranks' losses.
@@ -478,11 +471,13 @@ def loss_of(model, number, config):
 
 
 @app.function(hide_code=True)
-def fsdp_by_hand(config, model, share_of, fsdp_step):
+def fsdp_by_hand(config, model, fsdp_step):
     """Train some steps; this rank's share, and the bytes of the last step."""
     ranks = dist.get_world_size()
     flat = parameters_to_vector(model.parameters()).detach()
-    share = share_of(flat, dist.get_rank(), ranks)
+    padded = nn.functional.pad(flat, (0, -len(flat) % ranks))
+    # A copy: a slice would keep the whole tensor in memory, and nothing would be saved.
+    share = padded.chunk(ranks)[dist.get_rank()].clone()
 
     def all_gather(share):
         whole = torch.empty(ranks * len(share))
@@ -544,9 +539,8 @@ def _():
 @app.cell(hide_code=True)
 async def _(config, model, ranks):
     lesson.needs(lambda: ranks)
-    _share_of, whose_share = exercise.running(lambda: share_of, Solutions)
     _step, whose_step = exercise.running(lambda: fsdp_step, Solutions)
-    _hand = await on_all(ranks, fsdp_by_hand, config, model, _share_of, _step)
+    _hand = await on_all(ranks, fsdp_by_hand, config, model, _step)
     _library, _sent = (await on_all(ranks, fsdp_by_torch, config, model))[0]
     weights = len(_library)
     kept = _hand[0][0].nbytes
@@ -555,11 +549,11 @@ async def _(config, model, ranks):
     # A pass round the ring; FSDP gathers and scatters, an all_reduce is both, and torch gathers twice.
     one_pass = (config.ranks - 1) / config.ranks * _library.nbytes
     fsdp = {"by hand": (2 * one_pass, _hand[0][1]), "fully_shard": (3 * one_pass, _sent)}
-    return fsdp, fsdp_apart, kept, one_pass, weights, whose_share, whose_step
+    return fsdp, fsdp_apart, kept, one_pass, weights, whose_step
 
 
 @app.cell(hide_code=True)
-def _(ask_fsdp, config, fsdp, fsdp_apart, kept, one_pass, weights, whose_share, whose_step):
+def _(ask_fsdp, config, fsdp, fsdp_apart, kept, one_pass, weights, whose_step):
     _hand, _sent = fsdp["by hand"]
     _library, _ = fsdp["fully_shard"]
     _ddp = 2 * one_pass
@@ -578,7 +572,7 @@ def _(ask_fsdp, config, fsdp, fsdp_apart, kept, one_pass, weights, whose_share, 
         shows=[
             lesson.figure(
                 nb04.sent_chart(fsdp),
-                f"A step of {weights:,} parameters. By hand with {whose_share} and {whose_step}.",
+                f"A step of {weights:,} parameters. By hand with {whose_step}.",
             ),
         ],
     )
@@ -648,34 +642,25 @@ class Solutions:
         summand = hidden @ down[:, mine].T
         return add_up(summand) + down_bias
 
-    def check_share_of(share_of):
-        def part(flat, rank, size):
-            return flat[rank * size : (rank + 1) * size]
-
+    def check_way_back(way_back):
         exercise.agree(
-            share_of,
-            Solutions.share_of,
-            nb04.draw_share,
-            times=60,
+            nb04.back_on_ranks(way_back),
+            nb04.back_on_ranks(Solutions.way_back),
+            nb04.draw_way_back,
             mistakes={
-                "the last share is shorter: pad with zeros first": lambda flat, rank, ranks: (
-                    part(flat, rank, math.ceil(len(flat) / ranks))
+                "all ranks compute the *same* loss, so its gradient is not to be added up": lambda place, gradients: (
+                    [sum(gradients)] * len(gradients)
                 ),
-                "the last numbers are lost: round the size of a share up": lambda flat, rank, ranks: (
-                    part(flat, rank, len(flat) // ranks)
+                "each rank knows only its own part of dL/dx: add the parts up": lambda place, gradients: (
+                    gradients
                 ),
             },
         )
-        for length in (3, 4):
-            share = share_of(torch.arange(float(length)), 0, 2)
-            assert share.untyped_storage().nbytes() == share.nbytes, (
-                f"`share_of` returns a slice of a larger tensor, and keeps all of that in memory, for {length} numbers on 2 ranks"
-            )
 
-    def share_of(flat, rank, ranks):
-        size = math.ceil(len(flat) / ranks)
-        padded = nn.functional.pad(flat, (0, ranks * size - len(flat)))
-        return padded[rank * size : (rank + 1) * size].clone()
+    def way_back(place, gradient, add_up):
+        if place == "x":
+            return add_up(gradient)
+        return gradient
 
     def check_fsdp_step(fsdp_step):
         right = nb04.as_ranks(Solutions.fsdp_step)

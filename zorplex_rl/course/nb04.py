@@ -302,10 +302,25 @@ def draw_layers(draw: random.Random) -> tuple[Any, ...]:
     return *(torch.randn(size).mul(2).round().requires_grad_() for size in sizes), ranks
 
 
-def draw_share(draw: random.Random) -> tuple[Tensor, int, int]:
-    """Draw a flat tensor, a rank, and a number of ranks that need not divide its length."""
-    ranks = draw.randint(1, 5)
-    return torch.arange(1.0, draw.randint(1, 12) + 1), draw.randrange(ranks), ranks
+def back_on_ranks(way_back: Attempt) -> Attempt:
+    """Return a function that runs ``way_back`` as every rank. Returns the gradients that they pass on."""
+
+    def everywhere(place: str, gradients: Any) -> list[Any]:
+        def program(rank: int, collective: Any) -> Any:
+            return way_back(place, gradients[rank].clone(), partial(collective, "add_up"))
+
+        return play(program, len(gradients))
+
+    everywhere.__name__ = way_back.__name__
+    return everywhere
+
+
+def draw_way_back(draw: random.Random) -> tuple[str, list[Tensor]]:
+    """Draw a place and the gradient of each rank there: behind a sum all have the same."""
+    ranks = draw.randint(1, 4)
+    if draw.random() < 0.5:
+        return "sum", [torch.ones(1)] * ranks
+    return "x", [torch.tensor([rank + 1.0]) for rank in range(ranks)]
 
 
 def as_ranks(step: Attempt) -> Attempt:

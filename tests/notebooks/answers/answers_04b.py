@@ -70,55 +70,32 @@ def interleaved(x, up, up_bias, down, down_bias, rank, ranks, add_up):
     return add_up(hidden @ down[:, rank::ranks].T) + down_bias
 
 
-def a_chunk(flat, rank, ranks):
-    return flat.chunk(ranks)[rank]
+def adds_up_everywhere(place, gradient, add_up):
+    return add_up(gradient)
 
 
-def not_padded(flat, rank, ranks):
-    size = math.ceil(len(flat) / ranks)
-    return flat[rank * size : (rank + 1) * size].clone()
+def passes_everything_on(place, gradient, add_up):
+    return gradient
 
 
-def a_view(flat, rank, ranks):
-    size = math.ceil(len(flat) / ranks)
-    return (
-        nn.functional.pad(flat, (0, size * ranks - len(flat)))[rank * size : (rank + 1) * size]
-        if (len(flat) % ranks)
-        else flat[rank * size : (rank + 1) * size]
-    )
+def the_other_way_round(place, gradient, add_up):
+    return gradient if place == "x" else add_up(gradient)
 
 
-def keeps_all_of_the_padded_tensor(flat, rank, ranks):
-    size = math.ceil(len(flat) / ranks)
-    return nn.functional.pad(flat, (0, size * ranks - len(flat))).clone()[
-        rank * size : (rank + 1) * size
-    ]
+def counts_itself_twice(place, gradient, add_up):
+    return add_up(gradient) + gradient if place == "x" else gradient
 
 
-def a_view_where_nothing_is_missing(flat, rank, ranks):
-    share = a_view(flat, rank, ranks)
-    return share.clone() if len(flat) % ranks else share
+def forgets_a_place(place, gradient, add_up):
+    if place == "x":
+        return add_up(gradient)
+    return None
 
 
-def always_one_zero_more(flat, rank, ranks):
-    size = len(flat) // ranks + 1
-    return nn.functional.pad(flat, (0, size * ranks - len(flat)))[
-        rank * size : (rank + 1) * size
-    ].clone()
-
-
-def the_first_share(flat, rank, ranks):
-    return flat[: math.ceil(len(flat) / ranks)].clone()
-
-
-def cut_off(flat, rank, ranks):
-    size = len(flat) // ranks
-    return flat[rank * size : (rank + 1) * size].clone()
-
-
-def by_reshape(flat, rank, ranks):
-    zeros = torch.zeros(-len(flat) % ranks)
-    return torch.cat([flat, zeros]).reshape(ranks, -1)[rank].clone()
+def in_place(place, gradient, add_up):
+    if place == "x":
+        gradient.copy_(add_up(gradient))
+    return gradient
 
 
 def forgets_the_mean(share, gradient_of, all_gather, reduce_scatter, ranks, rate):
@@ -175,9 +152,8 @@ WRONG = {
         the_bias_on_every_rank, without_the_second_bias, without_relu, sizes_rounded_down, adds_up_before_relu_too,
         no_collective, detached, a_part_of_the_bias_on_every_rank, the_bias_on_the_last_rank,
     ],
-    "share_of": [
-        a_chunk, not_padded, a_view, keeps_all_of_the_padded_tensor, always_one_zero_more, the_first_share, cut_off,
-        a_view_where_nothing_is_missing,
+    "way_back": [
+        adds_up_everywhere, passes_everything_on, the_other_way_round, counts_itself_twice, forgets_a_place,
     ],
     "fsdp_step": [
         forgets_the_mean, uses_its_own_share_alone, steps_up, returns_all_weights, its_own_gradient_alone, forgets_the_rate,
@@ -186,6 +162,6 @@ WRONG = {
 }  # fmt: skip
 RIGHT = {
     "two_layers": [with_linear, interleaved],
-    "share_of": [by_reshape],
+    "way_back": [in_place],
     "fsdp_step": [divides_before],
 }
