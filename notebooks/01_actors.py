@@ -840,6 +840,9 @@ def _(call, many, method):
     that are sent at once take {lesson.in_words(many)} each on average. The actor still answers one after the other. But while it
     works on one call, the next are on their way. If at most a tenth of the time may
     be spent on calling, a call must do nine times its own cost in work: about {lesson.in_words(9 * call)}.
+
+    Bytes cost, too, and a row of a matrix may be more than a row. `matrix[0]` is a *view* into the memory of the matrix, and
+    `pickle` packs all of that memory. So send `matrix[0].clone()`.
     """)
     return
 
