@@ -83,7 +83,8 @@ def _(card):
     Nobody shows it a better text. It tries, and what was paid becomes more likely. Of 200 new questions it
     answered {_before:.0%} before, and {_after:.0%} after the last step, in a recorded run.
 
-    {"This card shows a run of the same length on the machine that built this page." if lesson.unattended() else "The card shows this recorded run. Under *The loop in turns, with a clock* a button trains the model here; then it shows your run."}
+    Further down, under *The loop in turns, with a clock*, this page trains the model itself. The line below the slider says
+    which run the card shows: the recorded one, or that one.
 
     You can start the course here: nothing before it is needed, and the end of this page says what an actor is.
     """)
@@ -717,7 +718,7 @@ def _(seconds, trained):
     _share = {kind: f"{took / sum(seconds.values()):.0%}" for kind, took in seconds.items()}
     lesson.md(f"""
     Of a step with 32 episodes, generating takes {_share["generate"]}, training {_share["train"]}, and loading the new weights
-    {_share["weights"]}.{"" if lesson.unattended() else " Scroll up: the card now shows your run."}
+    {_share["weights"]}. Scroll up: the card now shows this run.
 
     {trained.note}
     """)

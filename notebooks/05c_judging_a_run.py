@@ -100,7 +100,9 @@ def _(config):
 
 @app.function
 def train(config, pays, steps, kl=0.0):
-    """Train a copy of the policy on the reward `pays(episode)`. Yields a record after each step."""
+    """Train a copy of the policy on the reward `pays(episode)`.
+
+    Yields a record after each step."""
     training = nb05c.Training(config, kl)
     for step in range(steps):
         episodes = training.play(step)
@@ -229,8 +231,8 @@ def _():
 def change(before, after):
     """Return the mean change, and two standard errors.
 
-    change([0, 0, 0, 0], [1, 0, 1, 0]) is (0.5, 0.577): the differences are 1, 0, 1, 0,
-    their stdev is 0.577, and 2 * 0.577 / √4 = 0.577.
+    change([0, 0, 0, 0], [1, 0, 1, 0]) is (0.5, 0.577): the differences are
+    1, 0, 1, 0, their stdev is 0.577, and 2 * 0.577 / √4 = 0.577.
     """
     ...
 
@@ -300,9 +302,8 @@ def _(ask_kinds, config, examined, paired):
 
 @app.cell(hide_code=True)
 def _(paired, whose_paired):
-    _heading = mo.md("## The same settings, another seed")
     seeds = nb05c.runs_by_seed()
-    mo.vstack([_heading, *nb05c.other_seeds(seeds, paired, whose_paired)])
+    mo.vstack(nb05c.other_seeds(seeds, paired, whose_paired))
     return (seeds,)
 
 
@@ -331,7 +332,10 @@ def _(config):
 
 @app.function
 def pass_at_k(samples, correct, k):
-    """Return a chance. pass_at_k(4, 1, 2) is 0.5: two of four attempts are drawn."""
+    """Return a chance.
+
+    pass_at_k(4, 1, 2) is 0.5: two of four attempts are drawn.
+    """
     ...
 
 
@@ -543,8 +547,8 @@ def _():
 def kl(now, before, sampled):
     """Return an estimate of KL(policy ‖ reference) per sampled token.
 
-    For the tensors [-1.0, 0.0], [-2.0, -9.0], [True, False] it is 0.368:
-    the tool wrote the second token; the first has d = 1, and exp(-1) - 1 + 1 = 0.368.
+    For the tensors [-1.0, 0.0], [-2.0, -9.0], [True, False] it is 0.368: the
+    tool wrote the second token; the first has d = 1, and exp(-1) - 1 + 1 = 0.368.
     """
     ...
 
@@ -677,8 +681,9 @@ def _():
 
 @app.cell(hide_code=True)
 def _(seeds):
+    _, _after = seeds
     lesson.headline(
-        f"{len(seeds[1])} runs of SmolLM2 that differ in nothing but their seed: the best ended at {max(seeds[1]):.0%} right, the worst at {min(seeds[1]):.0%}."
+        f"{len(_after)} runs of SmolLM2 that differ in nothing but their seed: the best ended at {max(_after):.0%} right, the worst at {min(_after):.0%}."
     )
     return
 

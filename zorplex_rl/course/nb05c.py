@@ -195,34 +195,30 @@ def check_pass_at_k(attempt: exercise.Attempt, solution: exercise.Attempt) -> No
 
 
 def check_kl(attempt: exercise.Attempt, solution: exercise.Attempt) -> None:
-    small = as_tensors([-1.0, 0.0], [-2.0, -9.0], [True, False])
-
-    def terms(now: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
-        d = now - before
-        return (-d).exp() - 1 + d
-
     exercise.agree(
         attempt,
         solution,
         drawn_tokens,
         times=30,
-        examples=[small],
+        examples=[as_tensors([-1.0, 0.0], [-2.0, -9.0], [True, False])],
         mistakes={
             "the tool's tokens count too; the policy did not choose them": lambda now, before, own: (
-                terms(now, before).mean()
+                solution(now, before, own | True)
             ),
             "you divide by all tokens, not by the sampled ones": lambda now, before, own: (
-                terms(now, before)[own].sum() / len(now)
+                solution(now, before, own) * own.double().mean()
             ),
             "that is the mean of d alone, which scatters more": lambda now, before, own: (
                 now - before
             )[own].mean(),
-            "that is the other direction: d is now − before": lambda now, before, own: terms(
-                before, now
-            )[own].mean(),
-            "that is the sum; KL is a mean": lambda now, before, own: terms(now, before)[own].sum(),
+            "that is the other direction: d is now − before": lambda now, before, own: solution(
+                before, now, own
+            ),
+            "that is the sum; KL is a mean": lambda now, before, own: (
+                solution(now, before, own) * own.sum()
+            ),
             "the −1 of `exp(-d) - 1` is missing, so the mean is 1 too high": lambda now, before, own: (
-                terms(now, before)[own].mean() + 1
+                solution(now, before, own) + 1
             ),
         },
     )
@@ -327,6 +323,8 @@ def other_seeds(runs: tuple[list[float], list[float]], change: Change, whose: st
     gain, noise = map(float, change(before, after))
     return [
         md(f"""
+        ## The same settings, another seed
+
         An interval over *questions* says what others would give. It does not say what another *run* would give: other training
         tasks, other draws. So run again. Here are {len(after)} runs of SmolLM2 with nothing changed but the seed,
         by `zorplex-rl train --preset smollm2 --seed N`.

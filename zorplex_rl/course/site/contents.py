@@ -102,19 +102,14 @@ def drawing_of(page: Page) -> str:
     A drawing or chart of its own comes first: many notebooks show the loop with the same parts lit,
     and all share the whole one.
     """
-    shown = [svg for cell in page.cells for svg in _unfolded(cell)]
-    whole = [svg for svg in shown if "data-part=" in svg and 'data-lit="false"' not in svg]
-    charts = [svg for svg in shown if "xmlns:xlink" in svg]
-    drawings = [svg for svg in shown if svg not in whole and svg not in charts]
-    own, loops = _split(drawings)
-    return plain(next(iter([*own, *charts, *loops, *whole]), ""))
 
+    def rank(svg: str) -> int:
+        if "data-part=" in svg:
+            return 2 if 'data-lit="false"' in svg else 3
+        return 1 if "xmlns:xlink" in svg else 0
 
-def _split(drawings: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the drawings of the notebook's own, and those of the loop."""
-    return [svg for svg in drawings if "data-part=" not in svg], [
-        svg for svg in drawings if "data-part=" in svg
-    ]
+    shown = (svg for cell in page.cells for svg in _unfolded(cell))
+    return plain(min(shown, key=rank, default=""))
 
 
 def headline_of(page: Page) -> str:
