@@ -66,8 +66,8 @@ def _():
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    SmolLM2 has 135 million parameters, and nobody taught it this task. It calls the tool, and often it does not
-    wait for the result: it writes one itself. You see that where an arrow stands in a *solid* box. Move the slider. When does that stop?
+    SmolLM2 has 135 million parameters, and nobody taught it this task. Sometimes it misspells the call, so no tool answers, and it writes a result
+    itself: there the arrow stands in a *solid* box. Move the slider. When does that stop?
 
     The policy of 05b was made for this task. Does the same loop teach a language model that was not?
     """)
@@ -85,7 +85,7 @@ def _():
             lesson.md(f"""
     ## The loop of 05b
 
-    `sample_episode` and `policy_gradient` are {whose}. Three things differ from 05b:
+    `sample_episode` and `policy_gradient` are {whose}. (A button in 05b writes yours into `my_rl.py`, and then they train here.) Three things differ from 05b:
 
     - The model answers behind two worked examples. Without them it is never right, and what is never right is never rewarded.
     - The tasks ask for one word. At sums it is never right either.
@@ -187,7 +187,7 @@ def _(ask_real, marks, whose):
         why=f"""
     {why}
 
-    That was {whose}, on a model 150 times as large as that of 05b. The card at the top now shows these steps.
+    The functions were {whose}, and the model 150 times as large as that of 05b. The card at the top now shows these steps.
     """,
         shows=shows,
     )
@@ -241,9 +241,7 @@ def _():
 
 @app.cell
 def _(config):
-    narrow_config = SimpleNamespace(
-        **vars(config) | {"learning_rate": 5e-4, "rank": 16}  # and then 1?
-    )
+    narrow_config = SimpleNamespace(**vars(config) | {"learning_rate": 5e-4, "rank": 16})
     return (narrow_config,)
 
 
