@@ -83,7 +83,7 @@ def _(card):
     Nobody shows it a better text. It tries, and what was paid becomes more likely. Of 200 new questions it
     answered {_before:.0%} before, and {_after:.0%} after the last step, in a recorded run.
 
-    Further down, under *The loop in turns, with a clock*, this page trains the model itself. The line below the slider says
+    Further down, under *The loop in turns, with a clock*, this page trains the model itself. The line below the texts says
     which run the card shows: the recorded one, or that one.
 
     You can start the course here: nothing before it is needed, and the end of this page says what an actor is.

@@ -189,10 +189,7 @@ def seeds_chart(before: Sequence[float], after: Sequence[float]) -> str:
         style.show_percent(axes.xaxis)
         style.bare_axes(axes, grid="x")
 
-    said = "; ".join(
-        f"{name} training {min(shares):.0%} to {max(shares):.0%}"
-        for name, shares in (("before", before), ("after", after))
-    )
+    said = f"before training {min(before):.0%} to {max(before):.0%}; after training {min(after):.0%} to {max(after):.0%}"
     return render(draw, 190, "Runs that differ in their seed", said)
 
 
