@@ -270,7 +270,10 @@ def _():
 
 @app.function
 def draw_token(policy, ids, temperature, rng):
-    """Draw the token that follows `ids`. A temperature below 1 makes likely ones likelier."""
+    """Draw the token that follows `ids`.
+
+    A temperature below 1 makes likely ones likelier.
+    """
     logits = policy.model(torch.tensor([ids])).logits[0, -1]
     chances = (logits / temperature).softmax(-1).tolist()
     return rng.choices(range(len(chances)), weights=chances)[0]
@@ -504,8 +507,9 @@ def _():
 def policy_gradient(policy, episodes, advantages):
     """The loss L of a batch: a scalar tensor, through which gradients flow.
 
-    The model reads `prompt_ids + token_ids`, and its logits at a position are those of
-    the *next* token. `sampled` is m: True where the policy drew the token of `token_ids`.
+    The model reads `prompt_ids + token_ids`, and its logits at a position are
+    those of the *next* token. `sampled` is m: True where the policy drew the token
+    of `token_ids`.
 
     >>> policy_gradient(policy, episodes, advantages=[1.0, -1.0]).backward()
     """

@@ -211,9 +211,10 @@ def _():
 
 @app.function
 def adapted(x, W, A, B, scale):
-    """The output [..., out] of a layer with a narrow path beside it: W x + scale · B (A x).
+    """The output of a layer with a narrow path beside it: W x + scale · B (A x).
 
-    x is [..., in], W [out, in], A [rank, in], B [out, rank]; scale is a fixed number.
+    x is [..., in], W [out, in], A [rank, in], B [out, rank], the output
+    [..., out]; scale is a fixed number.
     """
     ...
 

@@ -144,7 +144,8 @@ def _():
 def sample_size(log_ratios):
     """Return the effective sample size as a share of the samples.
 
-    sample_size([0.0, 0.0]) is 1.0, and sample_size([0.0, math.log(3)]) is 16 / (2 * 10) = 0.8.
+    sample_size([0.0, 0.0]) is 1.0, and sample_size([0.0, math.log(3)]) is
+    16 / (2 * 10) = 0.8.
     """
     ...
 
@@ -439,7 +440,8 @@ def _():
 def clipped(logp, start_logp, behaviour_logp, advantage, mask, tokens):
     """Return the clipped loss of a batch, a tensor with one number.
 
-    One token with r = 0.5 and 1 token in all: for A = 2 the loss is −1, for A = −2 it is 1.6.
+    One token with r = 0.5 and 1 token in all: for A = 2 the loss is −1, for
+    A = −2 it is 1.6.
     """
     ...
 

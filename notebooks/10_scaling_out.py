@@ -625,7 +625,7 @@ def _():
 
 @app.function
 def best_split(gpus, sampling, training):
-    """best_split(8, lambda g: 60 / g, lambda g: 20 / g) is 6: both sides take 10 s."""
+    """best_split(8, lambda g: 60 / g, lambda g: 20 / g) is 6: both take 10 s."""
     ...
 
 

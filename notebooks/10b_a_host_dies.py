@@ -154,7 +154,10 @@ def _():
 
 @app.function
 def two_trainers(silence, lease, drift):
-    """Return seconds. two_trainers(3.0, 10.0, 0.0) is 7.0; after a silence of 12.0 it is 0.0."""
+    """Return seconds.
+
+    two_trainers(3.0, 10.0, 0.0) is 7.0; after a silence of 12.0 it is 0.0.
+    """
     ...
 
 
@@ -213,7 +216,7 @@ def _():
 
 @app.function
 def lease_is_over(now, heard, lease, drift, margin):
-    """lease_is_over(111.5, 100.0, 10.0, 0.0, 1.5) is True; a moment before it is False."""
+    """lease_is_over(111.5, 100.0, 10.0, 0.0, 1.5) is True, a moment before not."""
     ...
 
 

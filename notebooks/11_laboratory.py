@@ -406,9 +406,11 @@ def _():
 
 @app.function
 def icepop_ring(logp, start_logp, behaviour_logp, advantage, mask, tokens):
-    """Return the loss of a batch, a tensor with one number: minus the sum of the objectives, over `tokens`.
+    """Return the loss of a batch, a tensor with one number: minus the sum of the
+    objectives, over `tokens`.
 
-    One token with π/π₀ = 0.5 and A = −2: with k = π₀/μ = 3 the loss is 3 · 1.6 = 4.8, with k = 6 it is 0.
+    One token with π/π₀ = 0.5 and A = −2: with k = π₀/μ = 3 the loss is
+    3 · 1.6 = 4.8, with k = 6 it is 0.
     """
     ...
 

@@ -82,6 +82,22 @@ def test_no_comment_ends_a_function_because_marimo_would_cut_it_off(name):
 
 
 @every_notebook
+def test_a_docstring_that_the_page_shows_is_no_wider_than_the_code_box(name):
+    shown = [
+        part
+        for node in ast.parse(NOTEBOOKS[name].read_text()).body
+        if any(
+            ast.unparse(by).startswith("app.") and "hide_code" not in ast.unparse(by)
+            for by in getattr(node, "decorator_list", [])
+        )
+        for part in ast.walk(node)
+        if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+    ]
+    lines = [line for part in shown for line in (ast.get_docstring(part) or "").splitlines()]
+    assert [line for line in lines if len(line) > 82] == []
+
+
+@every_notebook
 def test_a_page_names_its_ideas_which_are_at_most_five(name):
     (header,) = calls_of(NOTEBOOKS[name], "lesson.header")
     assert 1 <= len({key.arg: key.value for key in header.keywords}["goals"].elts) <= 5
