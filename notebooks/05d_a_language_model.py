@@ -240,6 +240,47 @@ def _():
     return layer, whose_layer
 
 
+@app.cell(hide_code=True)
+def _():
+    mo.md("""
+    ### Exercise 2: how many numbers?
+
+    Count what is trained if each layer of a model has a path.
+    """)
+    return
+
+
+@app.function
+def path_size(shapes, rank):
+    """How many numbers all paths have, beside layers with these weights' shapes.
+
+    >>> path_size([(3, 5)], rank=1)
+    8
+    """
+    ...
+
+
+@app.cell(hide_code=True)
+def _():
+    exercise.feedback(
+        lambda: path_size,
+        Solutions,
+        level="warm-up",
+        minutes=3,
+        hints=(
+            "Which shapes have `A` and `B` beside a weight [out, in]?",
+            "`A` has rank · in numbers, `B` out · rank. Add up over the layers.",
+        ),
+    )
+    return
+
+
+@app.cell(hide_code=True)
+def _():
+    count_path, _ = exercise.running(lambda: path_size, Solutions)
+    return (count_path,)
+
+
 @app.cell
 def _(config):
     narrow_config = SimpleNamespace(**vars(config) | {"learning_rate": 5e-4, "rank": 16})
@@ -247,14 +288,14 @@ def _(config):
 
 
 @app.cell(hide_code=True)
-def _(narrow_config):
+def _(count_path, narrow_config):
     ask_narrow = lesson.predict(
         f"The same tasks and steps with paths of rank {narrow_config.rank}, at ten times the rate. Of the last batch, how much will be right, compared with the run above?",
         "more than 15 points less",
         "about as much",
         "more than 15 points more",
     )
-    whole, path = nb05d.sizes(narrow_config.rank)
+    whole, path = nb05d.SMOLLM2.parameters, count_path(nb05d.LAYERS, narrow_config.rank)
     mo.vstack(
         [
             lesson.md(f"""
@@ -340,13 +381,19 @@ def _():
 
 @app.class_definition(hide_code=True)
 class Solutions:
-    """Check the exercise of this page, and solve it."""
+    """Check the exercises of this page, and solve them."""
 
     def check_adapted(adapted):
         toy_policies.check_adapted(adapted, Solutions.adapted)
 
     def adapted(x, W, A, B, scale):
         return x @ W.T + scale * (x @ A.T @ B.T)
+
+    def check_path_size(path_size):
+        nb05d.check_path_size(path_size, Solutions.path_size)
+
+    def path_size(shapes, rank):
+        return sum(rank * (rows + columns) for rows, columns in shapes)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,14 @@ from test_notebooks import Later
 
 from zorplex_rl.course.kept_file import functions_of
 from zorplex_rl.course.nb05b import as_episode
-from zorplex_rl.course.nb05d import SAMPLED, learned, narrow_learned, readers_functions
+from zorplex_rl.course.nb05d import (
+    LAYERS,
+    SAMPLED,
+    SMOLLM2,
+    learned,
+    narrow_learned,
+    readers_functions,
+)
 from zorplex_rl.course.widgets.live_curve import LiveCurve
 from zorplex_rl.policy.tokenizer import encode_text
 from zorplex_rl.task.environment import Zorplex
@@ -99,6 +106,11 @@ def test_the_last_batches_of_the_two_runs_are_compared(narrow, option):
 
 def test_without_smollm2_no_option_is_right():
     assert narrow_learned(LiveCurve(2), [])[0] == []
+
+
+def test_the_paths_are_counted_as_the_package_counts_them():
+    for rank in (1, 16):
+        assert notebook.Solutions.path_size(LAYERS, rank) == SMOLLM2.trained(rank)
 
 
 @pytest.mark.long

@@ -3,12 +3,14 @@
 readers_functions        the two functions that a reader wrote in 05b, or the course's
 teach  learned           SmolLM2, trained by them; what came of it
 teach_narrow  narrow_learned  the same with the learner's layer: only narrow paths are trained
-sizes                    how many numbers a path has, and how many bytes
+check_path_size          does the learner count as many numbers?
 """
 
 from __future__ import annotations
 
 import importlib
+import math
+import random
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -19,6 +21,7 @@ from typing import Any
 import torch
 
 from zorplex_rl.course.kept_file import EXAMPLES
+from zorplex_rl.course.lesson import exercise
 from zorplex_rl.course.lesson.lesson import table
 from zorplex_rl.course.nb05b import RecordedCard, Sampler, counted
 from zorplex_rl.course.widgets.live_curve import LiveCurve
@@ -33,6 +36,8 @@ from zorplex_rl.task.episode import Episode
 from zorplex_rl.task.rewards import accuracy, score
 
 SMOLLM2 = ModelShape(30, 576, heads=9, kv_heads=3, intermediate=1536, vocabulary=49_152)
+LAYERS = 30 * [(576, 576), (192, 576), (192, 576), (576, 576), *2 * [(1536, 576)], (576, 1536)]
+"""The shapes of its layers' weights: query, key, value and output, then gate, up and down."""
 SAMPLED = "right answers, sampled"
 Train = Callable[..., None]
 
@@ -102,9 +107,26 @@ def teach(
     return [before, after]
 
 
-def sizes(rank: int) -> tuple[float, float]:
-    """Return how many numbers of SmolLM2 are trained: all, and in paths of ``rank``."""
-    return SMOLLM2.parameters, SMOLLM2.trained(rank)
+def check_path_size(attempt: Callable[..., int], solution: Callable[..., int]) -> None:
+    """Compare counts for drawn layers."""
+
+    def draw(rng: random.Random) -> tuple[list[tuple[int, int]], int]:
+        sizes = range(1, 9)
+        shapes = [(rng.choice(sizes), rng.choice(sizes)) for _ in range(rng.randint(1, 3))]
+        return shapes, rng.randint(1, 4)
+
+    exercise.agree(
+        attempt,
+        solution,
+        draw,
+        examples=[([(3, 5)], 1), ([(3, 5)], 2), ([(3, 5), (2, 2)], 1)],
+        mistakes={
+            "you counted the weights themselves": lambda shapes, rank: sum(map(math.prod, shapes)),
+            "`B` is missing": lambda shapes, rank: sum(rank * shape[1] for shape in shapes),
+            "`A` is missing": lambda shapes, rank: sum(rank * shape[0] for shape in shapes),
+            "the rank is missing": lambda shapes, rank: sum(map(sum, shapes)),
+        },
+    )
 
 
 def teach_narrow(

@@ -25,7 +25,34 @@ def forgets_to_transpose_b(x, W, A, B, scale):
     return x @ W.T + scale * (x @ A.T) @ B
 
 
+def counts_the_weights(shapes, rank):
+    return sum(rows * columns for rows, columns in shapes)
+
+
+def forgets_b(shapes, rank):
+    return sum(rank * columns for _, columns in shapes)
+
+
+def forgets_a(shapes, rank):
+    return sum(rank * rows for rows, _ in shapes)
+
+
+def forgets_the_rank(shapes, rank):
+    return sum(rows + columns for rows, columns in shapes)
+
+
+def counts_the_first_layer_alone(shapes, rank):
+    return rank * sum(shapes[0])
+
+
 WRONG = {
+    "path_size": [
+        counts_the_weights,
+        forgets_b,
+        forgets_a,
+        forgets_the_rank,
+        counts_the_first_layer_alone,
+    ],
     "adapted": [
         the_path_alone,
         without_the_path,
@@ -36,5 +63,6 @@ WRONG = {
     ],
 }
 RIGHT = {
+    "path_size": [lambda shapes, rank: rank * sum(map(sum, shapes))],
     "adapted": [lambda x, W, A, B, scale: x @ (W + scale * B @ A).T],
 }
