@@ -425,7 +425,7 @@ def _(answered, small):
         gallery.append((_sort(_answer, _episode.task.answer, _episode.finish), _episode))
     lesson.figure(
         nb05.gallery_of(gallery, small),
-        f"One episode of each sort, and how often it comes. By {_whose}.",
+        f"One episode of each sort, by {_whose}. The table below says how often each comes.",
     )
     return (gallery,)
 

@@ -303,7 +303,8 @@ def _(ask_kinds, config, examined, paired):
 @app.cell(hide_code=True)
 def _(paired, whose_paired):
     seeds = nb05c.runs_by_seed()
-    mo.vstack(nb05c.other_seeds(seeds, paired, whose_paired))
+    _heading = mo.md("## The same settings, another seed")
+    mo.vstack([_heading, *nb05c.other_seeds(seeds, paired, whose_paired)])
     return (seeds,)
 
 

@@ -3,7 +3,7 @@
 fetch_button  pretrained    SmolLM2: a button that gets it, and the policy, if it is there
 four_kinds                  a task of each kind, side by side
 rollout                     an episode of each task, in batches
-accuracy_chart  gallery_of  the benchmark's accuracies with intervals; an episode of each ending, and how often each comes
+accuracy_chart  gallery_of  the benchmark's accuracies with intervals; an episode of each ending
 real_answers                SmolLM2's answers without and with examples, and a result that it invented
 prices                      what each ending earns
 batch_chart                 a batch on its slots
@@ -15,11 +15,9 @@ straggler_by_lag            what the simulator finds for one straggler
 from __future__ import annotations
 
 import html
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import marimo as mo
@@ -135,20 +133,16 @@ def accuracy_chart(reports: Sequence[Report]) -> str:
 
 
 def gallery_of(sorted_by: Sequence[tuple[str, Episode]], policy: Policy) -> str:
-    """Draw the first episode of each ending, a success last, and how often each ending comes."""
+    """Draw the first episode of each ending, a success last."""
     first = dict(reversed(sorted_by))
-    count = Counter(ending for ending, _ in sorted_by)
     endings = [ending for ending in (*OUTCOMES[1:], OUTCOMES[0]) if ending in first]
-    shares = {ending: count[ending] / len(sorted_by) for ending in OUTCOMES}
-    bar: Any = SimpleNamespace(name=f"{len(sorted_by)} episodes", outcomes=shares)
-    return episode_card(policy, [first[ending] for ending in endings]) + outcome_chart([bar])
+    return episode_card(policy, [first[ending] for ending in endings])
 
 
 def real_answers(policy: Policy, real: Mapping[int, list[Episode]]) -> mo.Html:
     """Return how answers behind 0 and 2 examples end, and an episode whose result the policy invented."""
-    names = {0: "plain", 2: "two examples"}
-    bars = [summarise(names[shots], episodes) for shots, episodes in real.items()]
-    plain, shown = bars
+    plain = summarise("plain", real[0])
+    shown = summarise("two examples", real[2])
     made_up = [
         episode
         for episode in real[2]
@@ -166,7 +160,7 @@ def real_answers(policy: Policy, real: Mapping[int, list[Episode]]) -> mo.Html:
     """
     parts = [
         lesson.md(said),
-        lesson.figure(episode_card(policy, made_up[:1]) + outcome_chart(bars)),
+        lesson.figure(episode_card(policy, made_up[:1]) + outcome_chart([plain, shown])),
     ]
     return mo.vstack(parts)
 

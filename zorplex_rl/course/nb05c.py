@@ -323,8 +323,6 @@ def other_seeds(runs: tuple[list[float], list[float]], change: Change, whose: st
     gain, noise = map(float, change(before, after))
     return [
         md(f"""
-        ## The same settings, another seed
-
         An interval over *questions* says what others would give. It does not say what another *run* would give: other training
         tasks, other draws. So run again. Here are {len(after)} runs of SmolLM2 with nothing changed but the seed,
         by `zorplex-rl train --preset smollm2 --seed N`.
