@@ -12,7 +12,7 @@ import time
 from contextlib import suppress
 
 import pytest
-from echo import Echo, Finder, Misled, Mortal, children, service_of, until
+from echo import Echo, Finder, Misled, Mortal, Parrot, children, service_of, until
 from runs import SMALL, final_weights, same_weights, train_here
 
 from zorplex_rl.errors import ConfigError
@@ -76,6 +76,17 @@ async def test_a_death_is_noticed_at_once_also_by_callers_elsewhere_who_were_wai
         # Sent again to the other one, which takes three seconds.
         assert await asyncio.wait_for(asking, 20) == list(range(8))
         await finder.stop()
+
+
+async def test_replicas_that_stand_still_as_soon_as_they_have_started_can_be_told_to_others():
+    """Else a service's entry in the registry would never change again."""
+    other = await spawn("other", Echo)
+    for number in range(4):
+        still = await spawn(f"still{number}", Parrot)
+        os.kill(still.pid, signal.SIGSTOP)
+        await asyncio.wait_for(other.actor.ask.call_one(still.actor), 10)
+        await still.kill()
+    await other.stop()
 
 
 async def test_the_death_of_one_process_of_several_is_that_of_their_replica():

@@ -76,6 +76,8 @@ async def spawn(
         modules = (actor_class.__module__, *getattr(actor_class, "imports", ()))
         await replica.wait_for(replica.probe.prepare.call(modules, sys.path).as_asyncio())
         replica.actor = mesh.spawn(name, actor_class, *args)
+        # Until then its address cannot be sent to others, and never if its process stops now.
+        await replica.wait_for(replica.actor.initialized.as_asyncio())
         if hasattr(actor_class, "setup"):
             await replica.wait_for(replica.actor.setup.call().as_asyncio())
         await replica.wait_for(replica.probe.begin.call().as_asyncio())
