@@ -126,9 +126,9 @@ def main() -> None:
     found = json.loads(RECORDED.read_text(encoding="utf-8")) if RECORDED.exists() else {}
     for name, record in (("small", record_small), ("smollm2", record_smollm2)):
         if not sys.argv[1:] or name in sys.argv[1:]:
-            found[name] = record()
+            found[name] = record() | about
             print(name, found[name]["right"])
-    RECORDED.write_text(json.dumps(about | found, ensure_ascii=False) + "\n", encoding="utf-8")
+    RECORDED.write_text(json.dumps(found, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Read what two policies wrote after each step of a recorded training: cards show it before a reader's own run has.
 
-benchmarks/recorded_steps.py ──► recorded_steps.json ──► recorded_steps("small") ──► the cards of 05, 05b, the contents page
+benchmarks/recorded_steps.py ──► recorded_steps.json ──► recorded_steps("small") ──► the cards of 05, 05b, 05d, the contents page
 """
 
 from __future__ import annotations
@@ -21,4 +21,4 @@ def recorded_steps(name: str) -> dict[str, Any]:
     ``asked``, these tasks; ``right``, the shares of right answers before and after; and a ``source`` for the page."""
     study = json.loads(RECORDED.read_text(encoding="utf-8"))
     run: dict[str, Any] = study[name]
-    return run | {"source": SOURCE.format(**study)}
+    return run | {"source": SOURCE.format(**run)}
