@@ -45,9 +45,6 @@ class Recorder:
         self.sampling = sampling
         self.steps: list[list[Written]] = []
 
-    def seal(self) -> None:
-        """Do nothing: this is no card."""
-
     def play(self, policy: Policy, step: int) -> None:
         self.steps.append([written(policy, episode) for episode in self.answers(policy)])
 

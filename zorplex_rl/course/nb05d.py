@@ -101,9 +101,7 @@ def teach(
     card.play(policy, 0)
     read = replace(policy, model=reader(policy.model))
     train(read, config, counted(sampler, one_more), on_step)
-    card.seal()
     after = examine()
-    torch.set_num_threads(1)
     return [before, after]
 
 
@@ -151,7 +149,6 @@ def teach_narrow(
         counted(sampler, one_more),
         lambda step, episodes: shares.append(accuracy(episodes)),
     )
-    torch.set_num_threads(1)
     return shares
 
 

@@ -78,8 +78,10 @@ def build_site(
     read = dict[Path, Page]()
     complaints = []
     seconds = {}
-    # The last notebooks take longest: begun first, none of them runs alone at the end.
-    order = course if jobs == 1 else course[::-1]
+    # Those with a real model take longest, then the last: begun first, none of them runs alone at the end.
+    order = course
+    if jobs > 1:
+        order = sorted(course[::-1], key=lambda path: "real_model" not in path.read_text())
     with ThreadPoolExecutor(jobs) as pool:
         try:
             for notebook, (page, taken) in zip(order, pool.map(timed_page, order), strict=True):
