@@ -79,9 +79,8 @@ def build_site(
     complaints = []
     seconds = {}
     # Those with a real model take longest, then the last: begun first, none of them runs alone at the end.
-    order = course
-    if jobs > 1:
-        order = sorted(course[::-1], key=lambda path: "real_model" not in path.read_text())
+    last = sorted(course, key=lambda path: ("real_model" in path.read_text(), path))
+    order = course if jobs == 1 else last[::-1]
     with ThreadPoolExecutor(jobs) as pool:
         try:
             for notebook, (page, taken) in zip(order, pool.map(timed_page, order), strict=True):
