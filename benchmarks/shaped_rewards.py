@@ -14,7 +14,7 @@ import json
 from datetime import date
 from pathlib import Path
 from statistics import fmean
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -34,7 +34,7 @@ PENALTIES = (0.0, 0.3, 3.0)
 
 
 def record(
-    notebook: ModuleType, config: SimpleNamespace, bonus: float, penalty: float
+    notebook: SimpleNamespace, config: SimpleNamespace, bonus: float, penalty: float
 ) -> dict[str, Any]:
     """Train once. Returns the bonus, the penalty and a list for each number, with a value for every step."""
     series: dict[str, list[float]] = {"reward": [], "accuracy": [], "calls": [], "kl": []}

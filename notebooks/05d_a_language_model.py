@@ -15,7 +15,6 @@ app = marimo.App(
 )
 
 with app.setup(hide_code=True):
-    import inspect
     from pathlib import Path
     from types import SimpleNamespace
 
@@ -94,7 +93,7 @@ def _():
     """),
             lesson.folded(
                 "The training of 05b, as it runs here",
-                f"```python\n{inspect.getsource(loop.train)}```",
+                f"```python\n{exercise.solution_source('train', loop.train)}\n```",
             ),
         ]
     )

@@ -3,7 +3,7 @@
 program = fill_in(path, {"sample_episode": theirs, …})      the text; a sentence if their code needs what the program lacks
 keep(program, kept(__file__, "my_rl.py"))                   the file, in the course's folder; an older one stays beside it
 functions_of(file, "sample_episode", …)                     the sources of their functions, for another page
-load_notebook(path)                                         a notebook's functions, as a module
+load_notebook(path)                                         what a notebook defines
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import ast
 import builtins
 import sys
 from collections.abc import Callable, Mapping
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import ModuleType
+from runpy import run_path
+from types import SimpleNamespace
 from typing import Any
 
 from zorplex_rl.course import FILES
@@ -66,13 +66,9 @@ def functions_of(file: Path, *names: str) -> dict[str, str]:
     }
 
 
-def load_notebook(path: Path) -> ModuleType:
-    """Import a notebook. Its cells do not run."""
-    spec = spec_from_file_location(f"notebook_{path.stem}", path)
-    assert spec is not None and spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def load_notebook(path: Path) -> SimpleNamespace:
+    """Return what a notebook defines. Its cells do not run."""
+    return SimpleNamespace(**run_path(str(path)))
 
 
 def _defines(node: ast.AST) -> set[str]:

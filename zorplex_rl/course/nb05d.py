@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -43,7 +43,7 @@ Train = Callable[..., None]
 
 
 def readers_functions(
-    loop: ModuleType, sources: Mapping[str, str]
+    loop: SimpleNamespace, sources: Mapping[str, str]
 ) -> tuple[Sampler, Callable[..., Any], str]:
     """Return the functions of a reader's file, in the place of 05b's in the notebook ``loop``, and whose they are.
 
