@@ -61,7 +61,8 @@ def _():
       Mostly the difference is small. In large mixture-of-experts models it is large for some tokens (Ling Team 2025).
     - *Too high a learning rate.* The steps are so long that the policy gets worse, however fresh its data are.
 
-    Each cause has its own cure, so you must know which it is. You have an hour of machine time. What do you measure?
+    Each cause has its own cure. Two of the cures are cheap enough to apply always, as you will see. The third needs a diagnosis.
+    You have an hour of machine time. What do you measure?
     """)
     return
 
@@ -240,7 +241,7 @@ def _(ask_record, before, config, ended, first_batches, then):
 def _():
     start_controls = lesson.start_button("Train the controls of A and C", seconds=25)
     ask_control = lesson.predict(
-        "Run A and run C have right records, and both had old data. In one of them the learning rate is too high, too. Train both again at lag 0. Which one fails again? Look at when each of them began to fall.",
+        "Run A and run C have right records, and both had old data. In one of them the learning rate is too high, too. Train both again at lag 0. Which one fails again?",
         "run A",
         "run C",
         "neither: fresh data mend both",
@@ -284,6 +285,7 @@ def _(
     lesson.needs(lambda: (controls, ended))
     _n = config.eval_tasks
     _learns = [nb09.compared(end, before, _n) > 0 for end in controls.values()]
+    _step, _top = max(control_curve.series[0][1], key=lambda point: point[1])
     _a, _c = (nb09.uncertain(end, _n) for end in controls.values())
     _as_planted = _learns == [False, True]
     lesson.reveal(
@@ -291,7 +293,7 @@ def _(
         right=[0] if _as_planted else [],
         why=f"""
     The control of run A ends at {_a}, that of run C at {_c}. Before training it was {before:.0%}.
-    {"So in run A the learning rate is too high, because it does not learn from fresh data, either. Long steps do harm at once, and old data only when some versions have gone by. Run C fails on old data only." if _as_planted else "With this seed, on this machine, the controls do not show what we planted."}
+    {f"With fresh data run A still had {_top:.0%} at step {_step}, its best, and then fell all the same. So old data are not its only cause: its learning rate is too high. Long steps may learn fast, but they overshoot. Run C fails on old data only." if _as_planted else "With this seed, on this machine, the controls do not show what we planted."}
     (We planted a learning rate of {config.high_rate:g} in run A, whose data were old as well, and data of up to {config.old} versions ago in run C.)
 
     Solid: the runs. Dashed: their controls. Run B needs none, because it had lag 0 from the start.
@@ -313,7 +315,7 @@ def _():
     mo.md("""
     ### Exercise 2: your diagnosis, as a rule
 
-    Write what you would do today. Then we test it against the simplest thing, which needs no diagnosis: to clip every run.
+    Write what you would do today. The rule names the cause of a failure. To mend the run, something blunter may do as well: to clip every run, whatever its cause. So we try that afterwards, too.
 
     `accuracies` are the held-out accuracies of a run, in order, and `control` those of its control. `far` is the share from exercise 1.
     A run has *failed* if it ends below half of `best`, the best accuracy that it or its control ever had.
@@ -397,7 +399,6 @@ def _():
     ### Exercise 3: IcePop
 
     Run B has lag 0, so the weights that sampled are those with which the step begins: π₀ of notebook 09. So k = π₀/μ, and the objective of a token is k · min(π/π₀ · A, clip(π/π₀) · A).
-    (At a larger lag they are not the same weights. There the trainer would have to keep its log-probs of the weights that sampled.)
 
     Write it, with bounds 0.5 and 5 for k and PPO's 0.8 and 1.2. `start_logp` is log π₀. (It has no gradient, so k has none either: nothing must be detached.)
     """)
@@ -447,7 +448,9 @@ def _():
     A good token shows the difference, with A = 1, π₀/μ = 6 (its record is wrong) and π/π₀ = 0.2 (training has moved it).
     Exercise 3's form leaves it out, because k = 6. But π/μ is 1.2, which hides the wrong record, so the form with one ratio multiplies its ∇ log π by 1.2.
 
-    Neither is the last word. Ring's own authors report that IcePop masks *fewer* tokens while the gap between the engines grows.
+    At a larger lag π₀ is not what sampled. There the trainer would have to keep its log-probs of the weights that sampled, to have k.
+
+    Neither form is the last word. Ring's own authors report that IcePop masks *fewer* tokens while the gap between the engines grows.
     """,
     )
     mo.vstack([_text, start_cure, _other])
@@ -518,7 +521,7 @@ def _(recording, unchanged):
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    Now change one setting in the cell below. Try `{"loss": "reinforce"}`, `{"max_lag": 8}` or `{"temperature": 0.7}`.
+    Now change one setting in the cell below: this one, or for example `{"loss": "reinforce"}`.
     The run is executed as it was and changed, on the same random draws, with three seeds.
     """)
     return
@@ -570,7 +573,7 @@ def _(ask_change, change, compared):
 
     {"Does that contradict the rule? No: this run had not failed, and the rule leaves such a run alone. In a few steps a higher rate can be faster, and fail in more." if _told.way == 2 and "learning_rate" in change else ""}
 
-    In the lower panel: how many of the changed run's episodes are still those of the run, token for token. From the dotted line on their weights differ, so they write something else, and luck no longer cancels.
+    In the lower panel: how many of the changed run's episodes are still those of the run, token for token. From the dotted line on their weights differ, so their texts come to differ: in the last step {_told.same:.0%} are the same. In the upper panel accuracy is measured at the marks only.
     """,
         shows=[
             lesson.figure(
@@ -579,30 +582,6 @@ def _(ask_change, change, compared):
             )
         ],
     )
-    return
-
-
-@app.cell(hide_code=True)
-def _():
-    mo.md("""
-    ### A run of your own, live
-
-    In `marimo edit`, the curve of a run that you start in a terminal grows here. Type its folder.
-    """)
-    return
-
-
-@app.cell
-def _():
-    metrics = lesson.follow("runs/mine")
-    return (metrics,)
-
-
-@app.cell(hide_code=True)
-def _(metrics):
-    _curve = LiveCurve(total_steps=120)
-    _where = lesson.show_run(metrics, _curve)
-    None if lesson.unattended() else mo.vstack([_curve, _where])
     return
 
 
@@ -632,14 +611,29 @@ def _():
     lesson.md("""
     ## What now?
 
-    You have written the loop, its weight sync, its losses and a diagnosis. Three ways to go on:
+    You have written the loop, its weight sync, its losses and a diagnosis. Four ways to go on:
 
     - *Your own task* is a class with two methods: one draws a question, one answers a tool call. Copy the one in `docs/OWN_TASK.md` into `doubling.py`.
       `zorplex-rl env check doubling.py` says whether a policy can learn it, and `zorplex-rl train --task doubling.py` trains one.
     - *Your own stack.* [Sixteen stacks](stacks.html) compares TRL, verl, prime-rl and others. Measure there what you measured here: the ratio with equal weights, then a control.
     - *A number to beat.* `speedrun/RULES.md` has the rules, and `speedrun/RECORDS.md` the fastest training so far. An entry is one short file.
       Begin with `python speedrun/run.py speedrun/entries/rate.py --seeds 1`.
+    - *A run of your own, live.* Start one in a terminal. In `marimo edit` its curve grows below; type the run's folder.
     """)
+    return
+
+
+@app.cell
+def _():
+    metrics = lesson.follow("runs/mine")
+    return (metrics,)
+
+
+@app.cell(hide_code=True)
+def _(metrics):
+    _curve = LiveCurve(total_steps=120)
+    _where = lesson.show_run(metrics, _curve)
+    None if lesson.unattended() else mo.vstack([_curve, _where])
     return
 
 

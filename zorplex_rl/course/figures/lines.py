@@ -236,14 +236,8 @@ def runs_chart(
         drawn.append(Line(name, points, colour, dash, 3, marker))
 
     def finish(number: int, axes: Axes) -> None:
-        axes.axhline(before, color=style.GREY, linestyle=":", linewidth=1.2)
-        axes.text(
-            1,
-            before,
-            "before training",
-            ha="right",
-            va="bottom",
-            transform=axes.get_yaxis_transform(),
+        axes.axhline(
+            before, color=style.GREY, linestyle=":", linewidth=1.2, label="before training"
         )
         axes.set(ylabel="held-out accuracy", ylim=(-0.02, 1.04))
         whole_steps(axes)
