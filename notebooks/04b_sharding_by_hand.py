@@ -186,7 +186,7 @@ async def _(ask_partial, config, ranks):
         ask_partial,
         right=2 if _is_right else 0,
         why=f"""
-        The result is {"right" if _is_right else "*not* right"}, and each rank sent {relu_sent:,} bytes for it. An all_reduce of this tensor costs {2 * (config.ranks - 1) / config.ranks * _right.nbytes:,.0f} by the formula of notebook 04. ReLU of each
+        The result is {"right" if _is_right else "*not* right"}, and each rank sent {relu_sent:,} bytes for it. An all_reduce of this tensor costs {2 * (config.ranks - 1) / config.ranks * _right.nbytes:,.0f} by the formula of notebook 04; the rest are headers, and the barrier that ends the count. ReLU of each
         summand would have been wrong: relu(3 − 2) is 1, but relu(3) + relu(−2) is 3.
 
         A DTensor changes its placement by itself when an operation needs that. It is convenient, and a
@@ -207,8 +207,6 @@ def _():
 
     Add `down_bias` after `add_up`, outside the sum. A share of it inside the sum would give the same output. But in the next
     section every rank needs the whole gradient of `down_bias`.
-
-    The check plays all ranks, and names the arguments that they share.
     """)
     return
 
@@ -269,8 +267,8 @@ def _():
 @app.cell(hide_code=True)
 async def _(ask_talks, config, model, ranks):
     lesson.needs(lambda: ranks)
-    _layers, _whose = exercise.running(lambda: two_layers, Solutions)
-    _back, _whose_back = exercise.running(lambda: way_back, Solutions)
+    _layers, whose_layers = exercise.running(lambda: two_layers, Solutions)
+    _back, whose_back = exercise.running(lambda: way_back, Solutions)
     _x = torch.randn(config.batch, config.width)
     _tensors = [_x, *(weight.detach() for weight in model.parameters())]
     _answers = await on_all(ranks, counted, by_hand, _layers, _back, *_tensors)
@@ -289,12 +287,11 @@ async def _(ask_talks, config, model, ranks):
         ask_talks,
         right={1: 0, 2: 1, 4: 2}.get(round(parallel_sent / one_sum), []),
         why=f"""
-        With {_whose} and {_whose_back} each rank sent {parallel_sent:,} bytes. An all_reduce of the output costs {one_sum:,.0f} by the formula of notebook 04, so there were
-        {round(parallel_sent / one_sum)}; in exercise 2 you say where they come from. The gradients of the weights need no message: each rank has what it needs for its own part. Output and gradients differ from torch's by
-        {lesson.tiny(parallel_apart)} of the largest number at most.
+        Each rank sent {parallel_sent:,} bytes. An all_reduce of the output costs {one_sum:,.0f} by the formula of notebook 04, so there were
+        {round(parallel_sent / one_sum)}. The gradients of the weights need no message: each rank has what it needs for its own part.
         """,
     )
-    return one_sum, parallel_apart, parallel_sent
+    return one_sum, parallel_apart, parallel_sent, whose_back, whose_layers
 
 
 @app.cell(hide_code=True)
@@ -351,7 +348,7 @@ def _():
 def _():
     mo.md("""
     In torch a rule of your own is a class with a `forward` and a `backward`. `by_hand` runs your layers with your
-    rules, and `by_library` runs torch's. Both have run for the result above, which compares their outputs and gradients.
+    rules, and `by_library` runs torch's.
     """)
     return
 
@@ -408,6 +405,14 @@ def by_library(model, x):
 
 
 @app.cell(hide_code=True)
+def _(parallel_apart, whose_back, whose_layers):
+    lesson.md(f"""
+    Both have run, `by_hand` with {whose_layers} and {whose_back}. Output and gradients differ by {lesson.tiny(parallel_apart)} of the largest number at most.
+    """)
+    return
+
+
+@app.cell(hide_code=True)
 def _():
     mo.md("""
     ## FSDP: keep a share, borrow the rest
@@ -428,9 +433,6 @@ def _():
     ### Exercise 3: the step
 
     Complete `fsdp_step`. It runs on every rank, and is plain gradient descent. The loss of all is the *mean* of the ranks' losses.
-
-    The check names the shares of all ranks, a slope for each, and `rate`. It uses a simple made-up gradient, a rank's slope times
-    `weights - weights[0]`. So a gradient begins with 0, and the check can tell it from weights.
     """)
     return
 
@@ -456,7 +458,8 @@ def _():
         lines=4,
         hints=(
             "Which of the four things that you are given needs the whole model?",
-            "Gather, compute, scatter. What comes back is a sum over the ranks: divide it, multiply it by `rate`, and subtract.",
+            "Gather, compute, scatter. What comes back is a sum over the ranks: divide it, multiply it by `rate`, and subtract. "
+            "(Of the numbers in a failed check: a rank's gradient is its slope times `weights - weights[0]`.)",
         ),
     )
     return
@@ -546,23 +549,27 @@ async def _(config, model, ranks):
     kept = _hand[0][0].nbytes
     _shares = torch.cat([share for share, _ in _hand])
     fsdp_apart = float((_shares[:weights] - _library).abs().max() / _library.abs().max())
+    # DDP's message: one all_reduce of a tensor as long as all gradients.
+    _ddp_sent = (await on_all(ranks, counted, add_up, _library))[0][1]
     # A pass round the ring; FSDP gathers and scatters, an all_reduce is both, and torch gathers twice.
-    one_pass = (config.ranks - 1) / config.ranks * _library.nbytes
-    fsdp = {"by hand": (2 * one_pass, _hand[0][1]), "fully_shard": (3 * one_pass, _sent)}
-    return fsdp, fsdp_apart, kept, one_pass, weights, whose_step
+    _pass = (config.ranks - 1) / config.ranks * _library.nbytes
+    fsdp = {
+        "DDP's all_reduce": (2 * _pass, _ddp_sent),
+        "FSDP by hand": (2 * _pass, _hand[0][1]),
+        "fully_shard": (3 * _pass, _sent),
+    }
+    return fsdp, fsdp_apart, kept, weights, whose_step
 
 
 @app.cell(hide_code=True)
-def _(ask_fsdp, config, fsdp, fsdp_apart, kept, one_pass, weights, whose_step):
-    _hand, _sent = fsdp["by hand"]
-    _library, _ = fsdp["fully_shard"]
-    _ddp = 2 * one_pass
+def _(ask_fsdp, config, fsdp, fsdp_apart, kept, weights, whose_step):
+    (_ddp, _), (_hand, _sent), (_library, _) = fsdp.values()
     lesson.reveal(
         ask_fsdp,
         right=round(2 * _hand / _ddp) - 1,
         why=f"""
-        {"The same" if _hand == _ddp else f"{_hand / _ddp:g} times as much"}. An all_reduce *is* a reduce_scatter and an all_gather, and FSDP puts its update between the two.
-        {"By hand more was sent, because gloo's reduce_scatter sends as much as an all_reduce, as notebook 04 measured." if _sent > 1.2 * _hand else ""}
+        By formula {_hand / 1e6:.2f} MB, {"the same as" if _hand == _ddp else f"{_hand / _ddp:g} times as much as"} DDP. An all_reduce *is* a reduce_scatter and an all_gather, and FSDP puts its update between the two.
+        {f"By hand {_sent / 1e6:.2f} MB were sent, because gloo's reduce_scatter sends as much as an all_reduce, as notebook 04 measured." if _sent > 1.2 * _hand else ""}
         Between two steps a rank keeps {kept / 1e6:.2f} MB of weights instead of {4 * weights / 1e6:.2f} MB, and of an optimizer's state as small a part.
 
         `fully_shard` gathers twice here, because it forgets the weights between forward and backward: {_library / _ddp:g} times, by the formula.
@@ -648,9 +655,6 @@ class Solutions:
             nb04.back_on_ranks(Solutions.way_back),
             nb04.draw_way_back,
             mistakes={
-                "all ranks compute the *same* loss, so its gradient is not to be added up": lambda place, gradients: (
-                    [sum(gradients)] * len(gradients)
-                ),
                 "each rank knows only its own part of dL/dx: add the parts up": lambda place, gradients: (
                     gradients
                 ),

@@ -111,7 +111,8 @@ def test_04b_agrees_with_torch_and_sends_one_sum_forward_and_one_backward():
     assert found["kept"] == pytest.approx(0.5, rel=0.01)
     if sys.platform == "linux":
         assert found["sent"] == pytest.approx(2 * found["one"], rel=0.1)
-        (hand, hand_sent), (library, library_sent) = found["fsdp"].values()
+        (ddp, ddp_sent), (hand, hand_sent), (library, library_sent) = found["fsdp"].values()
+        assert (ddp, ddp_sent) == (hand, pytest.approx(hand, rel=0.1))
         one_gather = library - hand
         assert library_sent - hand_sent == pytest.approx(one_gather, rel=0.1), (
             "the page says that torch gathers twice"

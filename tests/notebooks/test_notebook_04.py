@@ -22,6 +22,7 @@ SAID = [
     ("04b", "two_layers", "sizes_rounded_down", "round up"),
     ("04b", "two_layers", "without_relu", "there is no ReLU"),
     ("04b", "way_back", "adds_up_everywhere", "compute the *same* loss"),
+    ("04b", "way_back", "adds_up_and_throws_it_away", "`add_up` is not needed"),
     ("04b", "way_back", "passes_everything_on", "only its own part of dL/dx"),
     ("04b", "way_back", "forgets_a_place", "is a `return` missing?"),
     ("04b", "fsdp_step", "its_own_gradient_alone", "its own gradient only"),

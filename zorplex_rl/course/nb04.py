@@ -303,11 +303,20 @@ def draw_layers(draw: random.Random) -> tuple[Any, ...]:
 
 
 def back_on_ranks(way_back: Attempt) -> Attempt:
-    """Return a function that runs ``way_back`` as every rank. Returns the gradients that they pass on."""
+    """Return a function that runs ``way_back`` as every rank. Returns the gradients that they pass on.
+
+    Raises AssertionError where a rank sends what all ranks have.
+    """
 
     def everywhere(place: str, gradients: Any) -> list[Any]:
         def program(rank: int, collective: Any) -> Any:
-            return way_back(place, gradients[rank].clone(), partial(collective, "add_up"))
+            def add_up(part: Tensor) -> Any:
+                assert place == "x", (
+                    'all ranks compute the *same* loss: at "sum" each has dL/dy already, and `add_up` is not needed'
+                )
+                return collective("add_up", part)
+
+            return way_back(place, gradients[rank].clone(), add_up)
 
         return play(program, len(gradients))
 

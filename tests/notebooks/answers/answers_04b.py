@@ -74,6 +74,11 @@ def adds_up_everywhere(place, gradient, add_up):
     return add_up(gradient)
 
 
+def adds_up_and_throws_it_away(place, gradient, add_up):
+    whole = add_up(gradient)
+    return whole if place == "x" else gradient
+
+
 def passes_everything_on(place, gradient, add_up):
     return gradient
 
@@ -154,6 +159,7 @@ WRONG = {
     ],
     "way_back": [
         adds_up_everywhere, passes_everything_on, the_other_way_round, counts_itself_twice, forgets_a_place,
+        adds_up_and_throws_it_away,
     ],
     "fsdp_step": [
         forgets_the_mean, uses_its_own_share_alone, steps_up, returns_all_weights, its_own_gradient_alone, forgets_the_rate,
