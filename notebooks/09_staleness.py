@@ -97,7 +97,7 @@ def _():
     mo.md("""
     ## What a ratio repairs, and what it costs
 
-    Here are three tokens with rewards, and two policies over them. We have samples of the old one, and want the mean reward of the new one.
+    Here are three tokens, and two policies over them. You have samples of the old one, and want a mean over the new one, say of rewards.
     Take a weighted mean, in which each sample has its ratio π/μ as its weight: with many samples it comes out right. But a few rare tokens with a large ratio make most of it, so it scatters more.
     """)
     return
@@ -107,24 +107,16 @@ def _():
 def _():
     mu = torch.tensor([0.6, 0.3, 0.1])  # the old policy
     pi = torch.tensor([0.2, 0.3, 0.5])  # the new policy
-    reward = torch.tensor([0.0, 1.0, 2.0])
     ratio = pi / mu
-    return mu, pi, ratio, reward
+    return mu, ratio
 
 
 @app.cell(hide_code=True)
-def _(mu, pi, ratio, reward):
-    # The variance of one sample in each of the two means, if there are many samples.
-    _truth = (pi * reward).sum()
-    _fresh = (pi * (reward - _truth) ** 2).sum()
-    _weighted = (mu * (ratio * (reward - _truth)) ** 2).sum()
-    # The second one is from the ratios alone.
-    worth = [1000 * (_fresh / _weighted).item(), (1000 / (mu * ratio**2).sum()).item()]
+def _(mu, ratio):
+    worth = 1000 / (mu * ratio**2).sum().item()
     lesson.md(f"""
-    How many fresh samples are 1,000 old ones worth? As many as give a mean that scatters just as much: here {worth[0]:.0f}.
-
-    To compute that you need the rewards. The {lesson.term("effective sample size")} (Kish 1965; Kong 1992) guesses it from the ratios alone: {worth[1]:.0f} here.
-    It is a guess, but you can log it in every step.
+    How many fresh samples are 1,000 old ones worth? As many as give a mean that scatters just as much.
+    The {lesson.term("effective sample size")} (Kish 1965; Kong 1992) guesses it from the ratios alone: {worth:.0f} here. You can log it in every step.
     """)
     return (worth,)
 
@@ -316,10 +308,12 @@ def _(conditions, config, plain_curve, policy, start_plain):
 def _(ask_plain, before, config, ended, kept_at, study):
     lesson.needs(lambda: ended)
     _share, _whose = exercise.running(lambda: sample_size, Solutions)
-    _tokens = {age: torch.cat(rows) for age, rows in kept_at.items()}
-    _sizes = {f"lag {age}": float(_share(logs.tolist())) for age, logs in _tokens.items()}
-    _oldest = max(config.ages)
-    _episodes = [row.sum().item() for row in kept_at[_oldest]]
+    _tokens = {f"lag {age}": torch.cat(rows) for age, rows in kept_at.items()}
+    _sizes = {
+        f"lag {age}": float(_share([row.sum().item() for row in rows]))
+        for age, rows in kept_at.items()
+    }
+    _oldest = f"lag {max(config.ages)}"
     _n = config.eval_tasks
     _fresh, _old = ended.values()
     _below = nb09.compared(_old, before, _n) < 0
@@ -334,16 +328,18 @@ def _(ask_plain, before, config, ended, kept_at, study):
     Seeds differ: of {len(_seeds)} recorded ones, {sum(end < before for end in _seeds)} ended below {before:.0%} after {config.schedule_steps} steps.
 
     In the chart, newer and newer weights look at one batch. We sort its tokens by r and cut them into 120 equal parts: a dot is one part.
-    Most hardly move, and a few move very far. By {_whose}, at lag {_oldest} the tokens are worth {_sizes[f"lag {_oldest}"]:.0%} of fresh ones.
-    Taken as whole episodes, with the product of their ratios, they are worth {float(_share(_episodes)):.0%}. Watch the second number: the first one looks healthy in a run that falls.
+    Most hardly move, and a few move very far.
+
+    By {_whose}, at {_oldest} the tokens are worth {float(_share(_tokens[_oldest].tolist())):.0%} of fresh ones. Taken as whole episodes, with the product of their ratios, they are worth {_sizes[_oldest]:.0%}.
+    Watch the second number, because a few tokens that moved far are enough to make an episode strange. It stands at the right of each row.
     """,
         shows=[
             lesson.figure(
                 lines.ratio_chart(
-                    {f"lag {age}": logs.exp().tolist() for age, logs in _tokens.items()},
+                    {name: logs.exp().tolist() for name, logs in _tokens.items()},
                     _sizes,
                 ),
-                "Ratios of the tokens of one batch, which version 0 wrote. At the right: their effective sample size.",
+                "Ratios of the tokens of one batch, which version 0 wrote. What is below 1/32 is drawn at 1/32. At the right: the effective sample size of its whole episodes.",
             ),
         ],
     )
@@ -360,11 +356,9 @@ def _():
     | loss | ratio | bound |
     |---|---|---|
     | plain | none | none |
-    | truncated | r = π/μ, as a weight | a weight above 2 counts as 2 |
     | clipped | r = π/μ | A > 0: no gradient where r > 1.2. A < 0: no gradient where r < 0.8 |
     | corrected | π/π₀, and π₀/μ as a weight | π/π₀ is clipped in the same way; a weight above 2 counts as 2 |
     | masked | r = π/μ, as a weight | a weight below 0.5 or above 5 counts as 0, whatever A is |
-    | masked by difference | none: π − μ | A > 0: no gradient where π − μ > 0.15. A < 0: none where it is < −0.15 |
 
     *As a weight*: a number that multiplies ∇ log π, and through which no gradient flows.
 
@@ -504,6 +498,11 @@ def _():
     lesson.folded(
         "Your own stack: these losses in TRL, verl and prime-rl, and in papers",
         """
+    Two more losses are in use:
+
+    - *truncated*: r = π/μ is a weight, and a weight above 2 counts as 2;
+    - *masked by difference*: it has no ratio. A good token gets no gradient where π − μ > 0.15, a bad one none where π − μ < −0.15.
+
     If you use TRL: `AsyncGRPOTrainer` is *clipped*, around μ. `GRPOTrainer` clips around π₀, and with vLLM it leaves out episodes for which the product of π₀/μ over their tokens is above 3, by default.
     Its `num_iterations=2` makes the two updates of this page.
 
@@ -511,7 +510,7 @@ def _():
 
     One name means two things. TRL and verl call *corrected* **truncated importance sampling**, TIS: a weight min(π₀/μ, C) beside a clip around π₀ (Yao et al. 2025).
     Our `--loss tis` is *truncated*, an older form: the weight is π/μ, and nothing is clipped.
-    In Hilton et al. (2022) and AReaL (Fu et al. 2025) *corrected* is **decoupled PPO**.
+    In Hilton et al. (2022) and AReaL (Fu et al. 2025) *corrected* is **decoupled PPO**. AReaL reports that it bore old data better than PPO's clip, on models of more than a billion parameters.
 
     Read on 2026-11-28 in the documentation of verl and prime-rl and in TRL's code. [Sixteen stacks](stacks.html) has the defaults of more.
 
@@ -569,7 +568,7 @@ def _(config, whose_clipped, whose_corrected):
     start_saved = lesson.start_button(f"Train twice, {config.steps} steps", seconds=25)
     saved_curve = LiveCurve(config.steps, title="Two losses, old data")
     _text = lesson.md(f"""
-    If you like, see it for yourself: the run on old data once more, with {whose_clipped}, and with {whose_corrected}. The rest of the page does not need it.
+    If you like, see it for yourself: the run on old data once more, with {whose_clipped}, and with {whose_corrected}. The rest of the page does not need it, and its result is folded.
     """)
     mo.vstack([_text, start_saved, *([] if lesson.unattended() else [saved_curve])])
     return saved_curve, start_saved
@@ -596,20 +595,20 @@ def _(before, config, ended, plain_curve, policy, saved, saved_curve, saved_text
     _ends = ended | saved
     _curves = [*plain_curve.series, *saved_curve.series]
     _old = {name: line for name, line in _curves if "old" in name}
-    mo.vstack(
-        [
-            lesson.figure(
-                lines.runs_chart(_old, before, height=420),
-                f"Old data, seed {config.seed}. A point has {config.curve_tasks} tasks, the last one {_n}.",
-            ),
-            lesson.md(
-                f"At the end: {', '.join(f'{name} {nb09.uncertain(_ends[name], _n)}' for name in _old)}. The ± covers the choice of tasks, not the seed. The recorded seeds differ by more."
-            ),
-            nb09.answers(
-                {"before training": nb09.answer(policy)} | wrote | saved_texts,
-                "The first question of notebook 05 again, asked on the same draws: how often each policy is right, and what it writes most often.",
-            ),
-        ]
+    lesson.folded(
+        "Old data, three losses: the curves, and what the policies write",
+        f"""
+    At the end: {", ".join(f"{name} {nb09.uncertain(_ends[name], _n)}" for name in _old)}. The ± covers the choice of tasks, not the seed.
+    This run has {config.steps} steps, and the recorded ones have {config.schedule_steps}. So it may end far from theirs: it was cut off on the way.
+    """,
+        lesson.figure(
+            lines.runs_chart(_old, before, height=420),
+            f"Old data, seed {config.seed}. A point has {config.curve_tasks} tasks, the last one {_n}.",
+        ),
+        nb09.answers(
+            {"before training": nb09.answer(policy)} | wrote | saved_texts,
+            f"The first question of notebook 05 again, asked on the same draws. One question says little about the others: trust the {_n} tasks.",
+        ),
     )
     return
 
@@ -619,20 +618,24 @@ def _(config, study):
     _text = lesson.md("""
     ## How old may data be?
 
-    The same study has all six losses. Lag 0 is the **control**: the same run on fresh data. There all of them learn, so what the other columns lack is due to age.
+    Here are more lags of the same study. Lag 0 is the **control**: the same run on fresh data. There all losses learn, so what the other columns lack is due to age.
     """)
     _caption = f"Accuracy after {config.schedule_steps} steps at a learning rate of {config.learning_rate:g}: the mean of five seeds, the lowest and the highest"
-    _table = lesson.table(_caption, nb09.by_lag(study, config.learning_rate, (0, 8, 32)))
+    _rows = nb09.by_lag(study, config.learning_rate, (0, 8, 32))
+    _table = lesson.table(_caption, [row for row in _rows if row["loss"] in lines.LOSSES])
     _why = mo.md("""
-    Losses that stop a token from moving *further* bear most. Weights alone, and a mask that stops late, bear little.
+    *Clipped* bears most, because it stops a token from moving *further* from μ. *Masked* bears little, because it stops late.
     *Corrected* bears lag 8 and gives way at 32, for the reason in the figure above: nothing bounds the way from μ over many steps.
-    Whether *masked by difference* is better at lag 32 than at 8, five seeds cannot say: its ranges overlap.
 
-    AReaL reports that *corrected* bore old data better than PPO's clip, on models of more than a billion parameters. Here the two do not differ clearly at lag 8.
     Our model has one million parameters, 40-token answers, and a learning rate at which the plain loss fails.
     So take the *reasons* from this table, and its ranking only for what it was measured on.
     """)
-    mo.vstack([_text, _table, _why])
+    _more = lesson.folded(
+        "The same with two more losses, truncated and masked by difference",
+        "Truncated has a weight alone, and bears little. Masked by difference also stops a token from moving further, and bears lag 32. Whether it is better there than at 8, five seeds cannot say: its ranges overlap.",
+        lesson.table(_caption, _rows),
+    )
+    mo.vstack([_text, _table, _why, _more])
     return
 
 
@@ -642,26 +645,23 @@ def _(config, study):
     _clipped = _ends["clipped"]
     _seconds = {lag: nb09.seconds_at(lag, study) for lag in _clipped}
     _most = max(_seconds)
-    _enough = next(lag for lag in _seconds if _seconds[lag] < 1.05 * _seconds[_most])
-    _less = max(lag for lag in _seconds if lag < _enough)
+    _enough = next(lag for lag in _seconds if _seconds[lag] < 1.1 * _seconds[_most])
     _dots = {f"lag {lag}": (_seconds[lag], found) for lag, found in _clipped.items()}
-    _text = lesson.md(f"""
+    _text = lesson.md("""
     ### The rule
 
-    Lag saves seconds and costs accuracy, so see both in one chart, for *clipped*. Both are of {config.schedule_steps} steps of {study.conditions["prompts"]} groups.
-    The accuracy is the study's. Its data are always as old as the lag allows, and those of a run with this `max_lag` are often younger.
-    The seconds are simulated, with notebook 05's simulator. A step trains for 2 s, and a group takes 1 s in the mean, some several times as long.
+    Lag saves seconds and costs accuracy, so see both in one chart, for *clipped*. The accuracy is the study's, and the seconds are simulated.
     """)
     _rule = lesson.md(f"""
-    In turns the run takes {_seconds[0]:.0f} s. At lag {_enough} it takes {_seconds[_enough]:.0f} s, and no larger lag saves 5% more, because the trainer, the slower side here, hardly ever waits.
-    There clipped has {fmean(_clipped[_enough]):.0%}, at lag 0 {fmean(_clipped[0]):.0%}, at lag {_most} {fmean(_clipped[_most]):.0%}. (Lag {_less} takes {_seconds[_less]:.0f} s and has {fmean(_clipped[_less]):.0%}: nearly as fast, with younger data.)
+    In turns the run takes {_seconds[0]:.0f} s. At lag {_enough} it takes {_seconds[_enough]:.0f} s, and no larger lag saves a tenth of that, because the trainer, the slower side here, hardly waits any more.
+    Clipped has {fmean(_clipped[_enough]):.0%} there, {fmean(_clipped[0]):.0%} at lag 0, and {fmean(_clipped[_most]):.0%} at lag {_most}.
 
-    So take the smallest `max_lag` at which the slower side hardly waits, and clip. More age costs accuracy and saves no second.
+    So take the smallest `max_lag` at which the slower side hardly waits, here {_enough}, and clip. More age saves hardly a second, and in the end it costs accuracy.
     Which lag that is depends on your machines: your timeline of notebook 08 shows who waits.
     """)
     _drawn = lesson.figure(
         lines.seconds_chart(_dots),
-        f"Left is faster, up is better. A dot is the mean of five seeds, a thin line their range. Recorded {study.dates} with `python {study.command}`.",
+        f"Left is faster, up is better. A dot is the mean of five seeds, a thin line their range. All of {config.schedule_steps} steps of {study.conditions['prompts']} groups. Seconds: notebook 05's simulator; a step trains for 2 s, a group takes 1 s in the mean, some several times as long. The study's data are always as old as the lag allows; a run's are often younger. Recorded {study.dates} with `python {study.command}`.",
     )
     mo.vstack([_text, _drawn, _rule])
     return

@@ -38,7 +38,10 @@ def test_an_account_has_the_seconds_of_a_step_and_of_its_phases():
 
 def test_runs_are_drawn_on_one_axis():
     run = run_of((1.0, 2.0, 0), (3.0, 4.0, 1), (5.0, 6.0, 2))
-    assert "in turns" in nb08.side_by_side({0: run}, 2.0)
+    short = run_of((1.0, 2.0, 0), (2.0, 3.0, 0))
+    drawn = nb08.side_by_side({0: run, 4: short})
+    assert "in turns" in drawn and "the same 1 seconds of each" in drawn
+    assert "max_lag 4: generator_0 100%, trainer 100%" in drawn, "no empty end"
 
 
 def learned_from(accuracy) -> tuple[float, dict[int, SimpleNamespace]]:

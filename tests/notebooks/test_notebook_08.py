@@ -146,6 +146,8 @@ def test_a_loop_that_forgets_to_wake_to_flatten_or_to_await_is_told_so():
     assert forgot == "you called `trainer.step` without `await`, so it never ran"
     (actor,) = refusals("08", "train", [answers("08").calls_as_an_actor]).values()
     assert actor == "`trainer` hides `call_one` here: write `await trainer.step(…)`"
+    (sample,) = refusals("08", "train", [answers("08").takes_the_sample_deviation]).values()
+    assert sample.startswith("that is the sample deviation")
     early, no_coroutine, own_count = refusals(
         "08",
         "train",

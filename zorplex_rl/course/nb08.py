@@ -119,15 +119,20 @@ def account(timeline: Timeline) -> SimpleNamespace:
     )
 
 
-def side_by_side(runs: Mapping[int, Timeline], seconds: float) -> str:
-    """Draw ``seconds`` of each run on one axis, from the middle of the run and the beginning of a
-    step. Early steps are longer than most: hardly an episode of theirs is as good as the others."""
+def side_by_side(runs: Mapping[int, Timeline]) -> str:
+    """Draw the same seconds of each run on one axis, from the middle of the run and the beginning of a
+    step: as many as the shortest run trains. Early steps are longer than most: hardly an episode of theirs is
+    as good as the others."""
+    begun = {
+        lag: sorted(span.start for span in timeline.spans if span.kind == "train")
+        for lag, timeline in runs.items()
+    }
+    seconds = min(starts[-1] - starts[0] for starts in begun.values())
     windows = {}
-    for lag, timeline in runs.items():
-        begun = sorted(span.start for span in timeline.spans if span.kind == "train")
-        middle = (begun[0] + begun[-1] - seconds) / 2
-        first = max((start for start in begun if start <= middle), default=begun[0])
-        windows[name_of(lag)] = timeline.between(first, first + seconds)
+    for lag, starts in begun.items():
+        middle = (starts[0] + starts[-1] - seconds) / 2
+        first = max((start for start in starts if start <= middle), default=starts[0])
+        windows[name_of(lag)] = runs[lag].between(first, first + seconds)
     return paired_timelines(windows, seconds, ["generator_0", "trainer"])
 
 

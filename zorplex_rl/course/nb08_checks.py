@@ -13,7 +13,7 @@ import random
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from statistics import fmean, pstdev
+from statistics import fmean, pstdev, stdev
 from types import SimpleNamespace
 from typing import Any
 
@@ -112,6 +112,9 @@ def _compare(
         "those are the rewards themselves": flat,
         "you compare with the whole batch, not with the group": [
             (reward - fmean(flat)) / spread for reward in flat
+        ],
+        "that is the sample deviation (`stdev`, or torch's `std`), so take `pstdev`": [
+            (reward - fmean(group)) / (stdev(group) + 1e-4) for group in rewards for reward in group
         ],
     }
     for name in ("step", "publish"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 from itertools import chain
-from statistics import fmean, pstdev
+from statistics import fmean, pstdev, stdev
 
 import torch
 
@@ -150,6 +150,16 @@ async def wakes_nobody(trainer, ready, newest, news, steps, per_step, on_step):
         on_step(step, metrics)
 
 
+async def takes_the_sample_deviation(trainer, ready, newest, news, steps, per_step, on_step):
+    for step in range(steps):
+        batch = [await ready.get() for _ in range(per_step)]
+        advantages = [(r - fmean(all_)) / (stdev(all_) + 1e-4) for all_, _ in batch for r in all_]
+        metrics = await trainer.step(episodes_of(batch), advantages)
+        newest.version = await trainer.publish()
+        news.set()
+        on_step(step, metrics)
+
+
 async def compares_with_the_whole_batch(trainer, ready, newest, news, steps, per_step, on_step):
     for step in range(steps):
         batch = [await ready.get() for _ in range(per_step)]
@@ -279,6 +289,7 @@ WRONG = {
         calls_as_an_actor,
         forgets_to_await_the_version,
         compares_with_the_whole_batch,
+        takes_the_sample_deviation,
         divides_by_zero,
         trains_on_rewards,
         gives_lists_of_lists,
