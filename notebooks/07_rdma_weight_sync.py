@@ -105,7 +105,7 @@ def settings():
         late_seconds=0.5,  # by which one side of a broadcast is late
         careless_reads=100,
         reads=30,  # by the learner's `read`
-        steps=4,  # of the trainer, pushing and pulling
+        steps=3,  # of the trainer, pushing and pulling
         batches={"fast": 8, "slow": 32},  # episodes in a batch, of the two generators
     )
     return (config,)
@@ -300,7 +300,7 @@ def _(ask_ladder, config, late_move, middle, rates):
         why=f"""
         {_times:.1f} times, by {_best}.
 
-        Over TCP, without a card, the move took {1e3 * _tcp.total:.0f} ms, as a message {1e3 * _message.total:.0f} ms. {"What it saves is" if _tcp.still < 0.8 * _message.still else "Here it hardly saves"} the *trainer's* time, because no Python of its answers: it stands still for {1e3 * _tcp.still:.0f} ms, and for {1e3 * _message.still:.0f} ms with a message. The generator stands still for the swap only, {1e3 * _tcp.swap:.0f} ms.
+        Over TCP, without a card, the move took {1e3 * _tcp.total:.0f} ms, as a message {1e3 * _message.total:.0f} ms. The trainer stands still for {1e3 * _tcp.still:.0f} ms, while it publishes. With a message it stands still for {1e3 * _message.still:.0f} ms, because its Python also packs the bytes. The generator stands still for the swap only, {1e3 * _tcp.swap:.0f} ms.
 
         In a broadcast both sides stand still, until the later one has come. With the generator
         {config.late_seconds:g} s late, the trainer's own call took {late_move.publish:.2f} s.
@@ -335,8 +335,6 @@ def _():
 
     A first idea is to give the writer several buffers, or **slots**, which it fills in turn: a **ring**. The reader takes the newest. Press *Play*, and find a copy
     with two colours.
-
-    Then switch on the check. Each slot has a counter, its *sequence*, which is odd while the slot is written. The check compares it before and after the copy.
     """)
     return
 
@@ -466,6 +464,7 @@ def _():
 
     The first number of each header is the slot's *sequence*. It is 0 until the slot is first written, odd before a copy into it begins, and
     even, larger by one, after the copy is done. While it is odd, trust nothing else in that slot. Each write takes the next two numbers of the whole ring, so the slot with the smallest sequence is the oldest one.
+    In the race above, switch on the check, and see which copies it throws away.
 
     The order of these writes matters, and `fence()` keeps it.
     """)
@@ -576,8 +575,7 @@ def _(afar, careful, whose):
         return f"{good} of {count} answers were whole and of the right version; of {copies} copies, the reader threw {copies - count} away"
 
     _said = lesson.md(f"""
-    The same race, read by {whose}: {_result(careful, careful.attempts)}. Then the package's ring in
-    another process, with three slots, read through `RDMABuffer`: {_result(afar, len(afar.copies))}.
+    The same race, read by {whose}: {_result(careful, careful.attempts)}.
 
     This protocol is a **seqlock**: it does not prevent a torn read, it reveals it. The package's
     `read_rings` is the same loop with a limit.
@@ -588,7 +586,11 @@ def _(afar, careful, whose):
         "Python has none, so it is C's `atomic_thread_fence`, called through `ctypes`. A reader on this machine needs it, too: `read_headers()` calls it. "
         "A reader on another machine does not, because each of its reads is complete before the next begins.",
     )
-    mo.vstack([_said, _fence])
+    _afar = lesson.folded(
+        "And from another process, through `RDMABuffer`?",
+        f"A ring of the package, here with three slots, read the same way: {_result(afar, len(afar.copies))}.",
+    )
+    mo.vstack([_said, _afar, _fence])
     return
 
 
@@ -600,7 +602,7 @@ def _():
     With more slots, fewer reads are torn. The writer starts a new version every
     `period` seconds, always into the oldest slot, and writes for `write` seconds (`write` ≤
     `period`). A reader picks the newest complete slot at any moment, and its copy is done `read`
-    seconds later. Return the fewest slots, 2 or more, with which no read is ever torn.
+    seconds later. A copy that is done just when the writer begins on its slot again is in time. Return the fewest slots, 2 or more, with which no read is ever torn.
     """)
     return
 
@@ -636,8 +638,7 @@ def _(afar, middle):
     With the sequence, what `read` returns is always right. But may it try for ever? With two slots, a slot is written again `2 × period - write` seconds after it
     is complete. If each copy takes longer than that, each copy is torn, and `read` never returns.
 
-    The slowest copy of the race across processes took {1e3 * _slowest:.0f} ms. Against a writer that never rests (`write` = `period` = {1e3 * afar.period:.0f} ms), {_count(_slowest, afar.period, afar.period)} slots would tear none, says {_whose}.
-    With a training step of one second, {_count(_slowest, _publish, _step)} are enough. The package takes two, and gives up after a number of torn reads.
+    With a training step of one second, {_count(_slowest, _publish, _step)} slots are enough, says {_whose}. By default the package takes two, and gives up after a number of torn reads.
     """)
     return
 
@@ -692,14 +693,12 @@ def _():
 def _(config, rates, whole_model):
     # Inputs and outputs of the layers of a block: queries, keys, values, output; gate, up, down.
     _block = [(576, 576)] * 2 + [(576, 192)] * 2 + [(576, 1536)] * 3
-    _at_rank_1 = 4 * 30 * sum(map(sum, _block))
     # The embedding, 61 norms, and the layers.
     _all = (49_152 + 61) * 576 + 30 * sum(map(math.prod, _block))
     _versions = {
         "float32": 4 * _all,
         "bfloat16": 2 * _all,
-        "rank 16": 16 * _at_rank_1,
-        "rank 1": _at_rank_1,
+        "rank 16": 16 * 4 * 30 * sum(map(sum, _block)),
     }
     _ways = rates | {"a card of 400 Gb/s": 50}
     _message = _versions["rank 16"] / 1e9 / rates["message"]
@@ -712,21 +711,21 @@ def _(config, rates, whole_model):
                 [
                     {"way": way}
                     | {
-                        f"{name}, {size / 1e6:.{size < 1e7:d}f} MB": lesson.in_words(
-                            size / 1e9 / rate
-                        )
+                        f"{name}, {size / 1e6:.0f} MB": lesson.in_words(size / 1e9 / rate)
                         for name, size in _versions.items()
                     }
                     for way, rate in _ways.items()
                 ],
             ),
             lesson.md(f"""
-            A model of {nb07.SMOLLM2} MB, moved by *{_rung}*, took {lesson.in_words(_moved.total)}: {_times:.1f} times its estimate.
-            {f"The rate is that of {config.megabytes} MB, which fits in the cache of a large processor. {nb07.SMOLLM2} MB does not." if _times > 1.3 else "Every move also pays for its calls, which count less in a large one." if _times < 0.77 else "So here the rate holds."}
-
             As adapters of rank 16, a version takes {lesson.in_words(_message)} as a message{", so the simplest way is quick enough beside a step of one second" if _message < 0.3 else ""}.
             `zorplex-rl train --lora-rank 16` publishes them, and no more.
             """),
+            lesson.folded(
+                "Does the estimate hold?",
+                f"""A model of {nb07.SMOLLM2} MB, moved by *{_rung}*, took {lesson.in_words(_moved.total)}: {_times:.1f} times its estimate.
+            {f"The rate is that of {config.megabytes} MB, which fits in the cache of a large processor. {nb07.SMOLLM2} MB does not." if _times > 1.3 else "Every move also pays for its calls, which count less in a large one." if _times < 0.77 else "So here the rate holds."}""",
+            ),
             lesson.folded(
                 "How fast is it done at scale?",
                 "Published, not measured here: RDMA writes between GPUs moved Kimi-K2, 10¹² parameters of one byte, in 1.3 s "
@@ -748,6 +747,7 @@ def _(config):
     every generator, and waits until each has taken it. A generator takes it between two batches, so that no batch has two versions.
 
     Here two generators decode batches of {config.batches["fast"]} and of {config.batches["slow"]} episodes. When they pull, they do so before each batch.
+    Both ways run twice, in turns. The first round only warms the machine up.
     """)
     return
 
@@ -768,7 +768,7 @@ async def pushing(trainer, generators, versions):
 
 @app.cell(hide_code=True)
 def _():
-    start_protocols = lesson.start_button("Push, then pull", seconds=13)
+    start_protocols = lesson.start_button("Push, then pull", seconds=20)
     start_protocols
     return (start_protocols,)
 
@@ -776,8 +776,8 @@ def _():
 @app.cell(hide_code=True)
 async def _(config, start_protocols):
     lesson.wait_for(start_protocols)
-    with lesson.counting(2 * config.steps, "steps") as _one_more:
-        protocols = await nb07_push.compare((pushing, pulling), config, _one_more)
+    with lesson.counting(4 * config.steps, "steps") as _one_more:
+        protocols = await nb07_push.compare((pushing, pulling) * 2, config, _one_more)
     return (protocols,)
 
 
@@ -798,17 +798,21 @@ def _(protocols):
 @app.cell(hide_code=True)
 def _(ask_push, config, protocols):
     _push, _pull = protocols["pushing"], protocols["pulling"]
-    _times, _shown = _push.step / _pull.step, min(_push.seconds, _pull.seconds)
-    _waits, _hardly = (1 - run.timeline.busy_share("trainer") for run in (_push, _pull))
+    _shown = min(_push.seconds, _pull.seconds)
+    _waits, _hardly = (
+        run.step * (1 - run.timeline.busy_share("trainer")) for run in (_push, _pull)
+    )
+    _share, _own = _waits / _push.step, [_push.step - _waits, _pull.step - _hardly]
     _ages = [fmean(run.ages[1]) if run.ages[1] else math.nan for run in (_push, _pull)]
     lesson.reveal(
         ask_push,
-        right=0 if _waits < 0.1 else 1 if _waits <= 0.5 else 2,
+        right=0 if _share < 0.1 else 1 if _share <= 0.5 else 2,
         why=f"""
-        It waits for {_waits:.0%} of the time, because the slow generator takes weights only between two long batches. When the generators pull, it waits for {_hardly:.0%}. At the end of a batch, the slow one's weights were
-        {_ages[0]:.1f} versions old with pushing, and {_ages[1]:.1f} with pulling.
+        It waits for {_share:.0%} of the time, because the slow generator takes weights only between two long batches. That is {_waits:.2f} s in each step. When the generators pull, it waits for {_hardly:.2f} s.
 
-        A step took {_push.step:.2f} s with pushing, and {_pull.step:.2f} s with pulling. {f"So in this run pulling was faster, and {'its price was age: that is staleness, and `max_lag` bounds it (notebook 08)' if _ages[1] > _ages[0] + 0.2 else 'the weights were hardly older for it'}." if _times >= 1.15 else "So here pulling was not clearly faster, because the processes share the machine's cores: while one waits, the others are quicker."}
+        At the end of a batch, the slow one's weights were {_ages[0]:.1f} versions old with pushing, and {_ages[1]:.1f} with pulling{": that is staleness, and `max_lag` bounds it (notebook 08)" if _ages[1] > _ages[0] + 0.2 else ""}.
+
+        The trainer's own work took {_own[0]:.2f} s of a step with pushing, and {_own[1]:.2f} s with pulling. {"So the steps differ little but for the waiting." if max(_own) < 1.2 * min(_own) else "The processes share this machine's cores, and had more of them in one of the runs. So compare the waits, and not the whole steps."}
         """,
         shows=[
             lesson.figure(
@@ -817,7 +821,7 @@ def _(ask_push, config, protocols):
                     _shown,
                     ("trainer", *config.batches),
                 ),
-                f"The first {_shown:.1f} seconds of each run, on one axis.",
+                f"The first {_shown:.1f} seconds of each run, on one axis. The shares under “busy” are of these seconds only.",
             )
         ],
     )
@@ -872,8 +876,10 @@ class Solutions:
 
     def check_newest_slot(newest_slot):
         def drawn(draw):
-            versions = draw.sample(range(30), draw.randint(1, 5))
-            return ([(draw.choice((0, 2, 3, 8, 9, 14)), version) for version in versions],)
+            headers = [(0, 0)] * draw.randint(2, 5)
+            for n in range(1, draw.randint(1, 20)):  # as a ring is written, odd while it is
+                headers[(n + 1) // 2 % len(headers)] = (n, n + 3)
+            return (headers,)
 
         exercise.agree(
             newest_slot,

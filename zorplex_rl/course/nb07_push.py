@@ -105,7 +105,7 @@ class Decoder(Actor):
 async def compare(
     protocols: Sequence[Any], config: Any, one_more: Callable[[], None]
 ) -> dict[str, Any]:
-    """Run each protocol of the page with the same trainer and generators."""
+    """Run each protocol of the page with the same trainer and generators. Of one that is given twice the later run counts."""
     model = config.policy, config.device
     decoders = {name: (Decoder, name, *model, batch) for name, batch in config.batches.items()}
     summaries = {}

@@ -183,17 +183,15 @@ class RestlessWriter(Writer):
     @concurrent_endpoint
     async def begin(self, pause: float) -> None:
         self.stop = threading.Event()
-        self.began, self.pause = time.perf_counter(), pause
+        self.pause = pause
         self.write()
         self.thread = threading.Thread(target=self.keep_writing, daemon=True)
         self.thread.start()
 
     @concurrent_endpoint
-    async def rest(self) -> float:
-        """Stop. Returns the seconds that a version took."""
+    async def rest(self) -> None:
         self.stop.set()
         await asyncio.to_thread(self.thread.join)
-        return (time.perf_counter() - self.began) / self.version
 
     def keep_writing(self) -> None:
         while not self.stop.wait(self.pause):
@@ -215,8 +213,8 @@ async def race_from_afar(
     slots: int = 3,
     pause: float = 0.004,
 ) -> Any:
-    """Read a ring whose writer never rests. Returns verdicts, copies, seconds, a period."""
-    found = SimpleNamespace(verdicts=[], copies=[], period=0.0)
+    """Read a ring whose writer never rests. Returns verdicts, and the seconds of each copy."""
+    found = SimpleNamespace(verdicts=[], copies=[])
     async with processes(writer=(RestlessWriter, layers, megabytes)) as (writer,):
         source, loop = await writer.open_ring.call_one(slots), asyncio.get_running_loop()
         reader = await connect(source, transport)
@@ -252,5 +250,5 @@ async def race_from_afar(
                     continue
                 found.verdicts.append(verdict(torch.as_tensor(weights), int(version)))
         finally:
-            found.period = await writer.rest.call_one()
+            await writer.rest.call_one()
     return found
