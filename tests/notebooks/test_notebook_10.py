@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
+from runpy import run_path
 from types import SimpleNamespace
 
 import pytest
@@ -14,13 +15,14 @@ from test_notebooks import Later
 
 from zorplex_rl.course import nb10
 from zorplex_rl.course.nb10_gpus import MODELS, Split, splits
+from zorplex_rl.policy.load import EMBEDDED_PATH
 from zorplex_rl.sizing.memory import (
     BatchShape,
     Workload,
     activation_bytes,
     trainer_memory,
 )
-from zorplex_rl.sizing.model_shape import ModelShape
+from zorplex_rl.sizing.model_shape import ModelShape, shape_of
 
 pytestmark = pytest.mark.slow
 
@@ -161,6 +163,56 @@ def test_the_table_of_the_gpu_is_the_record():
     for role, dtype, computed, measured in rows:
         (line,) = (line for line in record.splitlines() if f'"{role}, peak GB' in line)
         assert f"{dtype} {computed}, {measured}" in line
+
+
+def sum_of(shape: ModelShape, work: Workload) -> float:
+    """The sum by hand of the largest micro-batch, with the ring, in float32 on one rank."""
+    batch = max(work.micro_batches(), key=lambda batch: batch.tokens)
+    parts = notebook.Solutions.static_parts(shape.parameters, 4, 1, 0)
+    logits = notebook.Solutions.logit_bytes(batch.responses * batch.response, shape.vocabulary)
+    kept = notebook.activation_bytes(shape, batch.tokens, 4)
+    return sum(parts.values()) + 8 * shape.parameters + logits + kept
+
+
+def test_the_sum_and_memory_py_differ_in_gradients_activations_and_reserve():
+    config = settings()
+    assert len(config.work.micro_batches()) == 1
+    computed = trainer_memory(config.shape, config.work)
+    assert computed.highest == "forward" and "gradients" not in computed.parts
+    (batch,) = config.work.micro_batches()
+    more = activation_bytes(config.shape, batch, "float32")
+    more -= notebook.activation_bytes(config.shape, batch.tokens, 4)
+    assert more > 0
+    differences = more - 4 * config.shape.parameters + computed.parts["reserve"]
+    assert computed.total - sum_of(config.shape, config.work) == differences
+
+
+def test_the_ratios_of_the_benchmarks_trainers_are_those_of_its_table(monkeypatch):
+    root = PATH.parents[1]
+    monkeypatch.syspath_prepend(root / "benchmarks")
+    made = run_path(f"{root}/benchmarks/sizing.py")["MADE"]
+    shapes = {"embedded": shape_of(EMBEDDED_PATH), **made}
+    sums, computed = [], []
+    for line in (root / "benchmarks" / "LOG.md").read_text().splitlines():
+        cells = [cell.strip() for cell in line.split("|")[1:-1]]
+        if len(cells) != 8 or cells[1:3] != ["trainer", "float32"] or cells[0] not in shapes:
+            continue
+        groups, size, prompt, response = map(int, re.findall(r"\d+", cells[3]))
+        work = Workload(prompt, response, groups, size, token_budget=int(cells[4]), evaluated=0)
+        sums.append(sum_of(shapes[cells[0]], work) / 1e6 / int(cells[6]))
+        computed.append(float(cells[7]))
+    assert len(sums) == 9
+    text = PATH.read_text()
+    assert f"such a sum was {min(sums):.2f} to {max(sums):.2f} times what was measured" in text
+    assert f"`memory.py` {min(computed):.2f} to {max(computed):.2f} times" in text
+
+
+def test_near_the_best_split_a_few_gpus_hardly_matter_and_far_from_it_they_do():
+    found = splits(MODELS["7B"], nb10.job(1024), 64, nb10.PARTS)
+    best = best_split(found)
+    near = [split for split in found if abs(split.sampling.gpus - best.sampling.gpus) <= 4]
+    assert len(near) == 5 and max(split.seconds for split in near) < 1.1 * best.seconds
+    assert max(split.seconds for split in found if split.fits) > 2 * best.seconds
 
 
 @pytest.mark.long
