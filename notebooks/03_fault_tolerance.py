@@ -539,8 +539,9 @@ async def watch(supervisor):
         now = time.monotonic()
         if answer == "here":
             heard = now
+        # Its process has ended, or a call to this worker got a SupervisionError.
         gone = answer == "SupervisionError" or supervisor.lost is supervisor.worker
-        busy = supervisor.busy(now)
+        busy = supervisor.busy(now)  # seconds that its present call has run
         state, action = supervisor.decide(
             gone, now - heard, busy, limits, supervisor.failed_at, now
         )
@@ -635,10 +636,10 @@ def _():
 @app.cell(hide_code=True)
 def _():
     ask_fates = lesson.predict(
-        "With these limits, which of the seven workers are *not* replaced?",
-        "none: each of them is silent or late at some time",
-        "those with a stop of 1 s and with a call of 3 s",
-        "all but those with `sys.exit`, `kill -9` and the text that crashes it",
+        "With these limits, which of the seven workers are replaced?",
+        "all seven: each of them is silent or late at some time",
+        "five: all but those with a stop of 1 s and with a call of 3 s",
+        "three: those with `sys.exit`, `kill -9` and the text that crashes it",
     )
     start_fates = lesson.start_button("Seven workers, seven fates", seconds=12)
     mo.vstack([ask_fates, start_fates])
@@ -720,7 +721,8 @@ def _(ask_fates, limits, lived, whose_decide):
             lesson.figure(
                 spans.fates_chart({fate: one.decisions for fate, one in lived.items()}),
                 "What each supervisor found, from the moment of the fault. "
-                "Gaps: a new process starts.",
+                "Gaps: a new process starts. A colour shows the last decision: while a probe waits for its answer, "
+                f"up to {limits.probe:g} s, the supervisor makes no new one.",
             )
         ],
     )
@@ -743,8 +745,8 @@ def _(lived):
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    A **checkpoint** is a copy of the state outside the process. This worker writes one after every
-    `every` steps, and its successor begins where the file says.
+    A **checkpoint** is a copy of the state outside the process. A new kind of worker, folded below, counts steps, and writes
+    one after every 50. Its successor begins where the file says.
     """)
     return
 
