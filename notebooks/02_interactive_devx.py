@@ -265,13 +265,13 @@ def plain_step(model, optimizer, mine, total_examples, add_up):
 
 @app.function(hide_code=True)
 def train(model, step, mine, batch, steps, learning_rate):
-    """Train on ``mine``. Returns the losses on the ``batch`` after each step, and the weights."""
+    """Train on ``mine``. Returns the losses on the ``batch`` before each step, and the weights."""
     optimizer = torch.optim.SGD(model.parameters(), learning_rate)
     losses = []
     for _ in range(steps):
-        step(model, optimizer, mine, len(batch[0]), add_up)
         with torch.no_grad():
             losses.append(F.mse_loss(model(batch[0]), batch[1]).item())
+        step(model, optimizer, mine, len(batch[0]), add_up)
     return losses, [parameter.detach() for parameter in model.parameters()]
 
 
@@ -340,8 +340,8 @@ def _(one_process, trained, whose_step, with_ddp):
         """,
         shows=[
             lesson.figure(
-                loss_chart(_curves, "loss on all 64 examples"),
-                "Parts of 48 and 16 examples. Blue lies on grey: two ranks, and the curve of one process.",
+                loss_chart(_curves, "loss on all 64 examples (log)"),
+                "Parts of 48 and 16 examples; each loss is that before the step. Blue lies on grey: two ranks, and the curve of one process.",
             ),
         ],
     )
@@ -493,7 +493,8 @@ def _():
     mo.md("""
     Actors of the class below have already been spawned into both processes, as `greeters`.
     Predict, and then *edit its text* and run its cell. The `greeters` stay as they are. `new_greeters`
-    are spawned from your edited class, `edited`. On a page that nobody can edit, the course has made the edit.
+    are spawned from your edited class, `edited`. On a page that nobody can edit, the course has made the edit: its
+    line is `return "hello from the new code"`.
     """)
     return
 
@@ -563,15 +564,11 @@ def _(greeting, new_greeting, old_or_new):
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    So new code has to be sent. Without restarting the whole program, there are three ways:
+    So new code has to be sent. A function of the notebook is copied with every call, so it is always the new one. But a function
+    of an imported *module* travels as its name, and the old process runs its old module.
 
-    1. Send a function to `run`. A function of the notebook is copied with every call, so it is always the new one.
-    2. Spawn a new actor into the old processes.
-    3. Start new processes.
-
-    Careful with the first way: a function of an imported *module* travels as its name, and the old process runs its old module.
-
-    What does each way cost? `seconds_each` repeats one of the first two for a moment, and returns the median seconds.
+    What do the first three ways cost? `seconds_each` repeats each of the first two for a moment, and returns the median seconds.
+    New processes were started once, at the top of this page.
     """)
     return
 
@@ -615,7 +612,7 @@ def _():
 
     A new actor, or a changed model, begins with new weights. What can it keep of the old ones? Here one layer
     is inserted before the output layer. Write `hand_over`, which keeps the weights that fit. `old` and `new` are state
-    dicts: names with tensors. Your function is then sent to both ranks in the first way, by `run`.
+    dicts: names with tensors. Your function is then sent to both ranks, by `run`.
     """)
     return
 

@@ -207,6 +207,8 @@ def test_02_a_step_that_passes_its_check_trains_two_ranks_as_one_process(interac
     losses, weights = interactive.train(
         interactive.new_model(), interactive.plain_step, settings[0], *settings
     )
+    untrained = torch.nn.functional.mse_loss(interactive.new_model()(inputs), inputs.sin())
+    assert losses[0] == untrained.item(), "in the page's figure all curves begin in one point"
     attempts = answers_02.RIGHT["ddp_step"]
 
     def as_it_is(model):
