@@ -364,8 +364,17 @@ def _(whose_summer):
     ## Five ways to send
 
     `add` says *what* is to be done. The word behind it says who does it, and what becomes of the
-    answers: all of them, one, none. Choose a kind of call, and see who works and who answers. The
-    actors below run {whose_summer}.
+    answers.
+
+    | word | who works | what comes back |
+    |---|---|---|
+    | `call` | all actors of the mesh | each one's answer, with its place |
+    | `slice(rows=1).call` | the actors of row 1 | each one's answer, with its place |
+    | `call_one` | the only actor: the mesh or slice must have exactly one | its answer itself |
+    | `choose` | one actor, drawn at random for each call | its answer itself |
+    | `broadcast` | all actors | nothing, so you do not wait |
+
+    Choose a kind of call. The actors below run {whose_summer}.
     """)
     return
 
@@ -383,7 +392,7 @@ def _():
 def _():
     mo.md("""
     The code uses each of the five once, to add 1. Its last line reads the totals: `add([])` adds nothing
-    and returns them. `call` returns answers with their places, and `.values()` drops the places.
+    and returns them. `.values()` drops the places.
     """)
     return
 
@@ -817,7 +826,7 @@ def _():
     mo.md("""
     ## What a call costs
 
-    `nb01.seconds_each` repeats some work and returns the median seconds.
+    `nb01.seconds_each` repeats some work and returns the median seconds. Its second argument divides them by so many calls.
     """)
     return
 
@@ -841,8 +850,8 @@ def _(call, many, method):
     works on one call, the next are on their way. If at most a tenth of the time may
     be spent on calling, a call must do nine times its own cost in work: about {lesson.in_words(9 * call)}.
 
-    Bytes cost, too, and a row of a matrix may be more than a row. `matrix[0]` is a *view* into the memory of the matrix, and
-    `pickle` packs all of that memory. So send `matrix[0].clone()`.
+    Bytes cost, too. A row `matrix[0]` of a *torch* tensor is a view into the memory of the matrix, and `pickle` packs all of that
+    memory. A row of 1000 × 1000 numbers then takes 4 MB, not 4 kB. So send `matrix[0].clone()`.
     """)
     return
 
