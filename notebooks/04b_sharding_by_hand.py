@@ -274,14 +274,13 @@ async def _(ask_talks, config, model, ranks):
     _answers = await on_all(ranks, counted, by_hand, _layers, _back, *_tensors)
     _library = (await on_all(ranks, by_library, model, _x))[0]
     # Each rank has gradients for its own part of up, up_bias and down, and zeros elsewhere.
-    _hand = _answers[0][0]
+    _hand, parallel_sent = _answers[0]
     for _place in (2, 3, 4):
         _hand[_place] = sum(tensors[_place] for tensors, _ in _answers)
     parallel_apart = max(
         float((ours - theirs).abs().max() / theirs.abs().max())
         for ours, theirs in zip(_hand, _library, strict=True)
     )
-    parallel_sent = _answers[0][1]
     one_sum = 2 * (config.ranks - 1) / config.ranks * _x.nbytes
     lesson.reveal(
         ask_talks,
