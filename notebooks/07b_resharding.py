@@ -23,7 +23,6 @@ with app.setup(hide_code=True):
     import marimo as mo
     import torch
     from torch.distributed.tensor import Replicate, Shard
-    from torch.distributed.tensor.placement_types import _StridedShard as StridedShard
 
     from zorplex_rl.course import nb07b
     from zorplex_rl.course.figures import bars, drawing_of
@@ -126,6 +125,7 @@ Then FSDP halves each piece:
 | FSDP 1 | rank (1, 0): 2–3 | rank (1, 1): 6–7 |
 
 Tensor parallelism, the second dimension of the grid, cuts before FSDP, the first. torch marks the placement that has to cut afterwards: it is a `StridedShard`.
+The `box` below does without it, and so does every mesh of this page. `local_box` of the package has it.
 """,
     )
     mo.vstack([_text, _grid])
@@ -137,10 +137,7 @@ def box(shape, sharding, rank):
     bounds = [(0, size) for size in shape]  # in each dimension (first, end)
     places = sharding.coordinate(rank)  # in the mesh, such as (1, 0)
     cuts = zip(sharding.placements, sharding.mesh_shape, places, strict=True)
-    # A StridedShard cuts last (see the fold above): False comes before True.
-    for placement, ranks, place in sorted(
-        cuts, key=lambda one: isinstance(one[0], StridedShard)
-    ):
+    for placement, ranks, place in cuts:
         if not placement.is_replicate():
             first, end = bounds[placement.dim]
             share = math.ceil((end - first) / ranks)
@@ -325,7 +322,7 @@ def _():
 
 @app.function(hide_code=True)
 def describe_on(policy, **mesh):
-    """Say of every parameter how it lies on a mesh such as FSDP=2, TP=2."""
+    """Say of every parameter how it lies on a mesh such as FSDP=4 or TP=2."""
     rows = "q_proj k_proj v_proj gate_proj up_proj embed_tokens lm_head".split()
     columns = ("o_proj.weight", "down_proj.weight")
     heads = policy.model.config.num_key_value_heads
@@ -337,9 +334,6 @@ def describe_on(policy, **mesh):
             along["TP"] = Shard(1)
         elif any(part in name for part in rows):
             along["TP"] = Shard(0)
-            if "TP" in mesh:
-                # FSDP cuts each piece of tensor parallel again.
-                along["FSDP"] = StridedShard(0, split_factor=mesh["TP"])
         if mesh.get("TP", 1) > heads and ("k_proj" in name or "v_proj" in name):
             # More ranks than heads: neighbours hold the same head.
             axes |= {"TP": heads, "same head": mesh["TP"] // heads}
@@ -416,7 +410,7 @@ def _():
 
 @app.cell(hide_code=True)
 def _(planner, policy):
-    trainers = [{"FSDP": 4}, {"FSDP": 2}, {"FSDP": 2, "TP": 2}]
+    trainers = [{"FSDP": 4}, {"FSDP": 2}]
     generators = [{"TP": 2}, {"TP": 4}, {"copies": 2}]
     if policy.model.config.num_attention_heads % 4:
         generators.remove({"TP": 4})  # a rank gets whole heads
@@ -440,6 +434,7 @@ def _(ask_busiest, plans):
         why=f"""
         {_times:.1f} times: rank 0 sends all that is wanted, {_from_0 / 1e6:.2f} MB, and with the plan the
         busiest rank sends {_busiest / 1e6:.2f} MB. {"The plan moves no more than that minimum" if _plan.bytes_moved == _from_0 else "The plan moves another number of bytes than that"}, and no trainer rank has to receive anything.
+        The figure shows the reason: the trainer's ranks share the sending, so with the plan the busiest one sends less by about as many times as there are trainer ranks.
 
         When does a plan pay? When the transfer takes a share of a step that you notice, and rank 0 is what it waits for: large models, many ranks, slow links between the two sides. With
         a model of a gigabyte on one machine it does not. Choose other meshes below.
@@ -479,7 +474,7 @@ def _():
 
     Four processes: two trainer ranks with FSDP, two generator ranks with tensor parallelism, each side with a gloo process group of its own. The
     trainer takes a real step and publishes. Each generator rank reads its pieces, and nothing else, from both trainer ranks. The model is small: an
-    embedding, four blocks of two matrices, and an output layer. `cut` (folded) shards it by PyTorch's own functions.
+    embedding, four blocks of two matrices (`up` and `down`), and an output layer. With the biases these are 19 parameters: 10 matrices and 9 biases. `cut` (folded) shards it by PyTorch's own functions.
     """)
     return
 
@@ -602,7 +597,7 @@ def _(ask_losses, transfer, whose):
         ask_losses,
         right=0 if _apart == 0 else 1 if _apart < 1e-5 else 2,
         why=f"""
-        {transfer.equal} of {transfer.compared} parameters were equal bit for bit, compared whole as torch itself gathers them, after {len(transfer.losses)} steps. The last losses are {transfer.losses[-1][0]:.6f} with FSDP and {transfer.losses[-1][1]:.6f} with tensor parallelism. {_losses}
+        {len(_plan.moves)} parameters were compared after each of {len(transfer.losses)} steps, whole, as torch itself gathers them. Equal bit for bit: {transfer.equal} of these {transfer.compared}. {_losses}
 
         The pieces were planned by {whose}. Each version, {_read / 1e6:.2f} MB were read in all; the minimum is {nb07b.minimum_bytes(_plan) / 1e6:.2f} MB. {_sent}
         Why so unequal? All matrices but `down` are cut by rows on both sides, as in the lower half of the drawing: their shards go to the counterpart alone. Only what is cut by columns goes to both.

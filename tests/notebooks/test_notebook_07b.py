@@ -20,7 +20,8 @@ from test_notebooks import load
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
-from zorplex_rl.course.nb07b import minimum_bytes
+from zorplex_rl.course.nb07b import SmallModel, minimum_bytes
+from zorplex_rl.policy.load import load_policy
 from zorplex_rl.weights.reshard.plan import Sharding, local_box, plan
 from zorplex_rl.weights.reshard.sharded_model import ShardedWeight, plan_model
 
@@ -80,27 +81,27 @@ def test_the_planner_on_the_page_makes_the_packages_plans(notebook, shape):
         assert tuple(found) == plan(shape, held, wanted, itemsize=4)
 
 
-@pytest.mark.parametrize("shape", [(8, 2), (9, 2), (7, 7), (1, 5)])
-def test_fsdp_over_tensor_parallel_cuts_each_piece_again(notebook, shape):
+def test_eight_rows_on_2_by_2_lie_as_the_table_says():
     grid = Sharding((2, 2), (_StridedShard(0, split_factor=2), Shard(0)))
     for rank in range(4):
-        held = local_box(shape, grid, rank)
-        if all(held.sizes):
-            assert notebook.box(shape, grid, rank) == tuple(
-                zip(held.offsets, held.ends, strict=True)
-            )
-    rows = Sharding((4,), (Shard(0),))
-    for held, wanted in ((grid, rows), (rows, grid)):
-        sent = dict.fromkeys(range(4), 0)
-        found = notebook.planned(notebook.Solutions.pieces, shape, held, wanted, 4, sent)
-        assert tuple(found) == plan(shape, held, wanted, itemsize=4)
-
-
-def test_eight_rows_on_2_by_2_lie_as_the_table_says(notebook):
-    grid = Sharding((2, 2), (_StridedShard(0, split_factor=2), Shard(0)))
-    for rank in range(4):
-        ((first, end),) = notebook.box((8,), grid, rank)
+        held = local_box((8,), grid, rank)
+        (first,), (end,) = held.offsets, held.ends
         assert f"rank {grid.coordinate(rank)}: {first}–{end - 1} |" in PATH.read_text()
+
+
+def test_the_small_model_has_the_parameters_that_the_page_counts():
+    sizes = [parameter.dim() for parameter in SmallModel(8).parameters()]
+    counted = f"{len(sizes)} parameters: {sizes.count(2)} matrices and {sizes.count(1)} biases"
+    assert counted in PATH.read_text()
+
+
+def test_the_trainers_ranks_share_the_sending(notebook):
+    policy = load_policy("embedded", "cpu")
+    for ranks, generator in itertools.product((2, 4), ({"TP": 2}, {"TP": 4}, {"copies": 2})):
+        sides = [notebook.describe_on(policy, **mesh) for mesh in ({"FSDP": ranks}, generator)]
+        found = notebook.plan_with(notebook.Solutions.pieces, *sides)
+        busiest = max(map(sum, found.traffic()))
+        assert minimum_bytes(found) / busiest == pytest.approx(ranks, rel=0.1)
 
 
 @pytest.mark.parametrize(
