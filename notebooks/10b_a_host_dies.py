@@ -185,7 +185,7 @@ def _(ask_hasty, config, hurried):
         ask_hasty,
         right=0 if hurried.together <= 0 else 1 if hurried.together < config.lease else 2,
         why=f"""
-        For {max(0.0, hurried.together):.2f} s. At worst it would have been {_limit:.2f} s, says {_whose}; a new process needs a moment until it writes. In the grey stretch
+        For {max(0.0, hurried.together):.2f} s. By the lease alone it would be {_limit:.2f} s at worst, says {_whose}. Here a new process needs a moment until it writes, and the old host looks at its clock only every 50 ms. For such delays the next section adds a margin. In the grey stretch
         both trainers were alive, and neither knew of the other. A training step takes seconds: that is enough for two versions of one number.
         """,
         shows=[
@@ -275,10 +275,16 @@ def _(ask_silence, config, lives, whose_rule):
         right=2 if abs(_killed - _cut) <= config.lease else 0 if _killed < _cut else 1,
         why=f"""
         The successors wrote first {_killed:.1f} s after `kill -9` and {_cut:.1f} s after the cut: after the lease, the margin of {MARGIN_SECONDS:g} s, and the start of a process. From outside the two look alike, so both wait. The trainer that was cut off went on for
-        {lives["cut off"].first[-1]:.1f} s. A third host, cut off too, had a clock at a quarter of its speed: absurdly slow, so that you can see it. Its trainer went on for {lives["slow clock"].first[-1]:.1f} s. When to start was decided by {whose_rule}.
+        {lives["cut off"].first[-1]:.1f} s. A third host, cut off too, had a clock at a quarter of its speed: absurdly slow, so that you can see it. Its trainer went on for {lives["slow clock"].first[-1]:.1f} s.
+        The controller had been told a drift of {config.drift:g} for this host. With a drift of 0 it would have allowed a successor after {config.lease + MARGIN_SECONDS:g} s, beside a living trainer. When to start was decided by {whose_rule}.
         {"At no moment did two trainers live." if _together < 0 else f"Two trainers lived for {_together:.2f} s: a host on this busy machine was later than the margin."}
         """,
-        shows=[lesson.figure(spans.lives_chart(lives), "When each trainer wrote.")],
+        shows=[
+            lesson.figure(
+                spans.lives_chart(lives),
+                f"When each trainer wrote. `lease_is_over` is true {MARGIN_SECONDS:g} s after the dashed line: the margin.",
+            )
+        ],
     )
     return
 
@@ -331,8 +337,8 @@ def _(lives):
         float(seconds) for seconds in _shortest(_silences, 0.01, MARGIN_SECONDS)
     )
     lesson.md(f"""
-    The page's three hosts were healthy for {sum(_silences):.1f} s before their faults, and their longest silence was {lesson.in_words(max(_silences))}. With clocks that are wrong by at most
-    1%, a lease of {lesson.in_words(_lease)} would have done, says {_whose}. A successor would start after {lesson.in_words(_wait)}, of which {MARGIN_SECONDS:g} s is the margin.
+    The page's three hosts were healthy for {sum(_silences):.1f} s before their faults, and their longest silence was {1000 * max(_silences):.1f} ms. With clocks that are wrong by at most
+    1%, a lease of {1000 * _lease:.1f} ms would have done, says {_whose}. A successor would start after {lesson.in_words(_wait)}, of which {MARGIN_SECONDS:g} s is the margin.
 
     A real host loads a checkpoint, swaps, or waits for a disk, so one looks at days and not at seconds. `zorplex-rl` takes {LEASE_SECONDS:g} s, and a
     margin of {MARGIN_SECONDS:g} s. Two clocks can be hours apart, but each runs too fast or too slow by some tens of millionths only. So each machine reads its own clock, and only the drift counts: twice, once in each direction.
@@ -424,7 +430,7 @@ def _(ask_notice, lost):
         right=2 if _late else 1 if lost.longest_step > 1 else 0,
         why=f"""
         The longest step took {lost.longest_step:.1f} s; `generator_0` counted as lost after {_notice:.1f} s. A step needs its whole batch, and the lost host had some groups of it. Only when it counts as lost does
-        another generator get them.{" Meanwhile the other one cannot run far ahead, because the age of data is bounded (notebook 09)." if _late else ""}
+        another generator get them.{" Meanwhile the other one cannot run far ahead, because the age of data is bounded (notebook 08)." if _late else ""}
 
         A trainer must not exist twice, so its successor would have started no sooner than {LEASE_SECONDS + MARGIN_SECONDS:g} s after its host was last heard. A generator *may* live twice, because a late answer of a lost one is ignored.
         {"So its groups could be given away at the first suspicion. zorplex-rl waits for the lease all the same." if _late else "So nobody has to wait for its lease."}

@@ -196,7 +196,7 @@ def lives_chart(trials: Mapping[str, Lives]) -> str:
         axes.plot(heard, tops, "o", color=style.TEXT, markersize=6, label="last heard")
         over = [lives.over for lives in trials.values()]
         low, high = ([top + end for top in tops] for end in (-0.45, 1.45))
-        label = "lease over, as the controller counts"
+        label = "lease over, without the margin"
         axes.vlines(over, low, high, style.TEXT, "--", label=label, linewidth=1.5)
         axes.axvline(0, color=style.GREY, linewidth=1)
         axes.set(xlabel="seconds after the fault")
