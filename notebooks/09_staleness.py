@@ -327,7 +327,7 @@ def _(ask_plain, before, config, ended, kept_at, study):
     {nb09.uncertain(_old, _n)} with old ones. (± is two standard errors, from the number of tasks.)
     Seeds differ: of {len(_seeds)} recorded ones, {sum(end < before for end in _seeds)} ended below {before:.0%} after {config.schedule_steps} steps.
 
-    In the chart, newer and newer weights look at one batch. We sort its tokens by r and cut them into 120 equal parts: a dot is one part.
+    In the chart, newer and newer weights of the run on fresh data look at one batch. We sort its tokens by r and cut them into 120 equal parts: a dot is one part.
     Most hardly move, and a few move very far.
 
     By {_whose}, at {_oldest} the tokens are worth {float(_share(_tokens[_oldest].tolist())):.0%} of fresh ones. Taken as whole episodes, with the product of their ratios, they are worth {_sizes[_oldest]:.0%}.
@@ -656,7 +656,7 @@ def _(config, study):
     In turns the run takes {_seconds[0]:.0f} s. At lag {_enough} it takes {_seconds[_enough]:.0f} s, and no larger lag saves a tenth of that, because the trainer, the slower side here, hardly waits any more.
     Clipped has {fmean(_clipped[_enough]):.0%} there, {fmean(_clipped[0]):.0%} at lag 0, and {fmean(_clipped[_most]):.0%} at lag {_most}.
 
-    So take the smallest `max_lag` at which the slower side hardly waits, here {_enough}, and clip. More age saves hardly a second, and in the end it costs accuracy.
+    So take the smallest `max_lag` at which the slower side hardly waits, here {_enough}, and clip. More age saves little, and in the end it costs accuracy.
     Which lag that is depends on your machines: your timeline of notebook 08 shows who waits.
     """)
     _drawn = lesson.figure(
