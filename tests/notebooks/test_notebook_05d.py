@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from test_notebooks import Later
 
-from zorplex_rl.course.kept_file import functions_of
+from zorplex_rl.course.kept_file import functions_of, load_notebook
 from zorplex_rl.course.nb05b import as_episode
 from zorplex_rl.course.nb05d import (
     LAYERS,
@@ -26,11 +26,15 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 notebook = Later(ROOT / "notebooks" / "05d_a_language_model.py")
-loop = Later(ROOT / "notebooks" / "05b_write_the_loop.py")
 ENV = Zorplex(seed=0)
 
 
-def test_it_trains_with_the_functions_of_the_readers_file(tmp_path):
+@pytest.fixture(scope="module")
+def loop():
+    return load_notebook(ROOT / "notebooks" / "05b_write_the_loop.py")
+
+
+def test_it_trains_with_the_functions_of_the_readers_file(tmp_path, loop):
     mine = tmp_path / "my_rl.py"
     mine.write_text(
         "def sample_episode(policy, task, execute, sampling, seed):\n"
@@ -50,7 +54,7 @@ def test_it_trains_with_the_functions_of_the_readers_file(tmp_path):
     assert "yours" in whose
 
 
-def test_without_the_readers_file_the_functions_are_the_courses():
+def test_without_the_readers_file_the_functions_are_the_courses(loop):
     sampler, loss_of, whose = readers_functions(loop, {})
     assert sampler is loop.Solutions.sample_episode
     assert loss_of is loop.Solutions.policy_gradient
@@ -86,14 +90,11 @@ def test_where_no_answer_was_ever_right_the_page_says_why_it_stays_so(embedded):
     task = ENV.tasks(("compositional",), 1, "held_out")[0]
     ids = encode_text(embedded.tokenizer, f"[ANSWER] {task.answer + 1}\n")
     exam = [as_episode(embedded, task, ids, [True] * len(ids))]
-    assert (
-        "what it could be paid for was the form of an answer"
-        in learned([[exam, exam], [exam, exam]])[1]
-    )
+    assert "not in the training" in learned([[exam, exam], [exam, exam]])[1]
 
 
-@pytest.mark.parametrize(("narrow", "option"), [((0.3, 0.5), 0), ((0.5, 0.9), 1), ((0.5, 1.0), 2)])
-def test_the_last_batches_of_the_two_runs_are_compared(narrow, option):
+@pytest.mark.parametrize(("narrow", "option"), [((0.5, 0.3), 0), ((0.5, 0.6), 1), ((0.5, 0.9), 2)])
+def test_the_first_and_the_last_batch_say_whether_narrow_paths_learn(narrow, option):
     curve = LiveCurve(2)
     for step, share in enumerate((0.9, 0.8), 1):
         curve.add(SAMPLED, step, share)
@@ -101,7 +102,7 @@ def test_the_last_batches_of_the_two_runs_are_compared(narrow, option):
     right, why = narrow_learned(curve, narrow)
 
     assert right == option
-    assert "80% of the last batch" in why
+    assert "from 90% to 80%" in why
 
 
 def test_without_smollm2_no_option_is_right():

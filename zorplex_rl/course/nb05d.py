@@ -157,15 +157,15 @@ def _narrow_output(adapted: Callable[..., Any], layer: AdaptedLinear, x: torch.T
 
 
 def narrow_learned(curve: LiveCurve, shares: Sequence[float]) -> tuple[int | list[int], str]:
-    """Return the right option of the prediction, and why, from the curve of all weights and the ``shares``."""
+    """Return the right option of the prediction, and why, from the ``shares`` and the curve of all weights."""
     if not shares:
         return [], "SmolLM2 is not on this machine."
-    *_, (_, whole) = dict(curve.series)[SAMPLED]
-    gap = shares[-1] - whole
-    option = 0 if gap < -0.15 else 1 if gap <= 0.15 else 2
+    (_, first), *_, (_, last) = dict(curve.series)[SAMPLED]
+    gain = shares[-1] - shares[0]
+    option = 0 if gain < -0.1 else 1 if gain < 0.2 else 2
     return (
         option,
-        f"With all weights {whole:.0%} of the last batch were right, with narrow paths {shares[-1]:.0%}.",
+        f"With narrow paths from {shares[0]:.0%} to {shares[-1]:.0%}, with all weights from {first:.0%} to {last:.0%}.",
     )
 
 
@@ -196,7 +196,7 @@ def learned(marks: list[list[list[Episode]]]) -> tuple[int | list[int], str, lis
             f"{right} of {len(before)} questions turned right, and {len(changed) - right} wrong. "
         )
         if shares == [0, 0]:
-            why += "It was never once right: what it could be paid for was the form of an answer, which earns 0.2. "
+            why += "It was never once right, and not in the training: what was learned there did not carry over. "
     why += "We call a kind *better* if chance alone would turn so many right, and so few wrong, less than once in forty times."
     caption = f"SmolLM2 before and after training, {len(marks[0][0])} sampled answers to held-out tasks of each kind"
     option = [[True, False], [False, True], [True, True], [False, False]].index(better)
