@@ -128,11 +128,11 @@ def _():
 
     Each turns one placement into another. The solid arrows above are such collectives.
 
-    - `all_gather`: each rank has a share; afterwards each has all of them. FSDP (notebook 04b) fetches a layer's
+    - `all_gather`: each rank has a share; afterwards each has all of them. FSDP, training with cut weights (notebook 04b), fetches a layer's
       weights in this way.
     - `reduce_scatter`: each rank has a summand of *everything*; afterwards it has the finished sum of *its* share. FSDP
       adds its gradients like this.
-    - `all_reduce`: the same summands, and afterwards each rank has all finished sums. DDP (notebook 02) adds its gradients like this.
+    - `all_reduce`: the same summands, and afterwards each rank has all finished sums. DDP, training with a copy on each rank (notebook 02), adds its gradients like this.
     - `all_to_all`: each rank cuts its share once more, and sends piece *i* to rank *i*. A tensor cut by rows is cut by columns
       afterwards.
     """)
@@ -143,7 +143,7 @@ def _():
 def _():
     lesson.figure(
         drawing_of("collectives.html"),
-        "Three ranks, before and after. Colour *i* is the share that rank *i* has at the start, or is to keep at the end. a₁ is what rank 1 adds to the sum A. In all_to_all rank 0 gets the first column.",
+        "Three ranks, before and after. Colour i is the share that rank i has at the start, or is to keep at the end. a₁ is what rank 1 adds to the sum A. In all_to_all rank 0 gets the first column.",
     )
     return
 
@@ -182,7 +182,7 @@ def _():
     ### Exercise 1: the price
 
     The whole tensor has `size` bytes, and a share of it `size / ranks`. Where it is Partial, each rank holds `size` bytes. Complete `bytes_sent`: the bytes that
-    *one* rank sends. Count in the figures what leaves one rank.
+    *one* rank sends. Count in the figures what leaves one rank. An all_reduce is a reduce_scatter and then an all_gather. For all_to_all count the cells that change their row.
     """)
     return
 

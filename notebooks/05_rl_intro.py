@@ -83,9 +83,6 @@ def _(card):
     Nobody shows it a better text. It tries, and what was paid becomes more likely. Of 200 new questions it
     answered {_before:.0%} before, and {_after:.0%} after the last step, in a recorded run.
 
-    Further down, under *The loop in turns, with a clock*, this page trains the model itself. The line below the texts says
-    which run the card shows: the recorded one, or that one.
-
     You can start the course here: nothing before it is needed, and the end of this page says what an actor is.
     """)
     return
@@ -614,8 +611,8 @@ def _():
     for them (09). And to repeat such a run bit for bit, somebody must write down what came when (11).
 
     Play with it. The simulator draws both ways, as if each side had its own machine. Raise the *variation*, the scatter of the
-    answers' times, and watch who waits. Its table says how long the run takes at least because of each part. For the
-    trainer: all its steps, and before them the first weights and the first batch, which it must await.
+    answers' times, and watch who waits. Its table says how long the run takes at least because of each part. The last
+    row is a chain: weights are sent, a batch is written, a step is taken, one after another. With `max_lag` L that chain comes once in every L + 1 steps.
     """)
     return
 
@@ -629,7 +626,7 @@ def _():
 @app.cell(hide_code=True)
 def _():
     ask_lag = lesson.predict(
-        "In the scenario *one straggler*, four generators write 8 groups for each training step, which takes 4 s. One group takes 8 s, all others 1 s. With `max_lag` 1 the generators may be one batch ahead. "
+        "The scenario *one straggler* is a run of six steps. Four generators write 8 groups for each step, and a training step takes 4 s. A single group of the whole run takes 8 s, every other 1 s. With `max_lag` 1 the generators may be one batch ahead. "
         "Does that hide the straggler: is the run within 2% of one with a large `max_lag`? Think first, then try it above.",
         "yes",
         "no, but `max_lag` 2 does",

@@ -118,7 +118,7 @@ def _(config):
     )
     curve = LiveCurve(config.steps, title="Right answers in each training batch")
     _scatter = lesson.md(
-        f"A point has only {config.prompts} tasks, some easy and some hard. So luck moves it, also the first one. The exam has {config.held_out} other questions."
+        f"A point has only {config.prompts} tasks, some easy and some hard. So luck moves it, also the first one. The share beside its name is that of the last batch. Beside this curve, both policies take an *exam*: {config.held_out} held-out questions."
     )
     mo.vstack([start_honest, curve, _scatter])
     return curve, start_honest
@@ -290,9 +290,9 @@ def _(ask_kinds, config, examined, paired):
                         "words": f"{words}",
                         "before": f"{was:.0%}",
                         "after": f"{now:.0%}",
-                        "change": f"{100 * gain:+.0f} ± {100 * noise:.0f} points",
+                        "change": f"{round(100 * now) - round(100 * was):+d} ± {100 * noise:.0f} points",
                     }
-                    for kind, (words, was, now, gain, noise) in kinds.items()
+                    for kind, (words, was, now, _, noise) in kinds.items()
                 ],
             )
         ],
@@ -409,9 +409,11 @@ def _(ask_pass, config, estimator, paired, right, whose_estimator):
     (_low, (_first, _once)), (_high, (_last, _noise)) = gains.items()
     lesson.reveal(
         ask_pass,
-        right=0 if _last > _noise else 2 if _last < -_noise else 1,
+        right=0 if _last > 1.5 * _noise else 2 if _last < -1.5 * _noise else 1,
         why=f"""
     pass@{_low} changes by {nb05c.points(_first)} ± {100 * _once:.0f} points, and pass@{_high} by {nb05c.points(_last)} ± {100 * _noise:.0f}, from {pass_means["before"][_high]:.0%}, by {whose_estimator}.
+    Each ± counts a task as one case. But the tasks share their words, so the true interval is wider. Here a change is called clear beyond one and a half times the ±.
+
     {nb05c.verdict(gains[_low], gains[_high], pass_means["before"][_high])}
 
     Of the {config.pass_tasks} tasks the old policy never solved {right["before"].count(0)}, the trained one {right["after"].count(0)}. That is one run of one small policy.

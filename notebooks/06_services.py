@@ -523,8 +523,7 @@ def _():
 
     To make `charge` idempotent, number the charges, and let the ledger remember the numbers. It is now
     a database of two tables: `seen(number)` and `charges(number, amount)`. What stands inside one `with database:` is a *transaction*: if the
-    process dies in it, nothing of it has happened. A process that runs a rule, a `Till`, is killed three times: after a
-    first statement, after a second one, and after a commit, the end of a transaction. Here are two rules that are wrong:
+    process dies in it, nothing of it has happened. The end of a transaction is its *commit*. Here are two rules that are wrong:
     """)
     return
 
@@ -558,7 +557,7 @@ def note_then_charge(database, number, amount):
 @app.cell(hide_code=True)
 def _():
     ask_once = lesson.predict(
-        "Ten charges go through your pool, which may send them again. What does `charge_always` do wrong, and what `note_then_charge`?",
+        "Ten charges go through your pool, which sends each until it is answered. Processes are killed at three of the charges: after the first statement, after the second, or after a commit. What does `charge_always` do wrong, and what `note_then_charge`?",
         "both charge twice",
         "the first charges twice, the second forgets a charge",
         "the first forgets a charge, the second charges twice",
@@ -572,8 +571,7 @@ def _():
     mo.md("""
     ### Exercise 4: exactly once
 
-    The pool sends a charge again whenever it has no answer. So the rule must bear to be called twice. And the process may die at any line:
-    after the first statement, after the second, or after the transaction and before the answer. Write the rule that charges once in all cases.
+    The pool sends a charge again whenever it has no answer. So the rule must bear to be called twice. Write the rule that charges once, wherever the process dies.
     """)
     return
 
@@ -631,8 +629,17 @@ def _(always, ask_once, noted, once, whose_charge_once):
         ask_once,
         right=1 if _found == [(True, False), (False, True)] else [],
         why=f"""
-        `charge_always` made {sum(n > 1 for n in always)} of ten charges more than once. `note_then_charge` forgot {noted.count(0)}: the number was noted, and the process died before the effect. By
-        {whose_charge_once}, {once.count(1)} of ten were made exactly once. So for exactly once, send *at least once* and remember. But check and effect must be *one atomic step*.
+        How often each of the three charges was made:
+
+        | killed | `charge_always` | `note_then_charge` | {whose_charge_once} |
+        |---|---|---|---|
+        | after the first statement | {always[2]} | {noted[2]} | {once[2]} |
+        | after the second statement | {"no such statement" if always[5] == 1 else always[5]} | {noted[5]} | {once[5]} |
+        | after a commit | {always[8]} | {noted[8]} | {once[8]} |
+
+        A transaction that is cut off has done nothing, so it may be sent again. After a commit the charge is made, but no answer comes: sent again, it is made again. `note_then_charge` has two transactions. Dead between them or in the second, it has noted the number and not charged.
+
+        By {whose_charge_once}, {once.count(1)} of ten were made exactly once. So for exactly once, send *at least once* and remember. But check and effect must be *one atomic step*.
         """,
     )
     return

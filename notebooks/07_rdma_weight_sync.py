@@ -574,23 +574,26 @@ def _(afar, careful, whose):
         good, count = found.verdicts.count("whole"), len(found.verdicts)
         return f"{good} of {count} answers were whole and of the right version; of {copies} copies, the reader threw {copies - count} away"
 
-    _said = lesson.md(f"""
+    mo.vstack(
+        [
+            lesson.md(f"""
     The same race, read by {whose}: {_result(careful, careful.attempts)}.
 
     This protocol is a **seqlock**: it does not prevent a torn read, it reveals it. The package's
     `read_rings` is the same loop with a limit.
-    """)
-    _fence = lesson.folded(
-        "What does `fence()` do?",
-        "A processor may write in another order than the program says. `fence()` forbids that: what stands above it is written before what stands below. "
-        "Python has none, so it is C's `atomic_thread_fence`, called through `ctypes`. A reader on this machine needs it, too: `read_headers()` calls it. "
-        "A reader on another machine does not, because each of its reads is complete before the next begins.",
+    """),
+            lesson.folded(
+                "What does `fence()` do?",
+                "A processor may write in another order than the program says. `fence()` forbids that: what stands above it is written before what stands below. "
+                "Python has none, so it is C's `atomic_thread_fence`, called through `ctypes`. A reader on this machine needs it, too: `read_headers()` calls it. "
+                "A reader on another machine does not, because each of its reads is complete before the next begins.",
+            ),
+            lesson.folded(
+                "And from another process, through `RDMABuffer`?",
+                f"A ring of the package, here with three slots, read the same way: {_result(afar, len(afar.copies))}.",
+            ),
+        ]
     )
-    _afar = lesson.folded(
-        "And from another process, through `RDMABuffer`?",
-        f"A ring of the package, here with three slots, read the same way: {_result(afar, len(afar.copies))}.",
-    )
-    mo.vstack([_said, _afar, _fence])
     return
 
 
@@ -803,7 +806,7 @@ def _(ask_push, config, protocols):
         run.step * (1 - run.timeline.busy_share("trainer")) for run in (_push, _pull)
     )
     _share, _own = _waits / _push.step, [_push.step - _waits, _pull.step - _hardly]
-    _ages = [fmean(run.ages[1]) if run.ages[1] else math.nan for run in (_push, _pull)]
+    _ages = [fmean(run.ages[1] or [math.nan]) for run in (_push, _pull)]
     lesson.reveal(
         ask_push,
         right=0 if _share < 0.1 else 1 if _share <= 0.5 else 2,

@@ -19,12 +19,13 @@ from zorplex_rl.task.environment import Zorplex, kinds_of
     [
         ((0.3, 0.1), (0.2, 0.1), 0.6, "taught"),
         ((0.3, 0.1), (-0.2, 0.1), 0.6, "narrowed"),
+        ((0.3, 0.1), (-0.13, 0.1), 0.6, "No clear difference"),
         ((0.3, 0.1), (0.02, 0.1), 0.95, "too little room"),
         (
             (0.3, 0.1),
             (0.02, 0.1),
             0.6,
-            "fits sharpening, and it proves nothing: a gain smaller than 10 points",
+            "fits sharpening, and it proves nothing: a change of less than 15 points",
         ),
         ((0.0, 0.1), (0.02, 0.1), 0.6, "decides nothing"),
     ],

@@ -213,6 +213,8 @@ def test_only_a_rule_that_checks_and_charges_in_one_step_charges_once_under_kill
     assert once == [1] * 10
     assert max(always) > 1 and min(always) == 1
     assert min(noted) == 0 and max(noted) == 1
+    assert [number for number, _ in nb06.DoomedConnection.moments] == [2, 5, 8]  # the page's table
+    assert always[8] > 1 and noted[5] == noted[8] == 0
 
 
 @pytest.mark.parametrize(

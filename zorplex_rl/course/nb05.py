@@ -149,9 +149,10 @@ def real_answers(policy: Policy, real: Mapping[int, list[Episode]]) -> mo.Html:
         if not episode.tool_calls and invents(written(policy, episode))
     ]
     said = f"""
-    Asked plainly, SmolLM2 answers {plain.accuracy:.0%} right; behind two examples {shown.accuracy:.0%} of {shown.episodes}, sampled. The interval is
-    wide, {shown.interval[0]:.0%} to {shown.interval[1]:.0%}, because the questions are few, and about still fewer words.
-    {"RL can begin with that; it is too little to say how often." if shown.accuracy else "If it is never right, RL has nothing to pay for."}
+    Asked plainly, SmolLM2 answers {plain.accuracy:.0%} right.
+    With two examples {shown.accuracy * shown.episodes:.0f} of {shown.episodes} sampled answers are right.
+    {"RL can begin with that." if shown.accuracy else "If it is never right, RL has nothing to pay for."}
+    {shown.episodes} questions about a few words are too few for an exact share: the interval is {shown.interval[0]:.0%} to {shown.interval[1]:.0%}.
     """
     if made_up:
         said += f"""

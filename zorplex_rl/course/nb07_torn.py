@@ -205,19 +205,12 @@ class RestlessWriter(Writer):
         self.publisher.publish(self.model, self.version)
 
 
-async def race_from_afar(
-    read: Read,
-    megabytes: int,
-    reads: int,
-    transport: str = "rdma",
-    slots: int = 3,
-    pause: float = 0.004,
-) -> Any:
+async def race_from_afar(read: Read, megabytes: int, reads: int) -> Any:
     """Read a ring whose writer never rests. Returns verdicts, and the seconds of each copy."""
     found = SimpleNamespace(verdicts=[], copies=[])
     async with processes(writer=(RestlessWriter, layers, megabytes)) as (writer,):
-        source, loop = await writer.open_ring.call_one(slots), asyncio.get_running_loop()
-        reader = await connect(source, transport)
+        source, loop = await writer.open_ring.call_one(3), asyncio.get_running_loop()
+        reader = await connect(source, "rdma")
         staging, left = torch.zeros(source.layout.size, dtype=torch.uint8), 0
 
         def wait_for(call: Any) -> Any:
@@ -239,7 +232,7 @@ async def race_from_afar(
             found.copies.append(time.perf_counter() - began)
             return staging.view(torch.float32)
 
-        await writer.begin.call_one(pause)
+        await writer.begin.call_one(0.004)
         try:
             for _ in range(reads):
                 left = 400

@@ -129,7 +129,7 @@ def parts_chart(
     }
     marks, limit = {row: size / scale for row, size in measured.items()}, (room or 0.0) / scale
     most = max([*(sum(parts.values()) for parts in stacked.values()), *marks.values(), limit])
-    end = (1.5 if room else 1.3) * most
+    end = (1.5 if measured else 1.2) * most
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
@@ -150,7 +150,7 @@ def parts_chart(
             axes.text(at + 0.012 * most, index, text, va="center")
         if room is not None:
             axes.axvline(limit, color=style.TEXT, linestyle="--", linewidth=1.2)
-        axes.set(xlim=(0, end), xlabel=unit)
+        axes.set(xlim=(0, end), xlabel=f"{unit}; dashed: there are {limit:,.0f}" if room else unit)
         style.name_rows(axes, list(rows))
         style.bare_axes(axes, grid="x")
         used = {

@@ -226,7 +226,7 @@ def runs_chart(
     """Draw the accuracy of ``runs`` over steps.
 
     A name begins with its loss, which has its colour. Fresh data are dashed, wrong records dash-dotted; the accuracy
-    ``before`` training is a dotted line.
+    ``before`` training, on more tasks than a point has, is a dotted line.
     """
 
     drawn = []
@@ -237,7 +237,11 @@ def runs_chart(
 
     def finish(number: int, axes: Axes) -> None:
         axes.axhline(
-            before, color=style.GREY, linestyle=":", linewidth=1.2, label="before training"
+            before,
+            color=style.GREY,
+            linestyle=":",
+            linewidth=1.2,
+            label="before training, all tasks",
         )
         axes.set(ylabel="held-out accuracy", ylim=(-0.02, 1.04))
         whole_steps(axes)
