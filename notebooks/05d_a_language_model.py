@@ -20,6 +20,7 @@ with app.setup(hide_code=True):
 
     import marimo as mo
 
+    from zorplex_rl.course.figures import drawing_of
     from zorplex_rl.course.kept_file import functions_of, kept, load_notebook
     from zorplex_rl.course.lesson import exercise, lesson
     from zorplex_rl.course.lesson.later import later
@@ -195,16 +196,23 @@ def _(ask_real, marks, whose):
 
 @app.cell(hide_code=True)
 def _():
-    lesson.md(f"""
+    mo.vstack(
+        [
+            lesson.md(f"""
     ## Which weights moved?
 
     All, a little. A step must keep a gradient and two more numbers for each, and a version of the weights is as large as the model. Do so many have to move?
 
     {lesson.term("LoRA")} leaves the weight `W` of a layer as it is, and trains a narrow path beside it. `A` maps the input to a few
     numbers, and `B` maps these to an output. How many numbers these are is called the *rank*. `B` begins as zeros, so at first nothing changes.
-
-    ### Exercise 1: a narrow path
-    """)
+    """),
+            lesson.figure(
+                drawing_of("narrow_path.svg"),
+                "A layer with its path. Only what is green is trained.",
+            ),
+            mo.md("### Exercise 1: a narrow path"),
+        ]
+    )
     return
 
 
