@@ -65,7 +65,7 @@ def _():
     mo.md("""
     ## A promise about time
 
-    If the controller cannot kill the trainer, because no message gets through, then the host has to do it by itself. So on each host runs a small program, the **keeper**, that can end everything on its host.
+    If the controller cannot kill the trainer, because no message gets through, then the host has to do it by itself. So on each host runs a small program, the *keeper*, that can end everything on its host.
     With a **lease** the keeper promises the controller: *if I hear nothing from you for `lease` seconds, I end my trainer.*
 
     How does a keeper know that it is still heard? Once in a while it sends the controller a *heartbeat*: the time on its own clock. The controller sends

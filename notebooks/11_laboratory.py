@@ -137,7 +137,7 @@ def _(before, conditions, config, failing_curve, start_runs, then):
     _shown = [
         lesson.md(f"""
     They began at {before:.0%} and ended at {", ".join(f"{end:.0%}" for end in ended.values())}.
-    {f"**Not as planned:** in these {config.steps} steps {' and '.join(_rose)} did not fall. The causes are planted all the same, so the first measurement still holds. What the page says about a fall is not true of {' and '.join(_rose)}." if _rose else ""}
+    {f"*Not as planned:* in these {config.steps} steps {' and '.join(_rose)} did not fall. The causes are planted all the same, so the first measurement still holds. What the page says about a fall is not true of {' and '.join(_rose)}." if _rose else ""}
     The texts below are a symptom: they show *how* a run fails, but not yet why.
     """),
         nb09.answers(_wrote, _seen),
