@@ -281,7 +281,7 @@ def draw_token(policy, ids, temperature, rng):
 
 @app.cell(hide_code=True)
 def _():
-    mo.md("""
+    mo.md(r"""
     The rest is yours. Read only what was written since the last result: else you find the old call again after every token.
     And read answers only in finished lines. After `[ANSWER] 4` the next token may be a 2.
 
@@ -290,7 +290,7 @@ def _():
     | `encode_prompt(policy.tokenizer, task)` | the prompt's ids, a list |
     | `encode_text(policy.tokenizer, text)` | the ids of any text, a list |
     | `policy.tokenizer.decode(ids, skip_special_tokens=True)` | the text of these ids |
-    | `text.rpartition("\\n")[0]` | its finished lines |
+    | `text.rpartition("\n")[0]` | its finished lines |
     | `find_answer(text)` | the answer in it, or `None` |
     | `find_call(text)` | its first complete call, or `None` |
     | `execute(task, call)` | the tool's result, a text |
