@@ -145,7 +145,7 @@ def _(code, config):
     real = nb05.real_model()
     taught = lesson.Kept(__file__, "smollm2_taught", settings=vars(config), code=code)
     start_real = lesson.start_button(
-        f"Train SmolLM2 for {config.steps} steps, with this loop", seconds=120
+        f"Train SmolLM2 for {config.steps} steps, with this loop", seconds=230
     )
     curve = LiveCurve(config.steps, "SmolLM2: right answers in each batch")
     _absent = lesson.md(
