@@ -39,7 +39,7 @@ with app.setup(hide_code=True):
 def _():
     lesson.header(
         __file__,
-        minutes=20,
+        minutes=23,
         hardware="two CPU cores, no GPU; a network only to fetch SmolLM2",
         goals=[
             "train a real language model with the loop that you wrote in 05b",
