@@ -43,7 +43,7 @@ def _():
         hardware="two CPU cores, no GPU; a network only to fetch SmolLM2",
         goals=[
             "train a real language model with the loop that you wrote in 05b",
-            "say what RL can teach a model, and what it cannot",
+            "say what your model learned, and what did not carry over",
             "write a layer with a narrow path beside its weights (LoRA)",
             "say how much smaller a version of the weights becomes",
         ],
@@ -87,7 +87,7 @@ def _():
 
     `sample_episode` and `policy_gradient` are {whose}. (A button in 05b writes yours into `my_rl.py`, and then they train here.) Three things differ from 05b:
 
-    - The model answers behind two worked examples. Without them it is never right, and what is never right is never rewarded.
+    - The model answers behind two worked examples. Without them no answer is right, so the 1.0 for a right one is never paid.
     - The tasks ask for one word.
     - Around the model is a {lesson.term("key-value cache")}: it keeps what each layer has computed for the text so far, so only the newest token has to be
       read. With 05b's model, reading everything again was quick enough.
@@ -366,7 +366,7 @@ def _():
     lesson.recap(
         2,
         "The same loop teaches a language model, if it is right now and then.",
-        "What never gets a reward is not raised: it trained on look-ups, and sums stayed away.",
+        "What it learned on look-ups did not carry over to sums, which were not in the training.",
         "LoRA trains a narrow path beside frozen weights, so a version of the weights is small enough for a message.",
     )
     return

@@ -302,7 +302,7 @@ def _(ask_ladder, config, late_move, middle, rates):
 
         Over TCP, without a card, the move took {1e3 * _tcp.total:.0f} ms, as a message {1e3 * _message.total:.0f} ms. The trainer stands still for {1e3 * _tcp.still:.0f} ms, while it publishes. With a message it stands still for {1e3 * _message.still:.0f} ms, because its Python also packs the bytes. The generator stands still for the swap only, {1e3 * _tcp.swap:.0f} ms.
 
-        In a broadcast both sides stand still, until the later one has come. With the generator
+        If both sides come at once, a broadcast may even be quicker than TCP. What it costs is the waiting: both stand still until the later one has come. With the generator
         {config.late_seconds:g} s late, the trainer's own call took {late_move.publish:.2f} s.
         """,
         shows=[
@@ -710,7 +710,7 @@ def _(config, rates, whole_model):
     mo.vstack(
         [
             lesson.table(
-                "How long a version of SmolLM2 takes, estimated: its bytes, divided by the rate of the ladder. Adapters are in float32. Last row: the line rate (NVIDIA ConnectX-7 user manual)",
+                "How long a version of SmolLM2 takes, estimated: its bytes, divided by the rate of the ladder. Adapters are in float32. Last row: the line rate alone (NVIDIA ConnectX-7 user manual), without publish and swap, which the other rows have",
                 [
                     {"way": way}
                     | {
@@ -813,7 +813,7 @@ def _(ask_push, config, protocols):
         why=f"""
         It waits for {_share:.0%} of the time, because the slow generator takes weights only between two long batches. That is {_waits:.2f} s in each step. When the generators pull, it waits for {_hardly:.2f} s.
 
-        At the end of a batch, the slow one's weights were {_ages[0]:.1f} versions old with pushing, and {_ages[1]:.1f} with pulling{": that is staleness, and `max_lag` bounds it (notebook 08)" if _ages[1] > _ages[0] + 0.2 else ""}.
+        With pushing each version is handed over, so weights are at most one version old between two batches. At the end of a batch, the slow one's weights were {_ages[0]:.1f} versions old with pushing, and {_ages[1]:.1f} with pulling{": that is staleness, and `max_lag` bounds it (notebook 08)" if _ages[1] > _ages[0] + 0.2 else ""}.
 
         The trainer's own work took {_own[0]:.2f} s of a step with pushing, and {_own[1]:.2f} s with pulling. {"So the steps differ little but for the waiting." if max(_own) < 1.2 * min(_own) else "The processes share this machine's cores, and had more of them in one of the runs. So compare the waits, and not the whole steps."}
         """,
@@ -854,7 +854,7 @@ def _():
         "Publishing stops the trainer, a one-sided fetch stops nobody, the swap stops the generator.",
         "A one-sided read can be torn, silently. A seqlock reveals it.",
         "In bfloat16 half of the bytes need not travel, and at a small learning rate few weights change. Adapters fit in a message.",
-        "A trainer that pushes waits for the slowest reader. Generators that pull have older weights.",
+        "A trainer that pushes waits for the slowest reader. One that is pulled from waits for nobody, and nothing but `max_lag` bounds how old the readers' weights are.",
     )
     return
 

@@ -384,7 +384,8 @@ def _(config, whose_loop, whose_rule):
 
     Let {whose_rule} and {whose_loop} train {"the small policy" if _small else "SmolLM2"}, side by side at `max_lag` 1. If you edit either later, all runs below are thrown away.
 
-    {config.real_steps} steps are far too few to learn much, so do not count right answers here. See that your loop moves a whole model's weights, and that its text begins to change.
+    {config.real_steps} steps are far too few to learn this question, so do not count its right answers. Where a group's rewards differ, also by a call too many, its step moves
+    the weights, and then all texts begin to change. See that they do: your loop reaches a whole language model.
     """)
     start_real = lesson.start_button(
         f"Train {config.real_steps} steps", seconds=12 if _small else 45
@@ -549,6 +550,7 @@ def _(ask_paid, runs, small, versions):
         right={1: 0, -1: 1, 0: 2}[_apart],
         why=f"""
     {paid}
+    "Seconds a step" are the mean over a run. Its first steps take longer, because the untrained policy writes longer texts; so few of them fit before that moment.
     That is the answer for these two runs. Notebook 09 shows that other seeds differ by more than these ±, so two runs do not settle whether asynchrony pays.
     """,
         shows=[
@@ -622,7 +624,7 @@ def _(slow):
     )
     _said = lesson.md(f"""
     In turns the bound is the sum of these two, so it is what was measured.
-    At lag {max(slow)} the generator computes for {_most.generate:.2f} of {_most.step:.2f} s. {"It is the only one, and makes all batches. So more lag would hardly make a step faster, but data older." if _most.generate > 0.8 * _most.step else "For the rest it waits."}
+    At lag {max(slow)} the generator computes for {_most.generate:.2f} of {_most.step:.2f} s. It is the only one, and makes all batches. So more lag could make a step at most {_most.step / _most.generate:.2f} times as fast, and makes data older.
     """)
     _steps = len(slow[0].ended)
     _why = lesson.folded(

@@ -624,11 +624,11 @@ def _(config, study):
     _rows = nb09.by_lag(study, config.learning_rate, (0, 8, 32))
     _table = lesson.table(_caption, [row for row in _rows if row["loss"] in lines.LOSSES])
     _why = mo.md("""
-    *Clipped* bears most, because it stops a token from moving *further* from μ. *Masked* bears little, because it stops late.
-    *Corrected* bears lag 8 and gives way at 32, for the reason in the figure above: nothing bounds the way from μ over many steps.
+    Call two losses different if each seed of one is above each of the other. Where the ranges of two overlap, five seeds do not tell them apart.
+    The figure of pushes suggests why *clipped* bears most: it alone stops a token from moving *further* from μ. Nothing bounds that way for *corrected*, and *masked* stops late.
 
     Our model has one million parameters, 40-token answers, and a learning rate at which the plain loss fails.
-    So take the *reasons* from this table, and its ranking only for what it was measured on.
+    So take the *question* from this table: what bounds the way from μ? Its ranking holds for what it was measured on.
     """)
     _more = lesson.folded(
         "The same with two more losses, truncated and masked by difference",
@@ -655,8 +655,9 @@ def _(config, study):
     _rule = lesson.md(f"""
     In turns the run takes {_seconds[0]:.0f} s. At lag {_enough} it takes {_seconds[_enough]:.0f} s, and no larger lag saves a tenth of that, because the trainer, the slower side here, hardly waits any more.
     Clipped has {fmean(_clipped[_enough]):.0%} there, {fmean(_clipped[0]):.0%} at lag 0, and {fmean(_clipped[_most]):.0%} at lag {_most}.
+    {"The ranges at lag 0 and there overlap, so five seeds show no cost." if max(_clipped[_enough]) >= min(_clipped[0]) else "There every seed is below those of lag 0: that is the price."}
 
-    So take the smallest `max_lag` at which the slower side hardly waits, here {_enough}, and clip. More age saves little, and in the end it costs accuracy.
+    So take the smallest `max_lag` at which the slower side hardly waits, here {_enough}, if accuracy bears it, and clip. More age saves little, and in the end it costs accuracy.
     Which lag that is depends on your machines: your timeline of notebook 08 shows who waits.
     """)
     _drawn = lesson.figure(

@@ -286,11 +286,11 @@ def _(config, trainer_budget):
 @app.cell(hide_code=True)
 def _(config):
     ask_measured = lesson.predict(
-        f"You add up all parts of the budget of a trainer of a small model, {config.shape.parameters / 1e6:.1f} million parameters. Which error does this sum make? (The judge is `memory.py`, which was compared with 33 real processes.)",
-        "none: these parts are all there is",
-        "it is too large: some parts are never there at the same time",
-        "it is too small: a process needs memory besides",
-        "both of these errors",
+        "You add up all parts of the budget for many small trainers, and compare each sum with what its process really took. How far off is such a sum?",
+        "hardly: these parts are all there is",
+        "it is always too large: some parts are never there at the same time",
+        "it is always too small: a process needs memory besides",
+        "now too large, now too small",
     )
     ask_measured
     return (ask_measured,)
@@ -350,7 +350,8 @@ def _(
         ask_measured,
         right=3,
         why=f"""
-        Both, by the package's `memory.py`, which adds up each phase of a step for itself. Most is needed in the phase *{_sized.highest}*. There the two differ in three parts:
+        For small float32 trainers such a sum was 0.55 to 1.12 times what was measured (the benchmark in the fold below). The package's `memory.py` adds up each phase of a step for itself, and was 0.98 to
+        1.10 times. In this run most is needed in the phase *{_sized.highest}*, and the two differ in three parts:
 
         | MB | the sum, by {whose_budget} | `memory.py` |
         |---|---|---|{_rows}
@@ -361,8 +362,8 @@ def _(
         - Answers to one question share its prompt. `memory.py` knows that some keys are copied for this, as *activations*.
         - The *reserve* is what processes were measured to take besides: libraries, and freed blocks in which the next tensors do not fit.
 
-        {"Here the sum came closer, because its errors cancel." if _cancel else "Here `memory.py` came closer."} One process does not show which of the two to trust. The benchmark in the fold below has more:
-        for its small float32 trainers such a sum was 0.55 to 1.12 times what was measured, and `memory.py` 0.98 to 1.10 times. For a decision take the larger of the two, and leave a tenth free.
+        {"Here the sum came closer, because its errors cancel." if _cancel else "Here `memory.py` came closer."} One process does not show which of the two to trust. For a decision take the larger one, and
+        leave a tenth free. `zorplex-rl size` prints what `memory.py` says of a run of yours.
         """,
         shows=[
             lesson.figure(
@@ -371,7 +372,7 @@ def _(
                     "A trainer's memory, computed and measured",
                     {"by hand": trained.peak, "memory.py": trained.peak},
                 ),
-                "Bars: computed; *rest* is the reserve. Marks: the measured peak of this run's process.",
+                "Bars: computed; rest is the reserve. Marks: the measured peak of this run's process.",
             )
         ],
     )
@@ -487,7 +488,7 @@ def _(ask_slots, config, many_slots, sampled):
         ask_slots,
         right=0 if _fast > 0.9 * _slow else 1 if _fast >= 0.5 * _slow else 2,
         why=f"""
-        {_fast:.1f} s in {_many.decode_steps} decode steps, against {_slow:.1f} s in {_few.decode_steps}. A step writes one token in every slot, and reads each weight from memory once for all slots. So a step with more slots costs little more.
+        {_fast:.1f} s in {_many.decode_steps} decode steps, against {_slow:.1f} s in {_few.decode_steps}. A step writes one token in every slot, and reads each weight from memory once for all slots. So a step takes {1e3 * _fast / _many.decode_steps:.0f} ms with {many_slots} slots, and {1e3 * _slow / _few.decode_steps:.0f} with {config.few_slots}: more, but by far less than the slots.
 
         By `memory.py`, {many_slots} slots fit into {config.budget / 1e6:,.0f} MB. The process took {_many.peak / 1e6:,.0f} MB, {"within" if _many.peak <= config.budget else "*over*"} this budget. {f"With {config.few_slots} slots it took {_over:.2f} times as much as computed: in so small a process a tenth is not always enough." if _over > 1.1 else ""} The rest in the figure is mostly the *prefill*, in which whole prompts pass through the model at once, and the *reserve*, what a process takes besides.
         """,
@@ -640,7 +641,7 @@ def _():
 @app.cell(hide_code=True)
 def _():
     ask_split = lesson.predict(
-        f"A step is {nb10.job(1024).prompts * nb10.job(1024).group_size:,} answers of a 7B model to prompts of {nb10.job(1024).prompt} tokens, on 64 GPUs in the best split. Now answers grow from 1,024 to 4,096 tokens. How does the best split change?",
+        f"A step is {nb10.job(1024).prompts * nb10.job(1024).group_size:,} answers of a 7B model to prompts of {nb10.job(1024).prompt} tokens, on 64 GPUs in the best split, with answers of 1,024 tokens. Now take a model of 32B. How does the best split change?",
         "more GPUs to the generators",
         "it stays",
         "more GPUs to the trainer",
@@ -672,13 +673,13 @@ def _(allocation_slider, ask_split, my_split, whose_split):
         best = nb10.best_split_of(my_split, model, answer, gpus=64)
         return best.sampling.gpus / 64 if best else 0.0
 
-    _before, _after = _share("7B", 1024), _share("7B", 4096)
+    _before, _after = _share("7B", 1024), _share("32B", 1024)
     lesson.reveal(
         ask_split,
         right=0 if _after > _before else 1 if _after == _before else 2,
         why=f"""
-        From {_before:.0%} to {_after:.0%} of the GPUs for generators, by {whose_split}. A generator reads keys and values for each token, and for a later one more of them. The
-        trainer works on all tokens at once. The model's size matters, too: {_share("1.5B", 1024):.0%} with 1.5B, {_share("32B", 1024):.0%} with 32B.
+        From {_before:.0%} to {_after:.0%} of the GPUs for generators, by {whose_split}; with 1.5B it is {_share("1.5B", 1024):.0%}. The trainer's arithmetic grows with the parameters. A generator mostly waits for
+        memory: it reads keys and values for each token, and these grow more slowly. Answers of 4,096 tokens change less: {_share("7B", 4096):.0%} with 7B.
 
         Near the best split the bars are almost equally long: a few GPUs more or less hardly matter. Far from it they matter much. And trust the direction, not the seconds, because much is assumed.
         """,

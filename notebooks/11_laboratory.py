@@ -293,7 +293,7 @@ def _(
         right=[0] if _as_planted else [],
         why=f"""
     The control of run A ends at {_a}, that of run C at {_c}. Before training it was {before:.0%}.
-    {f"With fresh data run A still had {_top:.0%} at step {_step}, its best, and then fell all the same. So old data are not its only cause: its learning rate is too high. Long steps may learn fast, but they overshoot. Run C fails on old data only." if _as_planted else "With this seed, on this machine, the controls do not show what we planted."}
+    {f"With fresh data run A still had {_top:.0%} at step {_step}, its best, and then fell all the same. So old data are not its only cause. The two controls differ in one thing, the learning rate: {config.high_rate:g} for run A, {config.rate:g} for run C. So that of run A is too high. Run C fails on old data only." if _as_planted else "With this seed, on this machine, the controls do not show what we planted."}
     (We planted a learning rate of {config.high_rate:g} in run A, whose data were old as well, and data of up to {config.old} versions ago in run C.)
 
     Solid: the runs. Dashed: their controls. Run B needs none, because it had lag 0 from the start.

@@ -160,12 +160,17 @@ PARTED = {
 
 
 def test_a_wrong_narrow_path_is_told_what_it_leaves_out():
+    shapes = (
+        "two shapes do not fit: `W`, `A` and `B` all have their outputs first, so transpose each of "
+        "them, `B`, too; `x` has its inputs last"
+    )
     said = refusals("05d", "adapted", answers("05d").WRONG["adapted"])
     assert {name: sentence.partition(". ")[0] for name, sentence in said.items()} == {
         "the_path_alone": "the layer's own product is missing",
         "without_the_path": "the path is missing",
         "without_the_scale": "the path is not multiplied by `scale`",
         "scales_the_layer_too": "`scale` belongs to the path alone",
-        "forgets_to_transpose": "two shapes do not fit: `W`, `A` and `B` all have their outputs first, so transpose each of them, `B`, too",
-        "forgets_to_transpose_b": "two shapes do not fit: `W`, `A` and `B` all have their outputs first, so transpose each of them, `B`, too",
+        "forgets_to_transpose": shapes,
+        "forgets_to_transpose_b": shapes,
+        "turns_x_round": shapes,
     }

@@ -38,7 +38,7 @@ from zorplex_rl.task.rewards import accuracy, score
 SMOLLM2 = ModelShape(30, 576, heads=9, kv_heads=3, intermediate=1536, vocabulary=49_152)
 LAYERS = 30 * [(576, 576), (192, 576), (192, 576), (576, 576), *2 * [(1536, 576)], (576, 1536)]
 """The shapes of its layers' weights: query, key, value and output, then gate, up and down."""
-SAMPLED = "right answers, sampled"
+SAMPLED = "all weights"
 Train = Callable[..., None]
 
 

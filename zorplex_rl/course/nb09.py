@@ -295,16 +295,17 @@ def check_loss(attempt: Loss, right: Loss, mistakes: Mapping[str, Loss]) -> None
 
 def check_small_batch(attempt: Loss, right: Loss, mistakes: Mapping[str, Loss]) -> None:
     """Compare two losses by their gradients on two episodes of two tokens, as ``check_loss`` does on one."""
+    name = quote(attempt.__name__)
 
     def told(judged: Loss) -> Any:
         old = torch.full((2, 2), -3.0)
         logp = (old + torch.tensor([[1.1, 1.0], [1.0, 1.0]]).log()).requires_grad_()
         mask = torch.tensor([[1.0, 1.0], [1.0, 0.0]])
-        loss = judged(logp, old, old, torch.tensor([1.0, -2.0]), mask, 5.0).sum()
+        loss = judged(logp, old, old, torch.tensor([1.0, -2.0]), mask, 5.0)
+        assert loss.numel() == 1, f"{name} returns a number for each token: add them up to one"
         (gradient,) = torch.autograd.grad(loss, logp)
         return (-gradient).round(decimals=4).tolist()
 
-    name = quote(attempt.__name__)
     exercise.case(f"{name} of {SMALL_BATCH}")
     found, expected = told(attempt), told(right)
     if found == expected:

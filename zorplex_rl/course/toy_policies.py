@@ -303,7 +303,7 @@ def check_adapted(
         torch.manual_seed(rng.randrange(99))
         rank, inputs, outputs = rng.sample((1, 2, 3, 4), 3)
         shapes = {
-            "x": (2, inputs),
+            "x": rng.choice([(inputs,), (2, inputs), (2, 3, inputs)]),
             "W": (outputs, inputs),
             "A": (rank, inputs),
             "B": (outputs, rank),
@@ -320,7 +320,7 @@ def check_adapted(
             found = attempt(*tensors.values(), scale)
         except (RuntimeError, IndexError) as error:
             raise AssertionError(
-                "two shapes do not fit: `W`, `A` and `B` all have their outputs first, so transpose each of them, `B`, too. "
+                "two shapes do not fit: `W`, `A` and `B` all have their outputs first, so transpose each of them, `B`, too; `x` has its inputs last. "
                 f"{called} raises {quote(str(error))}"
             ) from error
         path = right - x @ weight.T

@@ -25,6 +25,12 @@ def forgets_to_transpose_b(x, W, A, B, scale):
     return x @ W.T + scale * (x @ A.T) @ B
 
 
+def turns_x_round(x, W, A, B, scale):
+    turned = x.permute(*reversed(range(x.ndim)))
+    found = W @ turned + scale * B @ (A @ turned)
+    return found.permute(*reversed(range(x.ndim)))
+
+
 def counts_the_weights(shapes, rank):
     return sum(rows * columns for rows, columns in shapes)
 
@@ -60,6 +66,7 @@ WRONG = {
         scales_the_layer_too,
         forgets_to_transpose,
         forgets_to_transpose_b,
+        turns_x_round,
     ],
 }
 RIGHT = {
