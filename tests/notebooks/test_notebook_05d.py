@@ -105,6 +105,12 @@ def test_the_first_and_the_last_batch_say_whether_narrow_paths_learn(narrow, opt
     assert "from 90% to 80%" in why
 
 
+def test_one_step_is_a_run_too():
+    curve = LiveCurve(1)
+    curve.add(SAMPLED, 1, 0.5)
+    assert narrow_learned(curve, [0.5])[0] == 1
+
+
 def test_without_smollm2_no_option_is_right():
     assert narrow_learned(LiveCurve(2), [])[0] == []
 

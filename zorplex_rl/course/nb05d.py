@@ -160,12 +160,12 @@ def narrow_learned(curve: LiveCurve, shares: Sequence[float]) -> tuple[int | lis
     """Return the right option of the prediction, and why, from the ``shares`` and the curve of all weights."""
     if not shares:
         return [], "SmolLM2 is not on this machine."
-    (_, first), *_, (_, last) = dict(curve.series)[SAMPLED]
+    whole = [share for _, share in dict(curve.series)[SAMPLED]]
     gain = shares[-1] - shares[0]
     option = 0 if gain < -0.1 else 1 if gain < 0.2 else 2
     return (
         option,
-        f"With narrow paths from {shares[0]:.0%} to {shares[-1]:.0%}, with all weights from {first:.0%} to {last:.0%}.",
+        f"With narrow paths from {shares[0]:.0%} to {shares[-1]:.0%}, with all weights from {whole[0]:.0%} to {whole[-1]:.0%}.",
     )
 
 
