@@ -167,9 +167,9 @@ def _():
     The reward is 1 if the second word repeats the first. μ begins with *yes* in 9 of 10 cases, π in 1 of 10.
     The second word is *yes* in half of all cases, for both policies and after either first word. Training can change one number only: how often the second word is *yes*, whatever the first was.
 
-    π mostly begins with *no*, so *yes* should become rarer. Only two answers have a reward, and each pushes the second *yes* up or down:
+    π mostly begins with *no*, so *yes* should become rarer. Only two answers have a reward, and each pushes a second *yes* up or down:
 
-    | answer | μ writes it | π writes it | ratio of the first word | ratio of the second | push on a second *yes* |
+    | answer | by μ | by π | ratio, word 1 | word 2 | push |
     |---|---|---|---|---|---|
     | *yes yes* | 45% | 5% | 1/9 | 1 | +0.5 |
     | *no no* | 5% | 45% | 9 | 1 | −0.5 |
