@@ -565,7 +565,9 @@ def _(ask_saved, config, study):
 
 @app.cell(hide_code=True)
 def _(config, whose_clipped, whose_corrected):
-    start_saved = lesson.start_button(f"Train twice, {config.steps} steps", seconds=25)
+    start_saved = lesson.start_button(
+        f"Train twice with the losses, {config.steps} steps", seconds=25
+    )
     saved_curve = LiveCurve(config.steps, title="Two losses, old data")
     _text = lesson.md(f"""
     If you like, see it for yourself: the run on old data once more, with {whose_clipped}, and with {whose_corrected}. The rest of the page does not need it, and its result is folded.
