@@ -635,7 +635,7 @@ def _(config, study):
     _more = lesson.folded(
         "The same with two more losses, truncated and masked by difference",
         "Truncated has a weight alone, and bears little. Masked by difference also stops a token from moving further, and bears lag 32. Whether it is better there than at 8, five seeds cannot say: its ranges overlap.",
-        lesson.table(_caption, _rows),
+        lesson.table(f"All the losses. {_caption}", _rows),
     )
     mo.vstack([_text, _table, _why, _more])
     return
