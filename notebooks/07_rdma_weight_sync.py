@@ -684,10 +684,8 @@ def _(config):
 def _():
     _inputs, _outputs, _rank = 576, 1536, 16
     lesson.md(f"""
-    The other way is LoRA (low-rank adapters): the weights `W` of a layer stay as they are, and two thin matrices are trained beside them. The layer computes `W x + B (A x)`; the *rank* is the number of rows of `A`.
-
-    For example, a layer of SmolLM2 from {_inputs} to {_outputs:,} numbers has {_inputs * _outputs:,} weights. At rank {_rank}, `A` and `B` have {_rank * (_inputs + _outputs):,} together.
-    The generators have `W` already, so only `A` and `B` travel.
+    The other way is LoRA, the narrow paths of notebook 05d: a layer computes `W x + B (A x)`, and only the thin matrices `A` and `B` are trained. The generators have `W` already, so only `A` and `B` travel:
+    of a layer with {_inputs * _outputs:,} weights, {_rank * (_inputs + _outputs):,} numbers at rank {_rank}.
     """)
     return
 

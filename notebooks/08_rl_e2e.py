@@ -221,6 +221,7 @@ def _():
 
     - `news.clear()` stands first. Say version 4 is published while `pull` still copies version 3. Then `news` is set, and `news.wait()` returns at once. A `clear` after the pull would erase that news.
     - `create_task` begins a batch and does not wait for it. At its end, the `TaskGroup` waits for all of them.
+    - `in_order`, in the folded cell below, queues a batch after the one before it. A later batch may be finished first, but each step gets its own groups.
     """)
     mo.vstack([_text, _drawing, _half])
     return
@@ -249,12 +250,9 @@ async def generate(generator, may_start, ready, newest, news, steps, per_step, m
             batch = under_way.create_task(in_order(sampled, batch, ready))
 
 
-@app.function
+@app.function(hide_code=True)
 async def in_order(sampled, earlier, ready):
-    """Queue a batch when it is sampled and the one before it is in the queue.
-
-    A later one may be finished first, and each step gets its own groups.
-    """
+    """Queue a batch when it is sampled and the one before it is in the queue."""
     finished = await sampled
     if earlier is not None:
         await earlier
@@ -380,15 +378,13 @@ def _(config, whose_loop, whose_rule):
     real_run = nb08.real_run(config)
     _small = real_run.policy == "embedded"
     _text = lesson.md(f"""
-    ## The loop trains a language model
+    The runs below use {whose_rule} and {whose_loop}. If you edit either later, the runs are thrown away.
 
-    Let {whose_rule} and {whose_loop} train {"the small policy" if _small else "SmolLM2"}, side by side at `max_lag` 1. If you edit either later, all runs below are thrown away.
-
-    {config.real_steps} steps are far too few to learn this question, so do not count its right answers. Where a group's rewards differ, also by a call too many, its step moves
-    the weights, and then all texts begin to change. See that they do: your loop reaches a whole language model.
+    If you like, see first that your loop reaches a whole language model: let it train {"the small policy" if _small else "SmolLM2"}, side by side at `max_lag` 1. The rest of the page does not need it, and its result is folded.
     """)
     start_real = lesson.start_button(
-        f"Train {config.real_steps} steps", seconds=12 if _small else 45
+        f"Train {'the small policy' if _small else 'SmolLM2'}, {config.real_steps} steps",
+        seconds=12 if _small else 45,
     )
     mo.vstack([_text, start_real])
     return real_run, start_real
@@ -414,7 +410,16 @@ async def _(config, loop, real_run, rule, start_real):
             _actors, real_run
         )
         await nb08.stop_all()
-    nb09.answers(wrote, "The first question of notebook 05 again, asked on the same draws.")
+    lesson.folded(
+        "What it wrote, before and after",
+        f"""
+    {config.real_steps} steps are far too few to learn this question, so do not count its right answers. Where a group's rewards differ, also by a call too many, its step moves
+    the weights, and then all texts begin to change.
+    """,
+        nb09.answers(
+            wrote, "The first question of notebook 05 again, asked on the same draws."
+        ),
+    )
     return (wrote,)
 
 

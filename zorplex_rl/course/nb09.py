@@ -269,7 +269,7 @@ def check_loss(attempt: Loss, right: Loss, mistakes: Mapping[str, Loss]) -> None
         token = f"One token with A = {advantage:g} and π/μ = {moved * stale:.2g}".replace("-", "−")
         token += f" (π/π₀ = {moved:g}, π₀/μ = {stale:g})" if stale != 1 else ""
         raise AssertionError(
-            f"{cause}{token}: {name} multiplies ∇ log π by {quote(f'{theirs:g}')}, and should by {quote(f'{ours:g}')}"
+            f"{cause}{token}: {name} multiplies ∇ log π by {quote(f'{theirs:g}')}; right is {quote(f'{ours:g}')}"
         )
     check_small_batch(
         attempt,
@@ -311,8 +311,8 @@ def check_small_batch(attempt: Loss, right: Loss, mistakes: Mapping[str, Loss]) 
     if found == expected:
         return
     raise AssertionError(
-        f"{_cause(mistakes, told, found)}With {SMALL_BATCH}, {name} multiplies ∇ log π by {quote(exercise.shown(found))}, "
-        f"and should by {quote(exercise.shown(expected))}"
+        f"{_cause(mistakes, told, found)}With {SMALL_BATCH}, {name} multiplies ∇ log π by {quote(exercise.shown(found))}; "
+        f"right is {quote(exercise.shown(expected))}"
     )
 
 

@@ -44,7 +44,7 @@ function curve(series, { total_steps, title, percent }, text, width) {
   for (const tick of percent ? [0, 0.25, 0.5, 0.75, 1] : ticks(high - low, 4).map((tick) => tick + low)) {
     picture.append(svg("line", { class: "zx-grid", x1: left, x2: width - right, y1: y(tick), y2: y(tick) }), svg("text", { x: left - 8, y: y(tick) + 4, "text-anchor": "end" }, text(tick)));
   }
-  for (const tick of ticks(total_steps, width < 560 ? 4 : 8)) picture.append(svg("text", { x: x(tick), y: height - 16, "text-anchor": "middle" }, String(tick)));
+  for (const tick of ticks(total_steps, Math.min(total_steps, width < 560 ? 4 : 8))) picture.append(svg("text", { x: x(tick), y: height - 16, "text-anchor": "middle" }, String(tick)));
   picture.append(svg("text", { x: width - right, y: height - 1, "text-anchor": "end" }, "training step"));
   series.forEach(([, points], i) => {
     const colour = `var(--${COLOURS[i % COLOURS.length]}, #808080)`, last = points.at(-1);
