@@ -46,13 +46,13 @@ def picture(setting: Setting) -> str:
         rules += (
             f"@keyframes done{number}{{0%,{at:.2f}%{{opacity:0}}{at + 0.5:.2f}%,100%{{opacity:1}}}}"
         )
-        rules += f".done{number}{{animation:done{number} {whole}s linear infinite}}"
+        rules += f".done{number}{{animation:done{number} {whole}s linear -{SWEEP_S}s infinite}}"
         top = bottom + 16
     # A line from the first second to the last makes the group as wide as time is long.
     width = f'<path d="M{LEFT} 0H{RIGHT}" fill="none"/>'
     rules += (
         f"@keyframes go{{0%{{clip-path:inset(0 100% 0 0)}}{share:.2f}%,100%{{clip-path:inset(0)}}}}"
-        f".go{{animation:go {whole}s linear infinite}}@media(prefers-reduced-motion:reduce){{*{{animation:none!important}}}}"
+        f".go{{animation:go {whole}s linear -{SWEEP_S}s infinite}}@media(prefers-reduced-motion:reduce){{*{{animation:none!important}}}}"
     )
     said = (
         f"{setting.steps} training steps with {setting.generators} generators, simulated on the same latencies: {end:.1f} s "

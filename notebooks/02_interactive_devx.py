@@ -98,6 +98,7 @@ def _():
     process runs the same code on other data. This is called **SPMD**: single program, multiple data.
     Usually `torchrun` starts such a program once in every process, and from then on you cannot reach
     it. Here the processes hold actors, which wait for your calls.
+    If all processes do the same from beginning to end, `torchrun` is enough. Where roles differ, or you want to step in, use actors.
     """)
     return
 
@@ -458,7 +459,7 @@ def _(answer_0, answer_1, can_it_look, stacks):
         It answered, with the stacks of {len(stacks)} threads.
         {"One of them is the worker's: " + lesson.quote(_inwards) if _waiting else "None of them is the worker's"}.
         An actor is not a process: one may be busy while another one in the same process answers. The wait itself is
-        native code that lets other threads run. When something puzzles you, put an actor into the running process that answers it.
+        native code that lets other threads run. When something puzzles you, write an actor that can tell, and spawn it into the running process.
 
         Then the same function went to rank 1, with 32. Rank 1 answered {answer_1:g} and rank 0
         {answer_0:g}, because now all ranks had called. Nothing was restarted. In a program
@@ -689,6 +690,7 @@ def _():
 
     Four processes, 0 to 3, print a line of a training log. They do not `join`, so only Monarch numbers them. The loss is 0.71
     in three of them. In process 2 it is `nan`: not a number, the first sign of a run that goes wrong.
+    (Monarch's own messages go to a file, on Linux `/tmp/USER/monarch_log.log`.)
     """)
     return
 
@@ -735,7 +737,7 @@ async def _(config):
             await _procs.logging_option(stream_to_client=True, aggregate_window_sec=2)
             _talkers = _procs.spawn("talkers", Talker)
             await _talkers.report.call(7)
-            # The window of two seconds in which they came is over then.
+            # A line may come just after a window has begun: two windows of 2 s, and a little.
             await asyncio.sleep(4.2)
             recorded = await _talkers.records.call()
     monarch.configure(enable_log_forwarding=False)

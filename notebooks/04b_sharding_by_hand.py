@@ -346,7 +346,7 @@ def _():
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    In torch a rule of your own is a class with a `forward` and a `backward`. `by_hand` runs your layers with your
+    In torch a rule of your own is a class with a `forward` and a `backward`. What `forward` puts into `context`, `backward` finds there. `backward` returns a gradient for each argument of `forward`: `None` where none is needed. `by_hand` runs your layers with your
     rules, and `by_library` runs torch's.
     """)
     return

@@ -414,7 +414,7 @@ def _():
     lesson.md(f"""
     ## One step of training
 
-    The reward is 1 for a right answer, 0.2 for any answer in the right form, and −0.1 for each call beyond the needed ones: 1.2 at most.
+    The reward is 1 for a right answer, 0.2 for any number behind `[ANSWER]`, and −0.1 for each call beyond the needed ones: 1.2 at most.
 
     Several episodes of one task are a {lesson.term("group")}. The {lesson.term("advantage")}
     says how much better an episode did than the mean of its group: what is better is pushed up, what is worse
@@ -642,18 +642,19 @@ def _(
     learner = load_policy(config.policy)
     history = [nb05b.chances_after(learner, environment, begins)]
 
+    alike = []
+
     def draw(step, episodes):
-        curve.add(
-            "mean reward, 1.2 at most",
-            step,
-            fmean(episode.score.reward for episode in episodes),
-        )
+        rewards = torch.tensor([episode.score.reward for episode in episodes])
+        groups = rewards.view(config.prompts, -1)
+        alike.append((groups.amin(1) == groups.amax(1)).sum().item())
+        curve.add("mean reward, 1.2 at most", step, rewards.mean().item())
         history.append(nb05b.chances_after(learner, environment, begins))
         card.play(learner, step)
 
     curve.clear()
-    _texts = config.steps * config.prompts * config.samples
-    with lesson.counting(_texts + 2 * config.held_out, "texts") as _one_more:
+    _texts = config.steps * config.prompts * config.samples + 2 * config.held_out
+    with lesson.counting(_texts, "texts") as _one_more:
         was = summarise("before", answer_tasks(learner, held_out))
         _one_more(number=config.held_out)
         card.play(learner, 0)
@@ -661,17 +662,17 @@ def _(
         train(learner, environment, sampling, config, _counted, loss_of, draw)
         now = summarise("after", answer_tasks(learner, held_out))
     card.seal()
-    return history, now, was
+    return alike, history, now, was
 
 
 @app.cell(hide_code=True)
-def _(history, now, was, whose_loss, whose_sampler):
+def _(alike, config, history, now, was, whose_loss, whose_sampler):
     gain = 100 * (now.accuracy - was.accuracy)
     mo.vstack(
         [
             lesson.md(f"""
     **From {was.accuracy:.0%} to {now.accuracy:.0%}, with two functions: {whose_sampler}, and {whose_loss}.** Nobody showed the policy a single right
-    text. The card at the top now shows these steps.
+    text. Of {config.steps * config.prompts} groups, {sum(alike)} had rewards that were all alike, and taught nothing. The card at the top now shows these steps.
 
     What has it learned? 05c finds out. In 05d the same two functions train a language model that was not made for this task.
     """),

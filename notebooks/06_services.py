@@ -69,7 +69,7 @@ def _():
     do not want to restart a training of two days for that.
 
     A caller should not have to know which process is free, or has just died. So it asks a *pool*: one name for several
-    equal processes, its **replicas**. A pool *heals*: it notices that a replica is gone, replaces it, and sends its requests to another one.
+    equal processes. They are the pool's **replicas**. A pool *heals*: it notices that a replica is gone, replaces it, and sends its requests to another one.
 
     If you have not done *Actors* (01): an **actor** is an object in a process of its own. Other processes can call its
     endpoints, the methods under `@concurrent_endpoint`. `await actor.ping.call_one()` does that. *Concurrent* means
@@ -441,8 +441,9 @@ def _():
 async def _(Healing, config, start_faults):
     lesson.wait_for(start_faults)
     run = partial(nb06.under_load, Healing, Tool, call_for_ever, break_one, config)
-    killed, killed_books = await run(signal.SIGKILL)
-    hung, hung_books = await run(signal.SIGSTOP)
+    with lesson.counting(None, "one is killed, then one hangs"):
+        killed, killed_books = await run(signal.SIGKILL)
+        hung, hung_books = await run(signal.SIGSTOP)
     return hung, hung_books, killed, killed_books
 
 
@@ -617,7 +618,8 @@ async def _(Healing, start_charging):
     my_charge_once, whose_charge_once = exercise.running(lambda: charge_once, Solutions)
     charge = partial(nb06.charge_under_kills, Healing, Till)
     _rules = (charge_always, note_then_charge, my_charge_once)
-    always, noted, once = await asyncio.gather(*map(charge, _rules))
+    with lesson.counting(None, "three pools charge, and are killed"):
+        always, noted, once = await asyncio.gather(*map(charge, _rules))
     return always, noted, once, whose_charge_once
 
 
@@ -733,7 +735,8 @@ async def ask_by_name(Healing):
 @app.cell(hide_code=True)
 async def _(Healing, start_names):
     lesson.wait_for(start_names)
-    answered_by = await ask_by_name(Healing)
+    with lesson.counting(None, "three processes start, and one is killed"):
+        answered_by = await ask_by_name(Healing)
     return (answered_by,)
 
 

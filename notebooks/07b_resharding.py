@@ -358,6 +358,7 @@ def _():
 
     The obvious way needs no plan. *Gather* the whole model on trainer rank 0, and *scatter* it from there: each generator rank is sent what it wants.
     What takes time is the busiest rank. Its link carries both directions at once, so the busier direction counts: for rank 0 that is what it sends.
+    (Libraries often gather and send one parameter at a time. Then rank 0 never holds the whole model, but its link still carries all of it.)
     """)
     return
 

@@ -377,14 +377,14 @@ async def run_loop(
 def _(config, whose_loop, whose_rule):
     real_run = nb08.real_run(config)
     _small = real_run.policy == "embedded"
+    _model = "the small policy" if _small else "SmolLM2"
     _text = lesson.md(f"""
     The runs below use {whose_rule} and {whose_loop}. If you edit either later, the runs are thrown away.
 
-    If you like, see first that your loop reaches a whole language model: let it train {"the small policy" if _small else "SmolLM2"}, side by side at `max_lag` 1. The rest of the page does not need it, and its result is folded.
+    If you like, see first that your loop reaches a whole language model: let it train {_model}, side by side at `max_lag` 1. The rest of the page does not need it, and its result is folded.
     """)
     start_real = lesson.start_button(
-        f"Train {'the small policy' if _small else 'SmolLM2'}, {config.real_steps} steps",
-        seconds=12 if _small else 45,
+        f"Train {_model}, {config.real_steps} steps", seconds=12 if _small else 45
     )
     mo.vstack([_text, start_real])
     return real_run, start_real
@@ -631,13 +631,12 @@ def _(slow):
     In turns the bound is the sum of these two, so it is what was measured.
     At lag {max(slow)} the generator computes for {_most.generate:.2f} of {_most.step:.2f} s. It is the only one, and makes all batches. So more lag could make a step at most {_most.step / _most.generate:.2f} times as fast, and makes data older.
     """)
-    _steps = len(slow[0].ended)
     _why = lesson.folded(
         "Why is a step longer than the bound?",
-        f"""
+        """
 The bound supposes that a batch takes as long as in turns, and that L + 1 of them are always under way.
 
-- At lag {max(slow)} the last batch is started after {max(0, _steps - max(slow) - 1)} of the {_steps} steps. From then on fewer and fewer are under way, and the mean includes that.
+- With lag, the last batch is started some steps before the end. From then on fewer and fewer are under way, and the mean includes that.
 - Batches slow each other down, because they share the generator and the cores.
 """,
     )

@@ -325,7 +325,7 @@ def _(ask_plain, before, config, ended, kept_at, study):
         why=f"""
     Before training {nb09.uncertain(before, _n)} of {_n} tasks were right. After {config.steps} steps it is {nb09.uncertain(_fresh, _n)} with fresh data, and
     {nb09.uncertain(_old, _n)} with old ones. (± is two standard errors, from the number of tasks.)
-    Seeds differ: of {len(_seeds)} recorded ones, {sum(end < before for end in _seeds)} ended below {before:.0%} after {config.schedule_steps} steps.
+    Seeds differ: of {len(_seeds)} recorded ones, {sum(end < before for end in _seeds)} ended below {before:.0%} after {config.schedule_steps} steps. With fresh data the plain loss scatters, too: it can be far lower on the way than at the end.
 
     In the chart, newer and newer weights of the run on fresh data look at one batch. We sort its tokens by r and cut them into 120 equal parts: a dot is one part.
     Most hardly move, and a few move very far.
@@ -505,6 +505,8 @@ def _():
 
     If you use TRL: `AsyncGRPOTrainer` is *clipped*, around μ. `GRPOTrainer` clips around π₀, and with vLLM it leaves out episodes for which the product of π₀/μ over their tokens is above 3, by default.
     Its `num_iterations=2` makes the two updates of this page.
+
+    Our `grpo` divides by the tokens of the batch and has no KL penalty. The paper's takes the mean of each answer first, and adds one.
 
     In `zorplex-rl train --loss` they are `reinforce` (plain), `tis` (truncated), `grpo` (clipped), `decoupled_ppo` (corrected), `icepop` (masked) and `dppo` (masked by difference).
 

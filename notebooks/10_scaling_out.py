@@ -284,7 +284,7 @@ def _(config, trainer_budget):
 
 
 @app.cell(hide_code=True)
-def _(config):
+def _():
     ask_measured = lesson.predict(
         "You add up all parts of the budget for many small trainers, and compare each sum with what its process really took. How far off is such a sum?",
         "hardly: these parts are all there is",
@@ -483,14 +483,13 @@ def _(ask_slots, config, many_slots, sampled):
     _slow, _fast = (case.seconds for case in sampled)
     _names = [f"{config.few_slots} slots", f"{many_slots} slots"]
     _computed = [generator_memory(config.shape, case.work).parts for case in sampled]
-    _over = _few.peak / sum(_computed[0].values())
     lesson.reveal(
         ask_slots,
         right=0 if _fast > 0.9 * _slow else 1 if _fast >= 0.5 * _slow else 2,
         why=f"""
         {_fast:.1f} s in {_many.decode_steps} decode steps, against {_slow:.1f} s in {_few.decode_steps}. A step writes one token in every slot, and reads each weight from memory once for all slots. So a step takes {1e3 * _fast / _many.decode_steps:.0f} ms with {many_slots} slots, and {1e3 * _slow / _few.decode_steps:.0f} with {config.few_slots}: more, but by far less than the slots.
 
-        By `memory.py`, {many_slots} slots fit into {config.budget / 1e6:,.0f} MB. The process took {_many.peak / 1e6:,.0f} MB, {"within" if _many.peak <= config.budget else "*over*"} this budget. {f"With {config.few_slots} slots it took {_over:.2f} times as much as computed: in so small a process a tenth is not always enough." if _over > 1.1 else ""} The rest in the figure is mostly the *prefill*, in which whole prompts pass through the model at once, and the *reserve*, what a process takes besides.
+        By `memory.py`, {many_slots} slots fit into {config.budget / 1e6:,.0f} MB. The process took {_many.peak / 1e6:,.0f} MB, {"within" if _many.peak <= config.budget else "*over*"} this budget. The rest in the figure is mostly the *prefill*, in which whole prompts pass through the model at once, and the *reserve*, what a process takes besides.
         """,
         shows=[
             lesson.figure(
@@ -688,7 +687,7 @@ def _(allocation_slider, ask_split, my_split, whose_split):
             f"A bar is a split, generators + trainer. Blue: the trainer waits. Vermilion: the generators wait. ◂ is yours, ★ the best of all in steps of 1/{nb10.PARTS} of the GPUs. Below, `2 × 4 GPUs` are two copies of the model, each cut over four; the GB are those of one GPU.",
             lesson.folded(
                 "What is assumed",
-                f"All answers have full length, the model has 16 bits, and nothing is recomputed. An [H100]({H100.source}) by its data sheet (read in November 2026) with {COMPUTE_SHARE:.0%} of its operations and {BANDWIDTH_SHARE:.0%} of its bandwidth. Links cost nothing, and tools answer at once. Agents whose tools take seconds need more generators than this says.",
+                f"All answers have full length, the model has 16 bits, and nothing is recomputed. An [H100]({H100.source}) by its data sheet (read in November 2026) with {COMPUTE_SHARE:.0%} of its operations and {BANDWIDTH_SHARE:.0%} of its bandwidth. Links cost nothing, and tools answer at once. Agents whose tools take seconds need more generators than this says, and so does an engine that uses less of the bandwidth.",
             ),
         ],
     )

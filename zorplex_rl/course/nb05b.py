@@ -230,9 +230,7 @@ class Card(WhatIf):
         shown = self.texts[min(step, newest)]
         right = sum(one["outcome"] == "success" for one in shown)
         reward = fmean(one["reward"] for one in shown)
-        said = f"Step {step}: {right} of {len(shown)} right, mean reward {reward:.2f}.".replace(
-            "-", "−"
-        )
+        said = f"Step {step}: {right} of {len(shown)} right, mean reward {reward:.2f}."
         if step > newest:
             said = f"This is still step {newest}: the training further down this page has not come so far."
         return Answer(

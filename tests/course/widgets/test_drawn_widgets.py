@@ -91,4 +91,4 @@ def test_a_service_player_draws_the_states_of_every_place_around_the_fault():
         word in shown
         for word in ("tools_0", "tools_2", "starting", "kill -9", "1.0 s before", "3.0 s after")
     )
-    assert "kill -9: 4 requests answered, 1 lost with their replica" in shown
+    assert "kill -9: 4 requests answered, 1 cut off with their replica" in shown

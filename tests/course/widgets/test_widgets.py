@@ -499,7 +499,7 @@ def test_the_loop_player_shows_every_group_at_its_place_wherever_the_time_is_put
             expect(picture.locator("circle")).to_have_count(len(alive))
             done = sum(dot[5] <= now for dot in run["dots"])
             expect(
-                widget.get_by_text(f"{done} of {len(run['dots'])} trained").nth(0)
+                widget.get_by_text(f"{done} of {len(run['dots'])} groups trained on").nth(0)
             ).to_be_visible()
     time.press("End")
     expect(widget.get_by_text("done after")).to_have_count(2)
@@ -524,7 +524,7 @@ def test_a_service_player_shows_every_request_at_its_place_wherever_the_time_is_
         expect(widget.get_by_text(f"{answered} answered").first).to_be_visible()
     expect(
         widget.get_by_text(
-            "2 of 2 replicas in rotation; 1 requests under way, 4 answered, 1 lost"
+            "2 of 2 replicas in rotation; 1 requests not answered yet, 4 answered, 1 cut off"
         ).first
     ).to_be_visible()
     time.press("Home")

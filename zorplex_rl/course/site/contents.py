@@ -171,6 +171,7 @@ def film() -> tuple[dict[str, Any], str]:
             f"Side by side, max_lag {setting.max_lag}": both.asynchronous.timeline,
         },
         start=BOTH_AT_WORK,
+        unit="a group: several answers to one question",
     )
     script = base64.b64encode(str(player._esm).encode()).decode()
     state = {

@@ -26,8 +26,7 @@ Link = tuple[str, str]
 TITLE = "RL for language models: the systems side"
 LEAD = (
     "You will teach a small language model to use a tool, in two hours, on a laptop; then you make that loop fast and hard to kill. "
-    "On each page you predict, measure and write the part that matters. "
-    "Its numbers were computed when this site was built, or name the command that gave them."
+    "On each page you predict, measure and write the part that matters."
 )
 LEGEND = (
     "The same work twice. Generators at the left write answers, the trainer at the right learns from them, and each dot is a "
@@ -40,7 +39,8 @@ HOW = (
     "To work in a notebook instead of reading it, take the repository and run <code>uv run zorplex-rl open NUMBER</code>. "
     "It opens in your browser, in marimo, a notebook for Python. "
     'All terms are explained in the <a href="glossary.html">glossary</a>. '
-    "If something fails, <code>docs/TROUBLESHOOTING.md</code> lists problems by their symptom."
+    "If something fails, <code>docs/TROUBLESHOOTING.md</code> lists problems by their symptom. "
+    "The numbers on all pages were computed when this site was built, or name the command that gave them."
 )
 PREVIEW = (
     '. <a href="https://molab.marimo.io/github/{}/blob/previews/notebooks/{}">Open in molab</a>'

@@ -73,7 +73,6 @@ class LiveCurve(Widget, script="live_curve.js"):
                     *zip(*points, strict=True), color=colour, marker="o", markersize=3, label=name
                 )
             axes.set(xlim=(0, shown["total_steps"]), xlabel="training step", ylabel=shown["title"])
-            axes.xaxis.get_major_locator().set_params(integer=True)
             if shown["percent"]:
                 axes.set_ylim(-0.02, 1.02)
                 style.show_percent(axes.yaxis)

@@ -142,7 +142,7 @@ class ServicePlayer(Widget, script="service_player.js"):
             lost = sum(leg[4] for leg in run["legs"])
             answered = sum(leg[3] is not None for leg in run["legs"]) - lost
             said.append(
-                f"{run['what']}: {answered} requests answered, {lost} lost with their replica"
+                f"{run['what']}: {answered} requests answered, {lost} cut off with their replica"
             )
             top = bottom + 34
         shapes += (

@@ -17,8 +17,8 @@ const trained = (run, now) => run.dots.filter(([, , , , , done]) => done !== nul
 /** What a run has done until `now`, in a sentence. */
 function status(run, now) {
   const lags = run.dots.filter(([, , , , taken]) => taken !== null && taken <= now).map(([version, , , , , , step]) => step - version);
-  const oldest = lags.length ? `, largest lag ${Math.max(...lags)}` : "";
-  return `${trained(run, now)} of ${run.dots.length} trained${oldest}${now >= run.seconds ? `; done after ${secondsText(run.seconds)}` : ""}.`;
+  const most = Math.max(...lags), oldest = lags.length ? `, ${most} ${most === 1 ? "version" : "versions"} old at most` : "";
+  return `${trained(run, now)} of ${run.dots.length} groups trained on${oldest}${now >= run.seconds ? `; done after ${secondsText(run.seconds)}` : ""}.`;
 }
 
 /** Where everything is at `now`: dots in generators, replay buffer or trainer, and weights on their way back. */

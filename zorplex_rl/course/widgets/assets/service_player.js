@@ -28,7 +28,7 @@ function status(run, now) {
   const ready = states.filter((state) => state === "in rotation").length + gone;
   const busy = run.legs.filter(([, sent, , left]) => within(sent, left, now)).length;
   const ended = run.legs.filter(([, , , left]) => left !== null && left <= now), lost = ended.filter((leg) => leg[4]).length;
-  return `${ready} of ${run.places} replicas in rotation${gone ? `, ${gone} of them gone, and nobody knows` : ""}; ${busy} requests under way, ${ended.length - lost} answered${lost ? `, ${lost} lost with their replica` : ""}.`;
+  return `${ready} of ${run.places} replicas in rotation${gone ? `, ${gone} of them gone, and nobody knows` : ""}; ${busy} requests not answered yet, ${ended.length - lost} answered${lost ? `, ${lost} cut off with their replica` : ""}.`;
 }
 
 /** A lane for the requests of each place, and below them the states of each place over the whole time. */

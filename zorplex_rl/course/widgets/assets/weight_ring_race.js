@@ -59,7 +59,7 @@ function render({ model, el }) {
     draw();
   }
 
-  const slots = drawnToWidth(chart, (width) => { if (result) chart.replaceChildren(ring(result.frames[tick.value], width)); });
+  const slots = drawnToWidth(chart, (width) => { if (result) chart.replaceChildren(ring(result.frames[tick.value], width, params.seqlock)); });
   const copies = drawnToWidth(strip, (width) => { if (result) strip.replaceChildren(history(result.frames, tick.value, width)); });
   function draw() { slots.redraw(); copies.redraw(); }
 
@@ -70,15 +70,15 @@ function render({ model, el }) {
   return () => { clearInterval(timer); unwatched(); slots.stop(); copies.stop(); };
 }
 
-/** The slots of the ring and the reader's copy at one tick, chunk by chunk; a chunk shows the version that it belongs to. */
-function ring([slots, sequences, writing, reading, staging, event], width) {
+/** The slots of the ring and the reader's copy at one tick, chunk by chunk; a chunk shows the version that it belongs to. Sequences are shown where they are used. */
+function ring([slots, sequences, writing, reading, staging, event], width, numbered) {
   const left = width < 560 ? 66 : 150, chunk = (width - left) / staging.length, tall = 30, pitch = 58, top = 16;
   const height = top + slots.length * pitch + tall + 4;
   const where = (place) => (place ? `slot ${place[0]}, chunk ${place[1] + 1}` : "nowhere, it pauses");
   const say = (chunks) => chunks.map((version) => (version < 0 ? "empty" : version)).join(" ");
   const picture = svg("svg", {
     viewBox: `0 0 ${width} ${height}`, height, role: "img",
-    "aria-label": `Versions by chunk. ${slots.map((chunks, slot) => `Slot ${slot}, sequence ${sequences[slot]}: ${say(chunks)}`).join(". ")}. The reader's copy: ${say(staging)}. The writer is at ${where(writing)}, the reader at ${where(reading)}.`,
+    "aria-label": `Versions by chunk. ${slots.map((chunks, slot) => `Slot ${slot}${numbered ? `, sequence ${sequences[slot]}` : ""}: ${say(chunks)}`).join(". ")}. The reader's copy: ${say(staging)}. The writer is at ${where(writing)}, the reader at ${where(reading)}.`,
   });
   const row = (y, name, note, chunks) => {
     picture.append(svg("text", { x: 0, y: y + (note ? 13 : 19), "font-weight": 600 }, name));
@@ -91,7 +91,7 @@ function ring([slots, sequences, writing, reading, staging, event], width) {
   };
   slots.forEach((chunks, slot) => {
     const y = top + slot * pitch, odd = sequences[slot] % 2 === 1;
-    row(y, `slot ${slot}`, width < 560 ? `seq ${sequences[slot]}${odd ? " odd" : ""}` : `sequence ${sequences[slot]}${odd ? ", odd: writing" : ", even"}`, chunks);
+    row(y, `slot ${slot}`, !numbered ? "" : width < 560 ? `seq ${sequences[slot]}${odd ? " odd" : ""}` : `sequence ${sequences[slot]}${odd ? ", odd: writing" : ", even"}`, chunks);
     // The writer is named above its chunk and the reader below, so that both may be at the same one.
     const mark = (place, name, below) => {
       if (!place || place[0] !== slot) return;
