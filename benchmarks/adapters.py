@@ -28,6 +28,7 @@ from table import describe_machine, print_table
 from zorplex_rl.cli.presets import preset_config
 from zorplex_rl.cli.size import gigabytes, workload_of
 from zorplex_rl.course.nb10 import make_model
+from zorplex_rl.policy.auto import resolved
 from zorplex_rl.policy.load import policy_folder
 from zorplex_rl.sizing.memory import version_bytes
 from zorplex_rl.sizing.model_shape import ModelShape, shape_of
@@ -80,7 +81,7 @@ def seconds_of_parts(run: Path, steps: int) -> dict[str, float]:
 
 def row_of(rank: int, options: Options) -> list[str]:
     """Train with adapters of ``rank``. Returns a row of the table."""
-    config = preset_config("smollm2").changed(policy=options.policy, lora_rank=rank)
+    config = resolved(preset_config("smollm2").changed(policy=options.policy, lora_rank=rank))
     model = policy_folder(options.policy)
     shape = shape_of(model)
     work = workload_of(config, model, shape, EnvironmentSource.of(config).make())
