@@ -331,7 +331,7 @@ def _():
     ## A torn read
 
     Now the trap. The writer does not notice a one-sided reader, so it cannot wait for it. Say it begins the next version in the middle of
-    a copy. Then the first layers of the copy are old, and the last ones new: a **torn read**. No error is raised.
+    a copy. Then a part of the copy is old, and the rest new: a **torn read**. No error is raised.
 
     A first idea is to give the writer several buffers, or **slots**, which it fills in turn: a **ring**. The reader takes the newest. Press *Play*, and find a copy
     with two colours.
@@ -450,7 +450,7 @@ def _(ask_torn, careless):
         shows=[
             lesson.figure(
                 bars.copies_chart((_torn or careless.copies)[:4]),
-                f"{'Some torn copies' if _torn else 'No copy was torn; these are whole'}: a colour, and where there is room the number, for each version.",
+                f"{'Some torn copies' if _torn else 'No copy was torn; these are whole'}: a colour, and where there is room the number, for each version. A large copy is made by several threads, so new parts may lie in its middle, too.",
             )
         ],
     )
@@ -638,10 +638,8 @@ def _(afar, middle):
     _slowest, _step = max(afar.copies), 1.0
     _publish = min(_step, middle["TCP"].publish)
     lesson.md(f"""
-    With the sequence, what `read` returns is always right. But may it try for ever? With two slots, a slot is written again `2 × period - write` seconds after it
-    is complete. If each copy takes longer than that, each copy is torn, and `read` never returns.
-
-    With a training step of one second, {_count(_slowest, _publish, _step)} slots are enough, says {_whose}. By default the package takes two, and gives up after a number of torn reads.
+    With too few slots each copy may be torn, and `read` never returns. Above, a copy took {lesson.in_words(_slowest)} at most, and publishing {lesson.in_words(_publish)}. With a training step of one second,
+    {_count(_slowest, _publish, _step)} slots are enough, says {_whose}. By default the package takes two, and gives up after a number of torn reads.
     """)
     return
 
@@ -798,7 +796,7 @@ def _(protocols):
 @app.cell(hide_code=True)
 def _(ask_push, config, protocols):
     _push, _pull = protocols["pushing"], protocols["pulling"]
-    _shown = min(_push.seconds, _pull.seconds)
+    _shown = max(_push.seconds, _pull.seconds)
     _waits, _hardly = (
         run.step * (1 - run.timeline.busy_share("trainer")) for run in (_push, _pull)
     )
@@ -810,7 +808,8 @@ def _(ask_push, config, protocols):
         why=f"""
         It waits for {_share:.0%} of the time, because the slow generator takes weights only between two long batches. That is {_waits:.2f} s in each step. When the generators pull, it waits for {_hardly:.2f} s.
 
-        With pushing each version is handed over, so weights are at most one version old between two batches. At the end of a batch, the slow one's weights were {_ages[0]:.1f} versions old with pushing, and {_ages[1]:.1f} with pulling{": that is staleness, and `max_lag` bounds it (notebook 08)" if _ages[1] > _ages[0] + 0.2 else ""}.
+        With pushing, the trainer takes no second step before all have taken the first, so weights are never more than one version old. With pulling they age by as many versions as the trainer makes during a batch.
+        At the end of a batch, the slow one's weights were {_ages[0]:.1f} versions old with pushing, and {_ages[1]:.1f} with pulling{": that is staleness, and `max_lag` bounds it (notebook 08)" if _ages[1] > _ages[0] + 0.2 else ""}.
 
         The trainer's own work took {_own[0]:.2f} s of a step with pushing, and {_own[1]:.2f} s with pulling. {"So the steps differ little but for the waiting." if max(_own) < 1.2 * min(_own) else "The processes share this machine's cores, and had more of them in one of the runs. So compare the waits, and not the whole steps."}
         """,
@@ -821,7 +820,7 @@ def _(ask_push, config, protocols):
                     _shown,
                     ("trainer", *config.batches),
                 ),
-                f"The first {_shown:.1f} seconds of each run, on one axis. The shares under “busy” are of these seconds only.",
+                "Both runs, on one axis.",
             )
         ],
     )
@@ -938,7 +937,7 @@ class Solutions:
                 (6.0, 0.75, 1.625),
             ],
             mistakes={
-                "a read is torn that begins when its slot is about to be no longer the newest: it has `period` less": lambda read, write, period: (
+                "a read may begin just before the next version is complete: by then `period` of its slot's time is gone": lambda read, write, period: (
                     max(2, math.ceil((read + write) / period))
                 ),
                 "a read is torn when the writer *begins* on its slot again, `write` seconds before it is done": lambda read, _, period: (

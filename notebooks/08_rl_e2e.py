@@ -438,8 +438,8 @@ def _(config):
     ask_time = lesson.predict(
         f"Tools take {1000 * config.tool_seconds:.0f} ms on average. At `max_lag` {max(config.lags)}, up to {max(config.lags)} batches are written while the trainer works. How many times as many *steps* a second does that make, against taking turns?",
         "not faster, or hardly: less than 1.2 times",
-        "1.2 to 2 times",
-        "more than 2 times",
+        "1.2 to 3 times",
+        "more than 3 times",
     )
     start_runs = lesson.start_button(
         f"Train {config.steps} steps, {len(config.lags)} times", seconds=40
@@ -507,7 +507,7 @@ def _(ask_time, runs):
     _drawn = nb08.side_by_side(runs)
     lesson.reveal(
         ask_time,
-        right=0 if _times < 1.2 else 1 if _times < 2 else 2,
+        right=0 if _times < 1.2 else 1 if _times < 3 else 2,
         why=f"""
     {_times:.1f} times: a step takes {_turns.step:.2f} s in turns and {_most.step:.2f} s at lag {max(slow)}. This is the mean of all {len(_turns.ended)} steps, with the start and the end of each run.
     In turns, a batch is under way for {_turns.between:.2f} s; for {_turns.generate:.2f} s of that the generator computes.{" The rest is waiting for tools, most of it for the slowest episode." if _turns.generate < 0.9 * _turns.between else ""}
@@ -555,7 +555,7 @@ def _(ask_paid, runs, small, versions):
         right={1: 0, -1: 1, 0: 2}[_apart],
         why=f"""
     {paid}
-    "Seconds a step" are the mean over a run. Its first steps take longer, because the untrained policy writes longer texts; so few of them fit before that moment.
+    "Seconds a step" are the mean over a run. Its first steps take longer, because the untrained policy writes longer texts; so fewer of them fit before that moment than the mean says.
     That is the answer for these two runs. Notebook 09 shows that other seeds differ by more than these ±, so two runs do not settle whether asynchrony pays.
     """,
         shows=[
@@ -577,7 +577,7 @@ def _():
     Two things bound the seconds of a step from below at `max_lag` L:
 
     - The trainer must train on each batch.
-    - A batch needs `sampling` + `training` seconds, from its start to the end of its step. L + 1 batches may share that time.
+    - A batch needs `sampling` + `training` seconds, from its start to the end of its step. With version v, the batches of steps v to v + L may be under way: L + 1 batches share that time.
 
     Write `least_seconds`, the longer of the two.
     """)
@@ -620,6 +620,7 @@ def _(slow):
             f"at least, by {_whose}": f"{float(_rule(slow[0].between, slow[0].train, lag)):.2f} s",
             "measured": f"{found.step:.2f} s",
             "of which the generator computes": f"{found.generate:.2f} s",
+            "and the trainer": f"{found.train:.2f} s",
         }
         for lag, found in slow.items()
     ]
@@ -629,7 +630,7 @@ def _(slow):
     )
     _said = lesson.md(f"""
     In turns the bound is the sum of these two, so it is what was measured.
-    At lag {max(slow)} the generator computes for {_most.generate:.2f} of {_most.step:.2f} s. It is the only one, and makes all batches. So more lag could make a step at most {_most.step / _most.generate:.2f} times as fast, and makes data older.
+    At lag {max(slow)} the generator computes for {_most.generate:.2f} of {_most.step:.2f} s. It is the only one, and makes all batches. If it needs as much with more lag, that can make a step at most {_most.step / _most.generate:.2f} times as fast, and makes data older.
     """)
     _why = lesson.folded(
         "Why is a step longer than the bound?",
@@ -637,7 +638,7 @@ def _(slow):
 The bound supposes that a batch takes as long as in turns, and that L + 1 of them are always under way.
 
 - With lag, the last batch is started some steps before the end. From then on fewer and fewer are under way, and the mean includes that.
-- Batches slow each other down, because they share the generator and the cores.
+- Batches slow each other down, because they share the generator. And generator and trainer share the cores: see what a step of the trainer takes beside it, in the last column.
 """,
     )
     mo.vstack([_table, _said, _why])

@@ -350,7 +350,7 @@ def _(
         ask_measured,
         right=3,
         why=f"""
-        For small float32 trainers such a sum was 0.55 to 1.12 times what was measured (the benchmark in the fold below). The package's `memory.py` adds up each phase of a step for itself, and was 0.98 to
+        For nine small float32 trainers such a sum was 0.55 to 1.12 times what was measured (`benchmarks/LOG.md`, *Does it fit?*). The package's `memory.py` adds up each phase of a step for itself, and was 0.98 to
         1.10 times. In this run most is needed in the phase *{_sized.highest}*, and the two differ in three parts:
 
         | MB | the sum, by {whose_budget} | `memory.py` |
@@ -431,7 +431,7 @@ def _(config):
         return f"{taken / 1e9:.1f} GB{', too much' * (taken > _room)}"
 
     lesson.table(
-        f"What trains on this machine, with {_room / 1e9:.1f} GB to use: trainer and one generator in float32, by memory.py",
+        f"What trains on this machine, with {_room / 1e9:.1f} GB to use: trainer and one generator in float32, 4 prompts of 100 tokens, 4 answers of 64 to each, by memory.py",
         [
             {
                 "Qwen2.5": name,
@@ -460,7 +460,7 @@ def _():
     | key-value cache | `e` × layers × 2 · `keys` × tokens of a row × slots |
     | logits | `e` × vocabulary × slots |
 
-    In **grouped-query attention** several query heads share one head of keys, so `keys` is small, and the cache too. The more slots, the more memory. What do they buy?
+    `keys` is the width of all heads of keys together, and values are as wide. In **grouped-query attention** several query heads share one head of keys, so `keys` is small, and the cache too. The more slots, the more memory. What do they buy?
     """)
     return
 
@@ -489,7 +489,7 @@ def _(ask_slots, config, many_slots, sampled):
         why=f"""
         {_fast:.1f} s in {_many.decode_steps} decode steps, against {_slow:.1f} s in {_few.decode_steps}. A step writes one token in every slot, and reads each weight from memory once for all slots. So a step takes {1e3 * _fast / _many.decode_steps:.0f} ms with {many_slots} slots, and {1e3 * _slow / _few.decode_steps:.0f} with {config.few_slots}: more, but by far less than the slots.
 
-        By `memory.py`, {many_slots} slots fit into {config.budget / 1e6:,.0f} MB. The process took {_many.peak / 1e6:,.0f} MB, {"within" if _many.peak <= config.budget else "*over*"} this budget. The rest in the figure is mostly the *prefill*, in which whole prompts pass through the model at once, and the *reserve*, what a process takes besides.
+        By `memory.py`, {many_slots} slots fit into {config.budget / 1e6:,.0f} MB. The process took {_many.peak / 1e6:,.0f} MB, {"within" if _many.peak <= config.budget else "*over*"} this budget. (With few slots a process is so small that a tenth free is not always enough.) The rest in the figure is mostly the *prefill*, in which whole prompts pass through the model at once, and the *reserve*, what a process takes besides.
         """,
         shows=[
             lesson.figure(
@@ -677,17 +677,17 @@ def _(allocation_slider, ask_split, my_split, whose_split):
         ask_split,
         right=0 if _after > _before else 1 if _after == _before else 2,
         why=f"""
-        From {_before:.0%} to {_after:.0%} of the GPUs for generators, by {whose_split}; with 1.5B it is {_share("1.5B", 1024):.0%}. The trainer's arithmetic grows with the parameters. A generator mostly waits for
-        memory: it reads keys and values for each token, and these grow more slowly. Answers of 4,096 tokens change less: {_share("7B", 4096):.0%} with 7B.
+        From {_before:.0%} to {_after:.0%} of the GPUs for generators, by {whose_split}; with 1.5B it is {_share("1.5B", 1024):.0%}. The trainer's arithmetic grows with the parameters, and so does a generator's.
+        But a decode step is also many small operations, one after another. Their number grows with the layers alone, 28 to 64. So a generator's time grows less. Answers of 4,096 tokens change less: {_share("7B", 4096):.0%} with 7B.
 
         Near the best split the bars are almost equally long: a few GPUs more or less hardly matter. Far from it they matter much. And trust the direction, not the seconds, because much is assumed.
         """,
         shows=[
             allocation_slider,
-            f"A bar is a split, generators + trainer. Blue: the trainer waits. Vermilion: the generators wait. ◂ is yours, ★ the best of all in steps of 1/{nb10.PARTS} of the GPUs. Below, `2 × 4 GPUs` are two copies of the model, each cut over four; the GB are those of one GPU.",
+            f"A bar is a split, generators + trainer. Blue: the trainer waits. Vermilion: the generators wait. ◂ is yours, ★ the best of all in steps of 1/{nb10.PARTS} of the GPUs. In the grey box `2 × 4 GPUs` would be two copies of the model, each cut over four; the GB are those of one GPU.",
             lesson.folded(
                 "What is assumed",
-                f"All answers have full length, the model has 16 bits, and nothing is recomputed. An [H100]({H100.source}) by its data sheet (read in November 2026) with {COMPUTE_SHARE:.0%} of its operations and {BANDWIDTH_SHARE:.0%} of its bandwidth. Links cost nothing, and tools answer at once. Agents whose tools take seconds need more generators than this says, and so does an engine that uses less of the bandwidth.",
+                f"All answers have full length, the model has 16 bits, and nothing is recomputed. An [H100]({H100.source}) by its data sheet (read in November 2026) with {COMPUTE_SHARE:.0%} of its operations and {BANDWIDTH_SHARE:.0%} of its bandwidth. Links cost nothing, and tools answer at once. A decode step has twenty small operations in each layer, of two millionths of a second. Agents whose tools take seconds need more generators than this says, and so does an engine that uses less of the bandwidth.",
             ),
         ],
     )

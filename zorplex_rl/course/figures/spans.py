@@ -110,13 +110,15 @@ def fates_chart(decisions: Mapping[str, Sequence[tuple[float, str, str]]]) -> st
 
 
 def paired_timelines(windows: Mapping[str, Timeline], seconds: float, actors: Sequence[str]) -> str:
-    """Draw ``seconds`` of each of ``windows``: a row and a busy share for each actor."""
+    """Draw ``seconds`` of each of ``windows``: a row for each actor, and how busy it was, until the end at most."""
     colours = kind_colours(
         {s.kind for timeline in windows.values() for s in timeline.spans if s.actor in actors}
     )
     busy = {
         name: {
-            actor: timeline.busy_share(actor, (timeline.start, timeline.start + seconds))
+            actor: timeline.busy_share(
+                actor, (timeline.start, min(timeline.start + seconds, timeline.end))
+            )
             for actor in actors
         }
         for name, timeline in windows.items()
