@@ -116,7 +116,8 @@ def _(mu, ratio):
     worth = 1000 / (mu * ratio**2).sum().item()
     lesson.md(f"""
     How many fresh samples are 1,000 old ones worth? As many as give a mean that scatters just as much.
-    The {lesson.term("effective sample size")} (Kish 1965; Kong 1992) guesses it from the ratios alone: {worth:.0f} here. You can log it in every step.
+    The {lesson.term("effective sample size")} (Kish 1965; Kong 1992) guesses it from the ratios alone: 1,000 times the squared mean of r, over the mean of r².
+    Over μ the mean of r is 1 and that of r² is {1000 / worth:.2f}, so it is {worth:.0f} here. You can log it in every step.
     """)
     return (worth,)
 
@@ -126,7 +127,7 @@ def _():
     mo.md("""
     ### Exercise 1: the sample size
 
-    For n samples with ratios r, the effective sample size is (Σ r)² / Σ r². If all ratios are equal, that is n.
+    The same from n samples, which μ drew: the effective sample size is (Σ r)² / Σ r². If all ratios are equal, that is n.
     Write it as a *share* of n. You get the logarithms of the ratios, log π − log μ, since log-probs are what a trainer has.
     """)
     return
@@ -194,7 +195,6 @@ def _(own_ratio, with_prefix):
     −{abs(with_prefix):.1f}, towards *no*, as π needs it.
 
     The exact weight of a token is the product of *all* ratios of its episode (Precup, Sutton and Singh 2000).
-    Those before it say how often π comes here. Those after it say how often π goes on to this reward.
     But a product of forty ratios is nearly 0 for most episodes and huge for a few.
     So losses use the ratio of the token alone, which is a little wrong and much calmer. Then they bound the harm.
     """)
@@ -325,10 +325,10 @@ def _(ask_plain, before, config, ended, kept_at, study):
         why=f"""
     Before training {nb09.uncertain(before, _n)} of {_n} tasks were right. After {config.steps} steps it is {nb09.uncertain(_fresh, _n)} with fresh data, and
     {nb09.uncertain(_old, _n)} with old ones. (± is two standard errors, from the number of tasks.)
-    Seeds differ: of {len(_seeds)} recorded ones, {sum(end < before for end in _seeds)} ended below {before:.0%} after {config.schedule_steps} steps. With fresh data the plain loss scatters, too: it can be far lower on the way than at the end.
+    Seeds differ: of {len(_seeds)} recorded ones, {sum(end < before for end in _seeds)} ended below {before:.0%} after {config.schedule_steps} steps. With fresh data the plain loss goes up and down, too: it can be far lower on the way than at the end.
 
-    In the chart, newer and newer weights of the run on fresh data look at one batch. We sort its tokens by r and cut them into 120 equal parts: a dot is one part.
-    Most hardly move, and a few move very far.
+    In the chart, newer and newer weights of the run on fresh data look at one batch.
+    Most of its tokens hardly move, and a few move very far.
 
     By {_whose}, at {_oldest} the tokens are worth {float(_share(_tokens[_oldest].tolist())):.0%} of fresh ones. Taken as whole episodes, with the product of their ratios, they are worth {_sizes[_oldest]:.0%}.
     Watch the second number, because a few tokens that moved far are enough to make an episode strange. It stands at the right of each row.
@@ -339,7 +339,7 @@ def _(ask_plain, before, config, ended, kept_at, study):
                     {name: logs.exp().tolist() for name, logs in _tokens.items()},
                     _sizes,
                 ),
-                "Ratios of the tokens of one batch, which version 0 wrote. What is below 1/32 is drawn at 1/32. At the right: the effective sample size of its whole episodes.",
+                "Ratios of the tokens of one batch, which version 0 wrote. They are sorted and cut into 120 equal parts: a dot is one part. What is below 1/32 is drawn at 1/32. At the right: the effective sample size of its whole episodes.",
             ),
         ],
     )
@@ -463,6 +463,7 @@ def _():
     ### Exercise 3: the corrected loss
 
     What `clipped` does around μ, this loss does around π₀: its ratio is π/π₀. It multiplies the clipped objective of each token by the weight min(π₀/μ, 2).
+    You may call your `clipped` for it: what do you give it in the place of log μ, and what in the place of `mask`?
     The weight is a fact about the data. (`start_logp` and `behaviour_logp` have no gradient, so nothing must be detached.)
     """)
     return
@@ -483,11 +484,11 @@ def _():
         lambda: corrected,
         Solutions,
         level="stretch",
-        minutes=5,
+        minutes=4,
         lines=5,
         hints=(
             "Which two log-probs make the ratio, and which two the weight? In what do their bounds differ?",
-            "`weight = (start_logp - behaviour_logp).exp().clamp(max=2.0)`, `ratio = (logp - start_logp).exp()`, and the rest is the clipped loss with one factor more.",
+            "`weight = (start_logp - behaviour_logp).exp().clamp(max=2.0)`, `ratio = (logp - start_logp).exp()`, and the rest is the clipped loss with one factor more. Or call `clipped` with `start_logp` in the place of `behaviour_logp`, and `mask * weight` in that of `mask`.",
         ),
     )
     return
@@ -530,52 +531,73 @@ def _():
 
 
 @app.cell(hide_code=True)
-def _(config):
-    clipped_loss, whose_clipped = exercise.running(lambda: clipped, Solutions)
-    corrected_loss, whose_corrected = exercise.running(lambda: corrected, Solutions)
-    ask_saved = lesson.predict(
-        f"On data up to {config.lag} versions old: which of the two losses ends higher? Five recorded seeds of {config.schedule_steps} steps decide. *Clearly* means that every seed of one ends above every seed of the other.",
-        "clipped, clearly",
-        "corrected, clearly",
-        "no clear difference",
-    )
-    _text = mo.md("## The same run, with your losses")
-    mo.vstack([_text, ask_saved])
-    return ask_saved, clipped_loss, corrected_loss, whose_clipped, whose_corrected
-
-
-@app.cell(hide_code=True)
 def _():
     study = read_study(mo.notebook_dir().parent / "benchmarks" / "laboratory.jsonl")
     return (study,)
 
 
 @app.cell(hide_code=True)
-def _(ask_saved, config, study):
+def _(config):
+    ask_oldest = lesson.predict(
+        f"On data up to 32 versions old: which of your two losses ends higher? Five recorded seeds of {config.schedule_steps} steps decide. *Clearly* means that every seed of one ends above every seed of the other.",
+        "clipped, clearly",
+        "corrected, clearly",
+        "no clear difference",
+    )
+    _text = lesson.md("""
+    ## How old may data be?
+
+    The same run was recorded at more lags, with each loss. Lag 0 is the **control**: the run on fresh data. There all losses learn, so what they lack at other lags is due to age.
+    """)
+    mo.vstack([_text, ask_oldest])
+    return (ask_oldest,)
+
+
+@app.cell(hide_code=True)
+def _(ask_oldest, config, study):
     _ends = nb09.at_each_lag(study, config.learning_rate, ("grpo", "decoupled_ppo"))
-    _clipped, _corrected = (lags[config.lag] for lags in _ends.values())
+    _clipped, _corrected = (lags[32] for lags in _ends.values())
     _apart = (min(_clipped) > max(_corrected)) - (max(_clipped) < min(_corrected))
+    _caption = f"Accuracy after {config.schedule_steps} steps at a learning rate of {config.learning_rate:g}: the mean of five seeds, the lowest and the highest"
+    _rows = nb09.by_lag(study, config.learning_rate, (0, 8, 32))
     lesson.reveal(
-        ask_saved,
+        ask_oldest,
         right={1: 0, -1: 1, 0: 2}[_apart],
         why=f"""
-    The five seeds of clipped end at {min(_clipped):.0%} to {max(_clipped):.0%}, those of corrected at {min(_corrected):.0%} to {max(_corrected):.0%}. These ranges {"do not overlap" if _apart else "overlap"}.
+    At lag 32 the five seeds of *clipped* end at {min(_clipped):.0%} to {max(_clipped):.0%}, those of *corrected* at {min(_corrected):.0%} to {max(_corrected):.0%}.
+    Every seed of clipped is above every seed of the other three losses. At lag 8 the ranges of clipped and corrected overlap, so there five seeds do not tell them apart.
+
+    The figure of pushes suggests why. Of the four, *clipped* is the first to stop a token that moves further from μ: at r = 1.2 and 0.8. *Masked* stops at 5 and 0.5.
+    *Plain* and *corrected* never do: the clip of corrected bounds one step, and many steps can go far.
+
+    Our model has one million parameters, 40-token answers, and a learning rate at which the plain loss fails.
+    So take the *question* from this table: what bounds the way from μ? Its ranking holds for what it was measured on.
     """,
+        shows=[
+            lesson.table(_caption, [row for row in _rows if row["loss"] in lines.LOSSES]),
+            lesson.folded(
+                "The same with two more losses, truncated and masked by difference",
+                "Truncated has a weight alone, and bears little. Masked by difference also stops a token from moving further, and bears lag 32. Whether it is better there than at 8, five seeds cannot say: its ranges overlap.",
+                lesson.table(f"All the losses. {_caption}", _rows),
+            ),
+        ],
     )
     return
 
 
 @app.cell(hide_code=True)
-def _(config, whose_clipped, whose_corrected):
+def _(config):
+    clipped_loss, _whose_clipped = exercise.running(lambda: clipped, Solutions)
+    corrected_loss, _whose_corrected = exercise.running(lambda: corrected, Solutions)
     start_saved = lesson.start_button(
         f"Train twice with the losses, {config.steps} steps", seconds=25
     )
     saved_curve = LiveCurve(config.steps, title="Two losses, old data")
     _text = lesson.md(f"""
-    If you like, see it for yourself: the run on old data once more, with {whose_clipped}, and with {whose_corrected}. The rest of the page does not need it, and its result is folded.
+    If you like, see lag {config.lag} for yourself: the run on old data once more, with {_whose_clipped}, and with {_whose_corrected}. The rest of the page does not need it, and its result is folded.
     """)
     mo.vstack([_text, start_saved, *([] if lesson.unattended() else [saved_curve])])
-    return saved_curve, start_saved
+    return clipped_loss, corrected_loss, saved_curve, start_saved
 
 
 @app.cell(hide_code=True)
@@ -619,32 +641,6 @@ def _(before, config, ended, plain_curve, policy, saved, saved_curve, saved_text
 
 @app.cell(hide_code=True)
 def _(config, study):
-    _text = lesson.md("""
-    ## How old may data be?
-
-    Here are more lags of the same study. Lag 0 is the **control**: the same run on fresh data. There all losses learn, so what the other columns lack is due to age.
-    """)
-    _caption = f"Accuracy after {config.schedule_steps} steps at a learning rate of {config.learning_rate:g}: the mean of five seeds, the lowest and the highest"
-    _rows = nb09.by_lag(study, config.learning_rate, (0, 8, 32))
-    _table = lesson.table(_caption, [row for row in _rows if row["loss"] in lines.LOSSES])
-    _why = mo.md("""
-    Call two losses different if each seed of one is above each of the other. Where the ranges of two overlap, five seeds do not tell them apart.
-    The figure of pushes suggests why *clipped* bears most: it alone stops a token from moving *further* from μ. Nothing bounds that way for *corrected*, and *masked* stops late.
-
-    Our model has one million parameters, 40-token answers, and a learning rate at which the plain loss fails.
-    So take the *question* from this table: what bounds the way from μ? Its ranking holds for what it was measured on.
-    """)
-    _more = lesson.folded(
-        "The same with two more losses, truncated and masked by difference",
-        "Truncated has a weight alone, and bears little. Masked by difference also stops a token from moving further, and bears lag 32. Whether it is better there than at 8, five seeds cannot say: its ranges overlap.",
-        lesson.table(f"All the losses. {_caption}", _rows),
-    )
-    mo.vstack([_text, _table, _why, _more])
-    return
-
-
-@app.cell(hide_code=True)
-def _(config, study):
     _ends = nb09.at_each_lag(study, config.learning_rate, ("grpo",))
     _clipped = _ends["clipped"]
     _seconds = {lag: nb09.seconds_at(lag, study) for lag in _clipped}
@@ -666,7 +662,7 @@ def _(config, study):
     """)
     _drawn = lesson.figure(
         lines.seconds_chart(_dots),
-        f"Left is faster, up is better. A dot is the mean of five seeds, a thin line their range. All of {config.schedule_steps} steps of {study.conditions['prompts']} groups. Seconds: notebook 05's simulator; a step trains for 2 s, a group takes 1 s in the mean, some several times as long. The study's data are always as old as the lag allows; a run's are often younger. Recorded {study.dates} with `python {study.command}`.",
+        f"Left is faster, up is better. A dot is the mean of five seeds, a thin line their range. Lags that take equally long are moved apart, to the left. All of {config.schedule_steps} steps of {study.conditions['prompts']} groups. Seconds: notebook 05's simulator; a step trains for 2 s, a group takes 1 s in the mean, some several times as long. The study's data are always as old as the lag allows; a run's are often younger. Recorded {study.dates} with `python {study.command}`.",
     )
     mo.vstack([_text, _drawn, _rule])
     return

@@ -3,6 +3,7 @@ page says of them."""
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -104,8 +105,11 @@ def test_what_the_page_says_of_its_table_holds_in_the_study():
     ends = nb09.at_each_lag(study, config.learning_rate, ("grpo", "decoupled_ppo", "dppo"))
     by_difference = ends["masked by difference"]
     assert min(by_difference[32]) < max(by_difference[8]), "no better at lag 32 than at 8"
-    assert min(ends["clipped"][8]) < max(ends["corrected"][8]), "no clear difference at lag 8"
-    assert min(ends["clipped"][32]) > max(ends["corrected"][32])
+    clipped = ends["clipped"]
+    assert min(clipped[8]) < max(ends["corrected"][8]), "no clear difference at lag 8"
+    ends = nb09.at_each_lag(study, config.learning_rate, ("reinforce", "decoupled_ppo", "icepop"))
+    others = [end for lags in ends.values() for end in lags[32]]
+    assert min(clipped[32]) > max(others), "every seed is above those of the other three"
 
 
 def test_a_small_lag_costs_the_clipped_loss_nothing_and_a_large_one_something():
@@ -158,6 +162,21 @@ def test_of_a_bad_token_that_became_likelier_the_clipped_loss_has_no_bound():
     )
     pushed = [nb09.push(loss, -1.0, 1.0, 6.0) or 0.0 for loss in losses]
     assert pushed == pytest.approx([1.0, 6.0, 2.0, 0.0], abs=1e-4)
+
+
+def test_clipped_is_the_first_loss_that_stops_a_token_on_its_way_from_mu():
+    """The reveal says at which r = π/μ each of four losses stops a good token, and a bad one."""
+    losses = [
+        (1.2, 0.8, notebook.Solutions.clipped),
+        (5.0, 0.5, nb09.packaged("icepop")),
+        (math.inf, 0.0, notebook.Solutions.corrected),
+        (math.inf, 0.0, notebook.plain),
+    ]
+    for highest, lowest, loss in losses:
+        for r in (1.1, 1.3, 4.9, 5.1, 30.0):
+            assert bool(nb09.push(loss, 1.0, 1.0, r)) == (r < highest)
+        for r in (0.9, 0.7, 0.51, 0.49, 0.03):
+            assert bool(nb09.push(loss, -1.0, 1.0, r)) == (r > lowest)
 
 
 def test_the_sample_size_is_the_package_s():
