@@ -138,10 +138,8 @@ class Worker(Actor):
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    Some short functions are folded. `break_worker` strikes: `kill -9` and `SIGSTOP` hit the process in the middle of a call, so
-    that a caller waits. `start` starts a process with a worker, and with a second actor
-    that knows the process's number, its `pid`. `end` stops the process with `kill -9`, because a process that hangs reacts to
-    nothing else. `outcome` waits for a call. It returns the answer, or the *name* of the error, and the seconds that it took.
+    Short functions are folded. `start` starts a process with a worker and a second actor. `end` sends it `kill -9`.
+    `outcome` returns the answer to a call, or the *name* of its error. `kill -9` and `SIGSTOP` hit a worker in the middle of a call.
     """)
     return
 
@@ -307,10 +305,11 @@ async def _(suffered):
 
 @app.cell(hide_code=True)
 def _(suffered):
-    _killed, _silent = suffered[2:]
+    _left, _killed, _silent = suffered[1:]
     lesson.md(f"""
-    Of `kill -9` the caller knew after {_killed.seconds:.2f} s, because it waits for Monarch's next look. The silence took {_silent.seconds:.2f} s:
-    the limit, and up to one look. A shorter limit would also declare workers dead that are only slow.
+    An actor that ends by itself is known at once: `sys.exit` took {_left.seconds:.2f} s. Of a process that is gone Monarch knows at its next look:
+    `kill -9` took {_killed.seconds:.2f} s. The silence took {_silent.seconds:.2f} s: the limit, and up to one look.
+    A shorter limit would also declare workers dead that are only slow.
     """)
     return
 
@@ -360,6 +359,9 @@ def _(handled, passed_on):
         Two parents have been started, and their children have crashed. `Parent`, in the folded code above, counts these
         deaths in `__supervise__`. Then each parent was asked for its count. The one that returns
         `True` answered {lesson.quote(handled)}. The one that returns `False` answered {lesson.quote(passed_on)}.
+
+        If nobody deals with a fault, it *ends your program*: the default `monarch.actor.unhandled_fault_hook` is
+        `sys.exit(1)`. This course's `start_monarch` replaces it with a line in the log.
         """,
     )
     return
@@ -368,9 +370,6 @@ def _(handled, passed_on):
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    Monarch also tells the actor that spawned the dead one. If nobody deals with a fault, it *ends your program*:
-    the default `monarch.actor.unhandled_fault_hook` is `sys.exit(1)`. This course's `start_monarch` replaces it with a line in the log.
-
     ## After `SIGCONT`
 
     One more worker was stopped in the middle of a call, which ends with a line in a file, its `ledger`.
@@ -475,8 +474,7 @@ def _():
     The second word says what to do. Slow, busy and idle workers get `"wait"`, dead and stuck ones
     `"replace"`. But some faults are in the *input*: a text that crashes one process crashes the
     next one, too. So a dead or stuck worker gets `"give up"` if it had already failed `limits.restarts`
-    times within the last `limits.window` seconds. The present failure does not count. A failure that
-    is exactly `window` seconds old does.
+    times within the last `limits.window` seconds.
     """)
     return
 
@@ -490,13 +488,15 @@ def decide(gone, silent_for, busy_for, limits, failed_at, now):
     silent_for  seconds since its last answer to a probe; 0 if it has
                 just answered
     busy_for    seconds that its present call has run; 0 without a call
-    failed_at   moments of the earlier failures, in seconds
+    failed_at   moments of the earlier failures, without the present
+                one
     now         the present moment, on the same clock
 
     limits = SimpleNamespace(silent=2.5, busy=4, restarts=2, window=20)
     decide(False, 1.2, 3, limits, [], 50) is ("slow", "wait")
     decide(True, 0, 0, limits, [10, 40], 50) is ("dead", "replace")
-    decide(True, 0, 0, limits, [35, 40], 50) is ("dead", "give up")
+    decide(True, 0, 0, limits, [30, 40], 50) is ("dead", "give up"):
+    30 is exactly 20 seconds ago, and counts.
     """
     ...
 
@@ -522,13 +522,13 @@ def _():
 @app.cell(hide_code=True)
 def _():
     mo.md("""
-    `watch` is the whole life of a supervisor: it probes the worker, asks `decide`, and waits or
-    replaces. The rest of the supervisor is folded.
+    The supervisor is folded. Every 0.25 s it probes its worker, and asks your `decide`. If need be, it ends the
+    old process (fencing), and only then starts a new one.
     """)
     return
 
 
-@app.function
+@app.function(hide_code=True)
 async def watch(supervisor):
     limits = supervisor.limits
     heard = time.monotonic()
@@ -541,9 +541,8 @@ async def watch(supervisor):
             heard = now
         # Its process has ended, or a call to this worker got a SupervisionError.
         gone = answer == "SupervisionError" or supervisor.lost is supervisor.worker
-        busy = supervisor.busy(now)  # seconds that its present call has run
         state, action = supervisor.decide(
-            gone, now - heard, busy, limits, supervisor.failed_at, now
+            gone, now - heard, supervisor.busy(now), limits, supervisor.failed_at, now
         )
         supervisor.decisions.append((now, state, action))
         if action != "wait":
@@ -843,10 +842,8 @@ def _():
     _save, _mtbf = 100 * _seconds, 3600.0
     _t = _best(_save, _mtbf)
     lesson.md(f"""
-    64 MB took {1e3 * _seconds:.0f} ms to write here. At that speed, a checkpoint of 1.6 billion float32 numbers, 6.4 GB,
-    takes {_save:.1f} s. With a failure every hour, {_whose} says: one every {_t:.0f} s. That loses {_save / _t + _t / 2 / _mtbf:.1%} of the
-    time. One every {2 * _t:.0f} s would lose {_save / 2 / _t + _t / _mtbf:.1%}: twice the best time loses only a quarter more, so it need not be exact. The
-    rule is due to J. W. Young (1974).
+    At the speed at which 64 MB were written here, a checkpoint of 6.4 GB takes {_save:.1f} s. With a failure every hour,
+    {_whose} says: one every {_t:.0f} s. Twice that time loses only a quarter more, so it need not be exact (J. W. Young 1974).
     """)
     return
 
@@ -862,7 +859,8 @@ def _():
     are averaged. A learner that does not answer by the deadline is left out of this round.
 
     The task is to learn a curve, with a small network. Each learner owns one part of the curve, and sees no other data. We train
-    twice: once undisturbed, and once one learner is killed halfway. `one_round` uses your `merge`; the loop around it is folded.
+    twice: once undisturbed, and once one learner is killed halfway. `one_round`, folded, gives your `merge` the changes of a round:
+    those of a learner that failed are not in the list.
     """)
     return
 
@@ -895,7 +893,7 @@ def _():
 
 @app.function
 def merge(weights, changes):
-    """Return ``weights`` plus the mean change, weighted by examples.
+    """Return `weights` plus the mean change, weighted by examples.
 
     changes is a list of pairs: a change of the weights (a tensor), and
     its examples.
@@ -921,14 +919,14 @@ def _():
     return
 
 
-@app.function
+@app.function(hide_code=True)
 async def one_round(learners, weights, config, merge):
-    calls = [
-        learner.actor.train.call_one(weights, config.local_steps, config.rate)
-        for learner in learners
-    ]
+    given = weights, config.local_steps, config.rate
     answers = await asyncio.gather(
-        *(outcome(call.as_asyncio(), config.deadline) for call in calls)
+        *(
+            outcome(learner.actor.train.call_one(*given).as_asyncio(), config.deadline)
+            for learner in learners
+        )
     )
     # Who failed, or was too late, has the name of an error here: a string.
     changes = [answer for answer, _ in answers if isinstance(answer, tuple)]
@@ -1011,7 +1009,8 @@ def _(ask_forget, config, trained, whose_merge):
                     },
                     config.learners,
                 ),
-                "Grey: the curve to learn, a part for each learner. Left undisturbed, right with one learner fewer.",
+                f"Grey: the curve to learn, a part for each learner. Left undisturbed, right with one learner fewer. {config.rounds} rounds are too few for a good fit: compare the part of learner {config.learners - 1}. "
+                "The learners that are left can fit their own parts sooner, because nobody pulls the weights elsewhere.",
             )
         ],
     )
@@ -1023,7 +1022,7 @@ def _():
     lesson.recap(
         4,
         "An exception is an answer. `sys.exit`, `kill -9` and `SIGSTOP` end in a `SupervisionError`.",
-        "Death is noticed at the next look, silence at a time limit. A process that was declared dead may still run, so kill it before its successor starts.",
+        "The end of an actor is known at once, the death of a process at the next look, silence at a time limit. A process that was declared dead may still run, so kill it before its successor starts.",
         "A supervisor replaces the dead and the stuck, and spares the slow and the busy. It gives up on a fault that comes back.",
         "A supervisor brings back the process, not its state. A checkpoint bounds the loss.",
         "Training in rounds goes on without a learner. It forgets what only that learner's data could teach.",
