@@ -32,6 +32,8 @@ with app.setup(hide_code=True):
     from zorplex_rl.simulation.what_if import read_recording, replay, what_if
     from zorplex_rl.task.environment import Zorplex
 
+    clipped = nb09.packaged("grpo")  # the clipped loss of notebook 09
+
 
 @app.cell(hide_code=True)
 def _():
@@ -61,7 +63,7 @@ def _():
       Mostly the difference is small. In large mixture-of-experts models it is large for some tokens (Ling Team 2025).
     - *Too high a learning rate.* The steps are so long that the policy gets worse, however fresh its data are.
 
-    Each cause has its own cure. Two of the cures are cheap enough to apply always, as you will see. The third needs a diagnosis.
+    Each cause has its own cure. Two of them need no diagnosis, as you will see: to clip, and to halve the learning rate. Wrong records need one.
     You have an hour of machine time. What do you measure?
     """)
     return
@@ -118,9 +120,7 @@ def _(before, conditions, config, failing_curve, start_runs, then):
         "run A": SimpleNamespace(
             loss=nb09.packaged("reinforce"), lag=8, rate=config.high_rate, faults=None
         ),
-        "run B": SimpleNamespace(
-            loss=nb09.packaged("grpo"), lag=0, rate=config.rate, faults=_faults
-        ),
+        "run B": SimpleNamespace(loss=clipped, lag=0, rate=config.rate, faults=_faults),
         "run C": SimpleNamespace(
             loss=nb09.packaged("reinforce"), lag=config.old, rate=config.rate, faults=None
         ),
@@ -138,9 +138,12 @@ def _(before, conditions, config, failing_curve, start_runs, then):
         lesson.md(f"""
     They began at {before:.0%} and ended at {", ".join(f"{end:.0%}" for end in ended.values())}.
     {f"*Not as planned:* in these {config.steps} steps {' and '.join(_rose)} did not fall. The causes are planted all the same, so the first measurement still holds. What the page says about a fall is not true of {' and '.join(_rose)}." if _rose else ""}
-    The texts below are a symptom: they show *how* a run fails, but not yet why.
     """),
-        nb09.answers(_wrote, _seen),
+        lesson.folded(
+            "What each policy writes",
+            "The texts are a symptom: they show *how* a run fails, but not why.",
+            nb09.answers(_wrote, _seen),
+        ),
     ]
     if lesson.unattended():  # in the editor the live curve shows them
         _drawn = lines.runs_chart(dict(failing_curve.series), before)
@@ -153,7 +156,7 @@ def _(before, conditions, config, failing_curve, start_runs, then):
 @app.cell(hide_code=True)
 def _():
     ask_record = lesson.predict(
-        "One run fails because of wrong records, one because its data are old, and one because its learning rate is too high, on data that are old, too. In which are the records wrong? Decide by curves and texts; then we measure.",
+        "One run fails because of wrong records, one because its data are old, and one because its learning rate is too high, on data that are old, too. In which are the records wrong? Decide by the curves; then we measure.",
         "run A",
         "run B",
         "run C",
@@ -294,7 +297,7 @@ def _(
         why=f"""
     The control of run A ends at {_a}, that of run C at {_c}. Before training it was {before:.0%}.
     {f"With fresh data run A still had {_top:.0%} at step {_step}, its best, and then fell all the same. So old data are not its only cause. The two controls differ in one thing, the learning rate: {config.high_rate:g} for run A, {config.rate:g} for run C. So that of run A is too high. Run C fails on old data only." if _as_planted else "With this seed, on this machine, the controls do not show what we planted."}
-    (We planted a learning rate of {config.high_rate:g} in run A, whose data were old as well, and data of up to {config.old} versions ago in run C.)
+    (We planted a rate of {config.high_rate:g} in run A, and in run C data of up to {config.old} versions ago.)
 
     Solid: the runs. Dashed: their controls. Run B needs none, because it had lag 0 from the start.
     """,
@@ -361,22 +364,21 @@ def _():
     _rule, _whose = exercise.running(lambda: advise, Solutions)
     _asked = lesson.md(f"""
     Is the advice good? We ask {_whose} about the {len(study.rows)} runs of a recorded study: {study.whole_seeds} seeds, {study.conditions["steps"]} steps.
-    For each we look up how a run of the same seed ended that took the advice, that was clipped, or that was clipped *and* had the lower rate.
-    Its engines agree, so the advice to mask is not tried. (Notebook 09's table is another recording, with five seeds.)
+    The study has each seed with every loss, lag and rate. So we can look up three others for each run: the one that took the advice, the clipped one, and the clipped one at half the rate (*both cures*).
+    (The lowest rate, 0.0002, stays.) In this study the engines agree, so the advice to mask is not tried.
     """)
     _caption = (
         f"Mean accuracy at the end. Recorded {study.dates} with `python {study.command}`"
     )
     _rows = nb11.worth(study, _rule)
     _lower = next(row for row in _rows if row["advice"] == "lower the rate")
-    _worst = min(row.accuracy for row in study.rows if row.loss == "grpo")
     _judged = lesson.md(f"""
     To clip every run does as well in every row, or better. The {_lower["runs"]} runs with too high a rate reach only {_lower["with the advice"]} with a lower one, because most of them have old data, too.
     Clipped they reach {_lower["clipped instead"]}, because clipping bounds both: long steps, and what old data do.
-    Both cures together are best in every row. So clip every run from the start, and try half the rate, too.
+    Both cures together are best in every row.
 
-    Your rule is for what is left when a run is clipped. One such cause is wrong records, as in run B.
-    The other is a rate at which *the clipped run on fresh data* fails, so the control must be clipped as well. The study has no such run: the worst clipped one ends at {_worst:.0%}.
+    So two cures need no diagnosis: clip, and half the rate. Wrong records need one. If a run with both cures still fails, measure as above.
+    Are tokens far off? Mask. If not, train its control, clipped, too. If that fails as well, lower the rate further.
     """)
     mo.vstack([_asked, lesson.table(_caption, _rows), _judged])
     return
@@ -396,24 +398,26 @@ def _():
     - k compares the engines *with the same weights*, those that sampled: the trainer's probability over the recorded μ. A token with k outside its bounds counts nothing. Inside, k is its weight.
     - The second ratio is what training has changed since. PPO's clip bounds it.
 
-    ### Exercise 3: IcePop
+    ### Exercise 3: the mask of IcePop
 
     Run B has lag 0, so the weights that sampled are those with which the step begins: π₀ of notebook 09. So k = π₀/μ, and the objective of a token is k · min(π/π₀ · A, clip(π/π₀) · A).
 
-    Write it, with bounds 0.5 and 5 for k and PPO's 0.8 and 1.2. `start_logp` is log π₀. (It has no gradient, so k has none either: nothing must be detached.)
+    `clipped` is notebook 09's clipped loss. It multiplies the objective of each token by `mask`, so k goes there. In place of μ it gets π₀, around which it clips.
+    One line is left: a token with k outside 0.5 … 5 counts nothing.
     """)
     return
 
 
 @app.function
 def icepop_ring(logp, start_logp, behaviour_logp, advantage, mask, tokens):
-    """Return the loss of a batch, a tensor with one number: minus the sum of the
-    objectives, over `tokens`.
+    """Return the loss of a batch, a tensor with one number.
 
     One token with π/π₀ = 0.5 and A = −2: with k = π₀/μ = 3 the loss is
     3 · 1.6 = 4.8, with k = 6 it is 0.
     """
-    ...
+    k = (start_logp - behaviour_logp).exp()
+    raise NotImplementedError  # write the line on k here, in place of this one
+    return clipped(logp, start_logp, start_logp, advantage, k * mask, tokens)
 
 
 @app.cell(hide_code=True)
@@ -421,12 +425,12 @@ def _():
     exercise.feedback(
         lambda: icepop_ring,
         Solutions,
-        level="stretch",
-        minutes=7,
-        lines=6,
+        level="core",
+        minutes=3,
+        lines=1,
         hints=(
-            "Which two log-probs make k, and which two the ratio that is clipped? What happens to a token with k = 6, and what to one with k = 3?",
-            "`k = (start_logp - behaviour_logp).exp()`, then `k = k * (k >= 0.5) * (k <= 5.0)`. The rest is the clipped loss of notebook 09, with the ratio π/π₀ and the factor k.",
+            "What must become of k = 6, and what of k = 3?",
+            "`k >= 0.5` is true or false for each token. As a factor it is 1 or 0. So `k = k * (k >= 0.5) * …`.",
         ),
     )
     return
@@ -491,9 +495,12 @@ def _():
     So the package keeps a **journal**: which weights sampled which group, which processes died, and which episodes each step was trained on. From it, one process executes the run again, without Monarch.
 
     If you ran notebook 08, this is *your* run, in which a generator was killed. Otherwise the page makes a short run of its own, and kills one in it, too.
-    In a terminal: `zorplex-rl train --out runs/mine`, then `zorplex-rl replay runs/mine --learning-rate 1.2e-3`.
     """)
-    mo.vstack([_text, start_replay])
+    _terminal = lesson.folded(
+        "The same in a terminal",
+        "`zorplex-rl train --out runs/mine`, then `zorplex-rl replay runs/mine --learning-rate 1.2e-3`. More seeds: `--seeds 10`.",
+    )
+    mo.vstack([_text, start_replay, _terminal])
     return own, start_replay
 
 
@@ -522,7 +529,8 @@ def _(recording, unchanged):
 def _():
     mo.md("""
     Now change one setting in the cell below: this one, or for example `{"loss": "reinforce"}`.
-    The run is executed as it was and changed, on the same random draws, with three seeds.
+    The schedule of the journal is kept: who samples with which version. The first seed is the run's; the two others draw other tasks and texts on the same schedule.
+    For each seed the run is executed twice: as it was, and changed.
     """)
     return
 
@@ -569,16 +577,14 @@ def _(ask_change, change, compared):
         ask_change,
         right=_told.way,
         why=f"""
-    At the end {_told.words}. *Clear* means that the interval does not contain 0. It is over three seeds, by Student's t: three are few, so it is wide. More seeds make it narrow (`--seeds 10`).
+    At the end {_told.words}. *Clear* means that the interval does not contain 0. It is over three seeds, by Student's t: three are few, so it is wide. More seeds make it narrow.
 
     {"Does that contradict the rule? No: this run had not failed, and the rule leaves such a run alone. In a few steps a higher rate can be faster, and fail in more." if _told.way == 2 and "learning_rate" in change else ""}
-
-    In the lower panel: how many of the changed run's episodes are still those of the run, token for token. From the dotted line on their weights differ, so their texts come to differ: in the last step {_told.same:.0%} are the same. In the upper panel accuracy is measured at the marks only.
     """,
         shows=[
             lesson.figure(
                 _told.drawn,
-                "Thin: a seed. Thick: their mean. Dotted: the first step after which the weights differ.",
+                "Thin: a seed. Thick: their mean. Dotted: the first step after which the weights differ. Below: the share of episodes that both runs have, token for token.",
             )
         ],
     )
@@ -591,7 +597,7 @@ def _():
         3,
         "A run falls for three usual reasons: old data, wrong records, too high a learning rate. A curve does not prove which.",
         "First measure the ratio with equal weights: it costs one batch. Then train the control at lag 0: it costs a run.",
-        "Clip from the start: it bounds what old data do, and long steps. Then mask for wrong records, and lower the rate if the clipped run fails on fresh data, too.",
+        "Clip from the start, and try half the rate. If the run still fails, measure. Tokens are far off: mask. If not, and its clipped control fails, too: lower the rate further.",
         "If a run can be replayed bit for bit, you can change one thing in it. One seed is not enough to judge the change.",
     )
     return
@@ -743,10 +749,7 @@ class Solutions:
     def icepop_ring(logp, start_logp, behaviour_logp, advantage, mask, tokens):
         k = (start_logp - behaviour_logp).exp()
         k = k * (k >= 0.5) * (k <= 5.0)
-        ratio = (logp - start_logp).exp()
-        free = ratio * advantage[:, None]
-        bounded = ratio.clamp(0.8, 1.2) * advantage[:, None]
-        return -(k * torch.minimum(free, bounded) * mask).sum() / tokens
+        return clipped(logp, start_logp, start_logp, advantage, k * mask, tokens)
 
 
 if __name__ == "__main__":

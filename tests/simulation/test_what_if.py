@@ -128,7 +128,7 @@ def test_a_changed_learning_rate_is_executed_on_the_same_draws_and_the_command_t
         assert pair.parted == 1
         assert same_episodes(pair)[0] == 1.0
     assert tokens_of(first.original.steps[0]) != tokens_of(second.original.steps[0])
-    assert why_parted(first).startswith("they part in step 1: its episodes are the same")
+    assert why_parted(first).startswith("they part in step 1: both learn from the same episodes")
     # What the run itself was is one side of the first pair.
     rows = sync_run.evaluations()
     assert [e.greedy for e in first.original.evaluations] == [

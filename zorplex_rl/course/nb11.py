@@ -22,7 +22,7 @@ from typing import Any
 
 from zorplex_rl.course import nb08, nb09
 from zorplex_rl.course.figures.tokens import Written
-from zorplex_rl.course.figures.two_runs import same_episodes, two_runs, why_parted
+from zorplex_rl.course.figures.two_runs import two_runs, why_parted
 from zorplex_rl.course.kept_file import kept
 from zorplex_rl.course.recorded_study import Study
 from zorplex_rl.course.staleness import Conditions
@@ -79,16 +79,15 @@ async def make_run(config: SimpleNamespace) -> Path:
 
 def said(found: PairedRuns) -> SimpleNamespace:
     """Return the paired difference at the end: in words, as 0 (lower), 1 (no clear
-    difference) or 2 (higher), the share of episodes that are the same in the last step, and all drawn."""
+    difference) or 2 (higher), and all drawn."""
     measure = "sampled, at the end"
     (before, after), (mean, interval) = found.means(measure), found.difference(measure)
     low, high = interval or (-math.inf, math.inf)
     words = f"it has {before:.0%} as it was and {after:.0%} changed, a difference of {100 * mean:+.0f} points"
     words += f", 95 % interval {100 * low:+.0f} to {100 * high:+.0f}" if interval else ""
     way = 0 if high < 0 else 2 if low > 0 else 1
-    same = fmean(same_episodes(pair)[-1] for pair in found.pairs)
     drawn = two_runs(found, why_parted(found.pairs[0]))
-    return SimpleNamespace(words=words, way=way, same=same, drawn=drawn)
+    return SimpleNamespace(words=words, way=way, drawn=drawn)
 
 
 def worth(study: Study, advise: Callable[..., str]) -> list[dict[str, Any]]:

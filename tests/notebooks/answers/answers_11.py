@@ -191,6 +191,12 @@ def icepop_ring_by_indexing(logp, start_logp, behaviour_logp, advantage, mask, t
     return -(k * bounded((logp - start_logp).exp(), advantage))[near].sum() / tokens
 
 
+def icepop_ring_in_place(logp, start_logp, behaviour_logp, advantage, mask, tokens):
+    k = (start_logp - behaviour_logp).exp()
+    k[(k < 0.5) | (k > 5.0)] = 0
+    return -(k * bounded((logp - start_logp).exp(), advantage) * mask).sum() / tokens
+
+
 def _wrong(name, right):
     return [
         found
@@ -202,6 +208,6 @@ def _wrong(name, right):
 RIGHT = {
     "far_off": [far_off_with_tensors, far_off_in_logarithms],
     "advise": [advise_with_arrays, advise_by_a_dictionary],
-    "icepop_ring": [icepop_ring_by_where, icepop_ring_by_indexing],
+    "icepop_ring": [icepop_ring_by_where, icepop_ring_by_indexing, icepop_ring_in_place],
 }
 WRONG = {name: _wrong(name, right) for name, right in RIGHT.items()}

@@ -46,7 +46,7 @@ def why_parted(pair: Pair) -> str:
     elif first != second:
         what = f"its groups are the same, and {sum(first[k] != second[k] for k in first)} of its episodes are not"
     else:
-        what = "its episodes are the same, and what is learned from them is not"
+        what = "both learn from the same episodes, under different settings"
     return f"they part in step {step}: {what}"
 
 
