@@ -45,7 +45,7 @@ with app.setup(hide_code=True):
 def _():
     lesson.header(
         __file__,
-        minutes=46,
+        minutes=48,
         hardware="two CPU cores, no GPU, no network",
         goals=[
             "say why a reward can replace the right answer",
@@ -78,7 +78,6 @@ def _():
     train it: one samples a text, with a tool's results in it; one pushes the tokens of good texts up.
 
     Solid boxes are the policy's tokens, dashed ones the tool's. It is a recording, until your functions have trained.
-    Your functions limit only a text's tokens, so the third text ends later here than in 05.
     """)
     return
 
@@ -414,7 +413,7 @@ def _():
     lesson.md(f"""
     ## One step of training
 
-    The reward is 1 for a right answer, 0.2 for any number behind `[ANSWER]`, and −0.1 for each call beyond the needed ones: 1.2 at most.
+    The reward is a sum: 1 if the answer is right, 0.2 if a number stands behind `[ANSWER]`, and −0.1 for each needless call. So it is 1.2 at most.
 
     Several episodes of one task are a {lesson.term("group")}. The {lesson.term("advantage")}
     says how much better an episode did than the mean of its group: what is better is pushed up, what is worse
@@ -469,7 +468,8 @@ def _():
             ),
             lesson.md(
                 "The loss divides by the drawn tokens of the whole batch, a choice called the token mean: long episodes count for more."
-                "\n\nTry one push, where an answer begins. It is large, so that you can see it; a real step is far smaller:"
+                "\n\nTry one push, where an answer begins. After its sum the policy writes either `[ANSWER] 3` or, as at step 0 in the first text of the card, `So 3.` "
+                "The second form is not what was asked for, and is paid nothing. The push is large, so that you can see it; a real step is far smaller:"
             ),
         ]
     )
@@ -524,7 +524,7 @@ def _():
         lambda: policy_gradient,
         Solutions,
         level="stretch",
-        minutes=9,
+        minutes=11,
         lines=12,
         hints=(
             "Which position's logits predict the first token of the response? And what is the "
@@ -671,8 +671,8 @@ def _(alike, config, history, now, was, whose_loss, whose_sampler):
     mo.vstack(
         [
             lesson.md(f"""
-    **From {was.accuracy:.0%} to {now.accuracy:.0%}, with two functions: {whose_sampler}, and {whose_loss}.** Nobody showed the policy a single right
-    text. Of {config.steps * config.prompts} groups, {sum(alike)} had rewards that were all alike, and taught nothing. The card at the top now shows these steps.
+    **From {was.accuracy:.0%} to {now.accuracy:.0%}, with two functions: {whose_sampler}, and {whose_loss}.** In these {config.steps} steps nobody showed it a
+    right text. (It came with the calls learned.) Of {config.steps * config.prompts} groups, {sum(alike)} had rewards that were all alike, and taught nothing. The card at the top now shows these steps.
 
     What has it learned? 05c finds out. In 05d the same two functions train a language model that was not made for this task.
     """),
@@ -741,7 +741,7 @@ def _():
 @app.cell(hide_code=True)
 def _(config, now, was):
     lesson.headline(
-        f"With two functions and no right text, {config.steps} steps take a small model from {was.accuracy:.0%} to {now.accuracy:.0%} right."
+        f"With two functions, and no right text shown, {config.steps} steps take a small model that already knew the calls from {was.accuracy:.0%} to {now.accuracy:.0%} right."
     )
     return
 

@@ -18,6 +18,7 @@ from zorplex_rl.course.nb05b import (
     push,
     varied,
 )
+from zorplex_rl.course.recorded_steps import recorded_steps
 from zorplex_rl.learning.train_simple import compare, policy_gradient
 from zorplex_rl.policy.load import load_policy
 from zorplex_rl.policy.rollout import RolloutRequest, Sampling, rollout
@@ -179,6 +180,13 @@ def test_the_learners_two_functions_are_what_trains():
         (1, 4),
         (1, 16),
     ]
+
+
+def test_before_training_the_first_text_of_the_card_says_so_after_its_sum():
+    """The page points at it before its widget, in which `So` is one of two tokens."""
+    first = recorded_steps("small")["steps"][0][0]
+    assert first["outcome"] == "wrong_format"
+    assert "=3\nSo 3." in "".join(text for text, _ in first["tokens"])
 
 
 @pytest.mark.long

@@ -14,10 +14,12 @@ from zorplex_rl.course.nb05d import (
     LAYERS,
     SAMPLED,
     SMOLLM2,
+    invents,
     learned,
     narrow_learned,
     readers_functions,
 )
+from zorplex_rl.course.recorded_steps import recorded_steps
 from zorplex_rl.course.widgets.live_curve import LiveCurve
 from zorplex_rl.policy.tokenizer import encode_text
 from zorplex_rl.task.environment import Zorplex
@@ -93,31 +95,40 @@ def test_where_no_answer_was_ever_right_the_page_says_why_it_stays_so(embedded):
     assert "not in the training" in learned([[exam, exam], [exam, exam]])[1]
 
 
-@pytest.mark.parametrize(("narrow", "option"), [((0.5, 0.3), 0), ((0.5, 0.6), 1), ((0.5, 0.9), 2)])
+@pytest.mark.parametrize(
+    ("narrow", "option"), [((0.8, 0.3), 0), ((0.5, 0.75), 1), ((0.44, 0.81), 2)]
+)
 def test_the_first_and_the_last_batch_say_whether_narrow_paths_learn(narrow, option):
     curve = LiveCurve(2)
     for step, share in enumerate((0.9, 0.8), 1):
         curve.add(SAMPLED, step, share)
 
-    right, why = narrow_learned(curve, narrow)
+    right, why = narrow_learned(curve, narrow, 16)
 
     assert right == option
-    assert "from 90% to 80%" in why
+    assert "from 90% to 80%" in why and "16 answers may differ by 35 points" in why
 
 
 def test_one_step_is_a_run_too():
     curve = LiveCurve(1)
     curve.add(SAMPLED, 1, 0.5)
-    assert narrow_learned(curve, [0.5])[0] == 1
+    assert narrow_learned(curve, [0.5], 16)[0] == 1
 
 
 def test_without_smollm2_no_option_is_right():
-    assert narrow_learned(LiveCurve(2), [])[0] == []
+    assert narrow_learned(LiveCurve(2), [], 16)[0] == []
 
 
 def test_the_paths_are_counted_as_the_package_counts_them():
     for rank in (1, 16):
         assert notebook.Solutions.path_size(LAYERS, rank) == SMOLLM2.trained(rank)
+
+
+def test_before_training_the_second_text_of_the_card_is_the_one_that_the_page_points_at():
+    """Step 0 of the recording is the same as that of a run on the page: the model is not trained yet."""
+    before, *_ = recorded_steps("smollm2")["steps"]
+    own = "".join(text for text, drawn in before[1]["tokens"] if drawn)
+    assert own.startswith("EXPM[") and invents(before[1])
 
 
 @pytest.mark.long

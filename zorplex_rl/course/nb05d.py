@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from zorplex_rl.course.figures.tokens import invents as invents
 from zorplex_rl.course.kept_file import EXAMPLES
 from zorplex_rl.course.lesson import exercise
 from zorplex_rl.course.lesson.lesson import table
@@ -156,16 +157,19 @@ def _narrow_output(adapted: Callable[..., Any], layer: AdaptedLinear, x: torch.T
     return adapted(x, layer.weight, layer.lora_a, layer.lora_b, layer.scale)
 
 
-def narrow_learned(curve: LiveCurve, shares: Sequence[float]) -> tuple[int | list[int], str]:
-    """Return the right option of the prediction, and why, from the ``shares`` and the curve of all weights."""
+def narrow_learned(
+    curve: LiveCurve, shares: Sequence[float], answers: int
+) -> tuple[int | list[int], str]:
+    """Return the right option of the prediction, and why, from the curve of all weights and the ``shares``, each
+    of so many ``answers``."""
     if not shares:
         return [], "SmolLM2 is not on this machine."
     whole = [share for _, share in dict(curve.series)[SAMPLED]]
-    gain = shares[-1] - shares[0]
-    option = 0 if gain < -0.1 else 1 if gain < 0.2 else 2
+    gain, chance = shares[-1] - shares[0], math.sqrt(2 / answers)
     return (
-        option,
-        f"With narrow paths from {shares[0]:.0%} to {shares[-1]:.0%}, with all weights from {whole[0]:.0%} to {whole[-1]:.0%}.",
+        1 + (gain > chance) - (gain < -chance),
+        f"With narrow paths from {shares[0]:.0%} to {shares[-1]:.0%}, with all weights from {whole[0]:.0%} to {whole[-1]:.0%}. "
+        f"By chance two shares of {answers} answers may differ by {100 * chance:.0f} points, which is two standard errors at most.",
     )
 
 
