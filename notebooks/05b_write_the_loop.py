@@ -45,7 +45,7 @@ with app.setup(hide_code=True):
 def _():
     lesson.header(
         __file__,
-        minutes=48,
+        minutes=47,
         hardware="two CPU cores, no GPU, no network",
         goals=[
             "say why a reward can replace the right answer",
@@ -468,7 +468,7 @@ def _():
             ),
             lesson.md(
                 "The loss divides by the drawn tokens of the whole batch, a choice called the token mean: long episodes count for more."
-                "\n\nTry one push, where an answer begins. After its sum the policy writes either `[ANSWER] 3` or, as at step 0 in the first text of the card, `So 3.` "
+                "\n\nTry one push, where an answer begins. After its sum the policy writes `[ANSWER] 3`, or `So 3.`, as in the first text of the card at step 0. "
                 "The second form is not what was asked for, and is paid nothing. The push is large, so that you can see it; a real step is far smaller:"
             ),
         ]

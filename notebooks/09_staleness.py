@@ -561,7 +561,7 @@ def _(ask_oldest, config, study):
         ask_oldest,
         right=0,  # in all five seeds: test_notebook_09.py holds it
         why="""
-    At lag 32 every seed of *clipped* is above every seed of the other three losses, though its lowest one is only just above the highest of *corrected* and of *masked*.
+    At lag 32 every seed of *clipped* is above every seed of the other three losses. But its lowest one is only just above the highest of *corrected*.
     At lag 8 the ranges of clipped and corrected overlap: eight versions are too few to tell them apart by five seeds.
 
     The figure of pushes suggests why. Of the four, *clipped* is the first to stop a token that moves further from μ: at r = 1.2 and 0.8. *Masked* stops at 5 and 0.5.
