@@ -366,7 +366,7 @@ def _(answers, ask_narrow, curve, marks, shares, whose_layer):
         ask_narrow,
         right=_right,
         why=f"""
-    {_why} What is less, between two steps or two curves, shows nothing.
+    {_why}
     Answers to one task resemble each other, so the true limit is higher, and this is one seed, by {whose_layer}.
 
     A batch is answered before its step. So the last one shows what all steps but the last have done.

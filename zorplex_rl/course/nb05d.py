@@ -169,7 +169,8 @@ def narrow_learned(
     return (
         1 + (gain > chance) - (gain < -chance),
         f"With narrow paths from {shares[0]:.0%} to {shares[-1]:.0%}, with all weights from {whole[0]:.0%} to {whole[-1]:.0%}. "
-        f"By chance two shares of {answers} answers may differ by {100 * chance:.0f} points, which is two standard errors at most.",
+        f"By chance two shares of {answers} answers may differ by {100 * chance:.0f} points, which is two standard errors at most. "
+        "What is less, between two steps or two curves, shows nothing.",
     )
 
 
