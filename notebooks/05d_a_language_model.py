@@ -118,9 +118,9 @@ def settings():
 
 @app.cell(hide_code=True)
 def _(full):
-    config = full  # but small in a build that nobody reads
-    config.steps = lesson.size(full.steps, brief=1)
-    config.exam = lesson.size(full.exam, brief=4)
+    # Small in a build that nobody reads.
+    _steps, _exam = lesson.size(full.steps, brief=1), lesson.size(full.exam, brief=4)
+    config = SimpleNamespace(**vars(full) | {"steps": _steps, "exam": _exam})
     return (config,)
 
 
