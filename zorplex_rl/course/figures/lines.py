@@ -258,12 +258,12 @@ def runs_chart(
 def seconds_chart(dots: Mapping[str, tuple[float, Sequence[float]]]) -> str:
     """Draw accuracy over seconds: under each name a second, and the shares of which the dot is the mean.
 
-    Slowest first. A dot less than six seconds from the one before is moved to the left, so that its range is seen.
+    Slowest first. A dot less than four seconds from the one before is moved to the left, so that its range is seen.
     """
     colour = LOSSES["clipped"]
     x, points = inf, list[tuple[float, float]]()
     for second, shares in dots.values():
-        x = min(second, x - 6)
+        x = min(second, x - 4)
         points.append((x, fmean(shares)))
     line = Line("clipped", points, colour, marker="o")
 
