@@ -228,7 +228,7 @@ def _(ask_record, before, config, ended, first_batches, then):
     By {_whose}, it is {_worst}: {far[_worst]:.1%} of its tokens are far off with the same weights, in the others at most {far[_others[-1]]:.1%}.
     A curve can suggest that. This measurement shows it. (Run B has notebook 09's clipped loss, which reads the records. The plain loss of A and C does not.)
 
-    We planted it: {config.wrong_share:.0%} of the recorded log-probs got noise of standard deviation {config.wrong_spread:g}. That is far more than engines usually differ, so that {config.steps} steps show it.
+    We planted it: with a chance of {config.wrong_share:.0%}, a recorded log-prob got noise of standard deviation {config.wrong_spread:g}. That is far more than engines usually differ, so that {config.steps} steps show it.
     """,
         shows=[
             lesson.table(
@@ -321,7 +321,7 @@ def _():
     Write what you would do today. The rule names the cause of a failure. To mend the run, something blunter may do as well: to clip every run, whatever its cause. So we try that afterwards, too.
 
     `accuracies` are the held-out accuracies of a run, in order, and `control` those of its control. `far` is the share from exercise 1.
-    A run has *failed* if it ends below half of `best`, the best accuracy that it or its control ever had.
+    A run has *failed* if it ends below half of `best`, the best accuracy that it or its control ever had. The control is measured against the same `best`.
 
     | what you see | what to do |
     |---|---|
@@ -377,7 +377,7 @@ def _():
     Clipped they reach {_lower["clipped instead"]}, because clipping bounds both: long steps, and what old data do.
     Both cures together are best in every row.
 
-    So two cures need no diagnosis: clip, and half the rate. Wrong records need one. If a run with both cures still fails, measure as above.
+    So two cures need no diagnosis: clip every run, and halve the rate of one that fails. Wrong records need one. If a run with both cures still fails, measure as above.
     Are tokens far off? Mask. If not, train its control, clipped, too. If that fails as well, lower the rate further.
     """)
     mo.vstack([_asked, lesson.table(_caption, _rows), _judged])
@@ -597,7 +597,7 @@ def _():
         3,
         "A run falls for three usual reasons: old data, wrong records, too high a learning rate. A curve does not prove which.",
         "First measure the ratio with equal weights: it costs one batch. Then train the control at lag 0: it costs a run.",
-        "Clip from the start, and try half the rate. If the run still fails, measure. Tokens are far off: mask. If not, and its clipped control fails, too: lower the rate further.",
+        "Clip from the start. If the run fails, try half the rate. If it still fails, measure. Tokens are far off: mask. If not, and its clipped control fails, too: lower the rate further.",
         "If a run can be replayed bit for bit, you can change one thing in it. One seed is not enough to judge the change.",
     )
     return
