@@ -302,7 +302,7 @@ def _(ask_ladder, config, late_move, middle, rates):
 
         Over TCP, without a card, the move took {1e3 * _tcp.total:.0f} ms, as a message {1e3 * _message.total:.0f} ms. The trainer stands still for {1e3 * _tcp.still:.0f} ms, while it publishes. With a message it stands still for {1e3 * _message.still:.0f} ms, because its Python also packs the bytes. The generator stands still for the swap only, {1e3 * _tcp.swap:.0f} ms.
 
-        If both sides come at once, a broadcast may even be quicker than TCP. What it costs is the waiting: both stand still until the later one has come. With the generator
+        Where both sides come at once, a broadcast may be quicker or slower than TCP. What it costs everywhere is the waiting: both stand still until the later one has come, and for the move itself. With the generator
         {config.late_seconds:g} s late, the trainer's own call took {late_move.publish:.2f} s.
         """,
         shows=[
@@ -809,7 +809,7 @@ def _(ask_push, config, protocols):
         It waits for {_share:.0%} of the time, because the slow generator takes weights only between two long batches. That is {_waits:.2f} s in each step. When the generators pull, it waits for {_hardly:.2f} s.
 
         With pushing, the trainer takes no second step before all have taken the first, so weights are never more than one version old. With pulling they age by as many versions as the trainer makes during a batch.
-        At the end of a batch, the slow one's weights were {_ages[0]:.1f} versions old with pushing, and {_ages[1]:.1f} with pulling{": that is staleness, and `max_lag` bounds it (notebook 08)" if _ages[1] > _ages[0] + 0.2 else ""}.
+        At the end of a batch, the slow one's weights were {_ages[0]:.1f} versions old with pushing, and {_ages[1]:.1f} with pulling{"" if _ages[1] > _ages[0] + 0.2 else ", hardly more here, because its batches are not much longer than a step"}. That age is *staleness*. It grows with the length of a batch, and only `max_lag` bounds it (notebook 08).
 
         The trainer's own work took {_own[0]:.2f} s of a step with pushing, and {_own[1]:.2f} s with pulling. {"So the steps differ little but for the waiting." if max(_own) < 1.2 * min(_own) else "The processes share this machine's cores, and had more of them in one of the runs. So compare the waits, and not the whole steps."}
         """,
@@ -820,7 +820,7 @@ def _(ask_push, config, protocols):
                     _shown,
                     ("trainer", *config.batches),
                 ),
-                "Both runs, on one axis.",
+                "Both runs, on one axis. Where a batch found no new version, the mark between two batches is too thin to see.",
             )
         ],
     )

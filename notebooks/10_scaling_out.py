@@ -362,7 +362,7 @@ def _(
         - Answers to one question share its prompt. `memory.py` knows that some keys are copied for this, as *activations*.
         - The *reserve* is what processes were measured to take besides: libraries, and freed blocks in which the next tensors do not fit.
 
-        {"Here the sum came closer, because its errors cancel." if _cancel else "Here `memory.py` came closer."} One process does not show which of the two to trust. For a decision take the larger one, and
+        {"Here the sum came closer: what it has too much and what it lacks happen to cancel, because this process needed less than the cautious reserve." if _cancel else "Here `memory.py` came closer."} One process does not show which of the two to trust. For a decision take the larger one, and
         leave a tenth free. `zorplex-rl size` prints what `memory.py` says of a run of yours.
         """,
         shows=[
@@ -487,7 +487,7 @@ def _(ask_slots, config, many_slots, sampled):
         ask_slots,
         right=0 if _fast > 0.9 * _slow else 1 if _fast >= 0.5 * _slow else 2,
         why=f"""
-        {_fast:.1f} s in {_many.decode_steps} decode steps, against {_slow:.1f} s in {_few.decode_steps}. A step writes one token in every slot, and reads each weight from memory once for all slots. So a step takes {1e3 * _fast / _many.decode_steps:.0f} ms with {many_slots} slots, and {1e3 * _slow / _few.decode_steps:.0f} with {config.few_slots}: more, but by far less than the slots.
+        {_fast:.1f} s in {_many.decode_steps} decode steps, against {_slow:.1f} s in {_few.decode_steps}. A step writes one token in every slot. Much of it costs the same for any number of slots: it starts the same small operations, which count most in a small model, and it reads each weight once, which counts most in a large one. So a step takes {1e3 * _fast / _many.decode_steps:.0f} ms with {many_slots} slots, and {1e3 * _slow / _few.decode_steps:.0f} with {config.few_slots}: more, but by far less than the slots.
 
         By `memory.py`, {many_slots} slots fit into {config.budget / 1e6:,.0f} MB. The process took {_many.peak / 1e6:,.0f} MB, {"within" if _many.peak <= config.budget else "*over*"} this budget. (With few slots a process is so small that a tenth free is not always enough.) The rest in the figure is mostly the *prefill*, in which whole prompts pass through the model at once, and the *reserve*, what a process takes besides.
         """,
@@ -678,16 +678,16 @@ def _(allocation_slider, ask_split, my_split, whose_split):
         right=0 if _after > _before else 1 if _after == _before else 2,
         why=f"""
         From {_before:.0%} to {_after:.0%} of the GPUs for generators, by {whose_split}; with 1.5B it is {_share("1.5B", 1024):.0%}. The trainer's arithmetic grows with the parameters, and so does a generator's.
-        But a decode step is also many small operations, one after another. Their number grows with the layers alone, 28 to 64. So a generator's time grows less. Answers of 4,096 tokens change less: {_share("7B", 4096):.0%} with 7B.
+        But a decode step is also many small operations, one after another. Their number grows with the layers alone, 28 to 64. So a generator's time grows less. Longer answers change the split less: with 4,096 tokens it is {_share("7B", 4096):.0%} for 7B.
 
         Near the best split the bars are almost equally long: a few GPUs more or less hardly matter. Far from it they matter much. And trust the direction, not the seconds, because much is assumed.
         """,
         shows=[
             allocation_slider,
-            f"A bar is a split, generators + trainer. Blue: the trainer waits. Vermilion: the generators wait. ◂ is yours, ★ the best of all in steps of 1/{nb10.PARTS} of the GPUs. In the grey box `2 × 4 GPUs` would be two copies of the model, each cut over four; the GB are those of one GPU.",
+            f"A bar is a split, generators + trainer. Blue: the trainer waits. Vermilion: the generators wait. ◂ is yours, ★ the best of all in steps of 1/{nb10.PARTS} of the GPUs. In the grey box, generators of `4 × 8 GPUs` are four copies of the model, each cut over eight. A trainer of `8 × 4` is one model: each layer is cut over four (notebook 04b), and ZeRO stage 3 divides the rest over eight. The GB are those of one GPU.",
             lesson.folded(
                 "What is assumed",
-                f"All answers have full length, the model has 16 bits, and nothing is recomputed. An [H100]({H100.source}) by its data sheet (read in November 2026) with {COMPUTE_SHARE:.0%} of its operations and {BANDWIDTH_SHARE:.0%} of its bandwidth. Links cost nothing, and tools answer at once. A decode step has twenty small operations in each layer, of two millionths of a second. Agents whose tools take seconds need more generators than this says, and so does an engine that uses less of the bandwidth.",
+                f"All answers have full length, the model has 16 bits, and nothing is recomputed. An [H100]({H100.source}) by its data sheet (read in November 2026) with {COMPUTE_SHARE:.0%} of its operations and {BANDWIDTH_SHARE:.0%} of its bandwidth. Links cost nothing, and tools answer at once. The trainer can cut layers, which Zorplex RL cannot. A decode step has twenty small operations in each layer, of two millionths of a second. Agents whose tools take seconds need more generators than this says, and so does an engine that uses less of the bandwidth.",
             ),
         ],
     )
