@@ -487,7 +487,7 @@ def _(ask_slots, config, many_slots, sampled):
         ask_slots,
         right=0 if _fast > 0.9 * _slow else 1 if _fast >= 0.5 * _slow else 2,
         why=f"""
-        {_fast:.1f} s in {_many.decode_steps} decode steps, against {_slow:.1f} s in {_few.decode_steps}. A step writes one token in every slot. Much of it costs the same for any number of slots: it starts the same small operations, which count most in a small model, and it reads each weight once, which counts most in a large one. So a step takes {1e3 * _fast / _many.decode_steps:.0f} ms with {many_slots} slots, and {1e3 * _slow / _few.decode_steps:.0f} with {config.few_slots}: more, but by far less than the slots.
+        {_fast:.1f} s in {_many.decode_steps} decode steps, against {_slow:.1f} s in {_few.decode_steps}. A step writes one token in every slot. Much of it costs the same for any number of slots. It starts the same small operations, which count most in a small model. It reads each weight once, which counts most in a large one. So a step takes {1e3 * _fast / _many.decode_steps:.0f} ms with {many_slots} slots, and {1e3 * _slow / _few.decode_steps:.0f} with {config.few_slots}: more, but by far less than the slots.
 
         By `memory.py`, {many_slots} slots fit into {config.budget / 1e6:,.0f} MB. The process took {_many.peak / 1e6:,.0f} MB, {"within" if _many.peak <= config.budget else "*over*"} this budget. (With few slots a process is so small that a tenth free is not always enough.) The rest in the figure is mostly the *prefill*, in which whole prompts pass through the model at once, and the *reserve*, what a process takes besides.
         """,
