@@ -119,7 +119,7 @@ def settings():
 @app.cell(hide_code=True)
 def _(full):
     # Small in a build that nobody reads.
-    _steps, _exam = lesson.size(full.steps, brief=1), lesson.size(full.exam, brief=2)
+    _steps, _exam = lesson.size(full.steps, brief=1), lesson.size(full.exam, brief=4)
     config = SimpleNamespace(**vars(full) | {"steps": _steps, "exam": _exam})
     return (config,)
 
