@@ -350,8 +350,8 @@ def _(
         ask_measured,
         right=3,
         why=f"""
-        For nine small float32 trainers such a sum was 0.55 to 1.12 times what was measured (`benchmarks/LOG.md`, *Does it fit?*). The package's `memory.py` adds up each phase of a step for itself, and was 0.98 to
-        1.10 times. In this run most is needed in the phase *{_sized.highest}*, and the two differ in three parts:
+        For nine small float32 trainers such a sum was 0.55 to 1.12 times what was measured, and the package's `memory.py` 0.98 to 1.10 times (`benchmarks/LOG.md`, *Does it fit?*). It adds up each phase of a step for itself.
+        In this run most is needed in the phase *{_sized.highest}*, and the two differ in three parts:
 
         | MB | the sum, by {whose_budget} | `memory.py` |
         |---|---|---|{_rows}
