@@ -119,8 +119,9 @@ def settings():
 @app.cell(hide_code=True)
 def _(full):
     # Small in a build that nobody reads.
-    _steps, _exam = lesson.size(full.steps, brief=1), lesson.size(full.exam, brief=4)
-    config = SimpleNamespace(**vars(full) | {"steps": _steps, "exam": _exam})
+    _brief = {"prompts": 1, "samples": 4, "steps": 1, "exam": 2}
+    _sizes = {name: lesson.size(getattr(full, name), size) for name, size in _brief.items()}
+    config = SimpleNamespace(**vars(full) | _sizes)
     return (config,)
 
 
