@@ -59,9 +59,7 @@ def _():
     mo.md("""
     ## Your trainer waits. Must it?
 
-    While the generator writes, the trainer stands still, and you pay for both. In notebook 08 you let the generator run ahead, up to `max_lag` versions: your `may_start` sees to that.
-
-    The price is age. Every batch was written by a policy that is some steps *older* than the one that learns from it.
+    In notebook 08 you let the generator run ahead, up to `max_lag` versions, so that the trainer need not wait. The price is age. Every batch was written by a policy that is some steps *older* than the one that learns from it.
     Data that the present policy sampled itself are **on-policy**. Data of an older one are **off-policy**: they say which actions were good for somebody else.
     """)
     return
@@ -76,7 +74,7 @@ def _():
 
     - μ, the **behaviour policy**, wrote the batch. The generator recorded log μ of each token when it drew it.
     - π₀ is the policy with which this step begins. The trainer computes its log-probs before it changes anything.
-    - π is the policy in training. It leaves π₀ with the first update. On this page each batch gets two updates.
+    - π is the policy in training. It leaves π₀ with the first update. A step takes one batch, and on this page it makes two updates with it.
 
     The **lag** of a batch counts the versions from μ to π₀, and `max_lag` bounds it.
 
@@ -98,7 +96,8 @@ def _():
     ## What a ratio repairs, and what it costs
 
     Here are three tokens, and two policies over them. You have samples of the old one, and want a mean over the new one, say of rewards.
-    Take a weighted mean, in which each sample has its ratio π/μ as its weight: with many samples it comes out right. But a few rare tokens with a large ratio make most of it, so it scatters more.
+    Take a weighted mean, in which each sample has its ratio π/μ as its weight: with many samples it comes out right. But a few rare tokens with a large ratio have much of the weight, so it scatters more.
+    Here the ratios are ⅓, 1 and 5: the third token comes in one sample of ten, and has half of the weight.
     """)
     return
 
@@ -192,11 +191,11 @@ def _():
 def _(own_ratio, with_prefix):
     lesson.md(f"""
     Weighted by its own ratio, the second word is pushed by {own_ratio:+.1f}, towards *yes*. Weighted by the ratio of the first word, too, it is pushed by
-    −{abs(with_prefix):.1f}, towards *no*, as π needs it.
+    −{abs(with_prefix):.1f}, towards *no*. Samples of π itself would push it as much: 0.05 · ½ − 0.45 · ½.
 
-    The exact weight of a token is the product of *all* ratios of its episode (Precup, Sutton and Singh 2000).
+    The exact weight of a token is the product of *all* ratios of its episode (Precup, Sutton and Singh 2000): those before it say how often π comes to this point, those after it how often this reward follows.
     But a product of forty ratios is nearly 0 for most episodes and huge for a few.
-    So losses use the ratio of the token alone, which is a little wrong and much calmer. Then they bound the harm.
+    So losses use the ratio of the token alone, which can be wrong, even in its sign, but is much calmer. Then they bound the harm.
     """)
     return
 
@@ -215,11 +214,10 @@ def _():
     ```
 
     The first steps have nothing older than version 0, so data are *up to* `lag` versions old. The loop is that of notebook 05b, and it also keeps old weights.
-    (It is `train_on_old_data` in `zorplex_rl/course/nb09.py`. You can skip it.)
 
     It calls a loss with six things. `logp`, `start_logp` and `behaviour_logp` are log π, log π₀ and log μ of each token, a row for each episode.
     `advantage` has a number for each episode, and `mask` is 1 where the policy drew the token. `tokens` is how many it drew in the whole batch.
-    So a loss is minus the sum of what each drawn token should make larger, its *objective*, divided by `tokens`. The simplest one has no ratio:
+    Each drawn token has an *objective*, a number that training makes larger. The loss is minus their sum, divided by `tokens`. The simplest one has no ratio:
     """)
     return
 
@@ -326,8 +324,9 @@ def _(ask_plain, before, config, ended, kept_at, study):
     Before training {nb09.uncertain(before, _n)} of {_n} tasks were right. After {config.steps} steps it is {nb09.uncertain(_fresh, _n)} with fresh data, and
     {nb09.uncertain(_old, _n)} with old ones. (± is two standard errors, from the number of tasks.)
     Seeds differ: of {len(_seeds)} recorded ones, {sum(end < before for end in _seeds)} ended below {before:.0%} after {config.schedule_steps} steps. With fresh data the plain loss goes up and down, too: it can be far lower on the way than at the end.
+    And why below the start? The same bad tokens are pushed down again, step after step, although they are rare by now. The next section shows how.
 
-    In the chart, newer and newer weights of the run on fresh data look at one batch.
+    In the chart, newer and newer weights of the run on fresh data look at one batch. Each row is the beginning of a step, so its ratios are π₀/μ: age alone.
     Most of its tokens hardly move, and a few move very far.
 
     By {_whose}, at {_oldest} the tokens are worth {float(_share(_tokens[_oldest].tolist())):.0%} of fresh ones. Taken as whole episodes, with the product of their ratios, they are worth {_sizes[_oldest]:.0%}.
@@ -339,7 +338,7 @@ def _(ask_plain, before, config, ended, kept_at, study):
                     {name: logs.exp().tolist() for name, logs in _tokens.items()},
                     _sizes,
                 ),
-                "Ratios of the tokens of one batch, which version 0 wrote. They are sorted and cut into 120 equal parts: a dot is one part. What is below 1/32 is drawn at 1/32. At the right: the effective sample size of its whole episodes.",
+                "Ratios of the tokens of one batch, which version 0 wrote. They are sorted and cut into 120 equal parts: a dot is the middle of one part. What is below 1/32 is drawn at 1/32. At the right: the effective sample size of its whole episodes.",
             ),
         ],
     )
@@ -351,7 +350,7 @@ def _():
     mo.md("""
     ## Most losses are a ratio and a bound
 
-    A is the advantage of a token: above 0 for a good one, below 0 for a bad one. The names are those of this page.
+    A is the advantage of a token, the one of its episode: above 0 for a good one, below 0 for a bad one. The names are those of this page.
 
     | loss | ratio | bound |
     |---|---|---|
@@ -361,6 +360,8 @@ def _():
     | masked | r = π/μ, as a weight | a weight below 0.5 or above 5 counts as 0, whatever A is |
 
     *As a weight*: a number that multiplies ∇ log π, and through which no gradient flows.
+
+    In *clipped*, the gradient flows through r itself. As in 05b, ∇π = π ∇ log π, so ∇r = r ∇ log π: where the clip is open, its factor is r, too.
 
     **Clipping** stops a push that goes too far, and leaves the way back open. At r = 0.5 a bad token gets no gradient, and a good one is still pushed up, with the factor 0.5.
     """)
@@ -377,7 +378,7 @@ def _():
         "masked",
     )
     _text = mo.md("""
-    What does a loss *do*? It multiplies ∇ log π of each token by a number: 1 is what fresh data get, 0 says "leave this token alone".
+    What does a loss *do*? It multiplies A ∇ log π of each token by a factor: 1 is what fresh data get, 0 says "leave this token alone".
     The figure below draws it over r = π/μ, on the left for a good token, on the right for a bad one.
     """)
     mo.vstack([_text, ask_push])
@@ -402,7 +403,7 @@ def _(ask_push):
 
     *Clipped* has no bound for a bad token with a large r: to push it down is the way back. (**Dual clip** adds that bound.) Where r is below 0.8, it stops.
 
-    *Plain* knows no r. So it also pushes a bad token that is already rare. Its probability goes to tokens that nobody sampled, and no reward says what those are worth.
+    *Plain* knows no r. So it also pushes a bad token that is already rare. Its probability goes to all others. Nobody sampled most of them, so no reward says what they are worth.
 
     *Corrected* has a weight of 2 at most. In the first update of a step π is π₀, so its clip sees 1 and cannot act.
     It bounds what one step does, not how far a token has come from μ in many.
@@ -412,7 +413,7 @@ def _(ask_push):
         shows=[
             lesson.figure(
                 lines.push_chart(_ratios, nb09.pushes(_losses, _ratios)),
-                "The factor at ∇ log π, from the gradients of the losses, in the first update of a step.",
+                "The factor at A ∇ log π, from the gradients of the losses, in the first update of a step.",
             )
         ],
     )
@@ -499,7 +500,8 @@ def _():
     lesson.folded(
         "Your own stack: these losses in TRL, verl and prime-rl, and in papers",
         """
-    Two more losses are in use:
+    Two more losses are in use. By the names of `zorplex-rl train --loss`, ours are `reinforce` (plain), `tis` (truncated), `grpo` (clipped), `decoupled_ppo` (corrected), `icepop` (masked) and `dppo` (masked by difference).
+
 
     - *truncated*: r = π/μ is a weight, and a weight above 2 counts as 2;
     - *masked by difference*: it has no ratio. A good token gets no gradient where π − μ > 0.15, a bad one none where π − μ < −0.15.
@@ -509,22 +511,20 @@ def _():
 
     Our `grpo` divides by the tokens of the batch and has no KL penalty. The paper's takes the mean of each answer first, and adds one.
 
-    In `zorplex-rl train --loss` they are `reinforce` (plain), `tis` (truncated), `grpo` (clipped), `decoupled_ppo` (corrected), `icepop` (masked) and `dppo` (masked by difference).
-
     One name means two things. TRL and verl call *corrected* **truncated importance sampling**, TIS: a weight min(π₀/μ, C) beside a clip around π₀ (Yao et al. 2025).
     Our `--loss tis` is *truncated*, an older form: the weight is π/μ, and nothing is clipped.
-    In Hilton et al. (2022) and AReaL (Fu et al. 2025) *corrected* is **decoupled PPO**. AReaL reports that it bore old data better than PPO's clip, on models of more than a billion parameters.
+    In Hilton et al. (2022) and AReaL (Fu et al. 2025) *corrected* is **decoupled PPO**. AReaL reports that it stood old data better than PPO's clip, on models of more than a billion parameters.
 
     Read on 2026-11-28 in the documentation of verl and prime-rl and in TRL's code. [Sixteen stacks](stacks.html) has the defaults of more.
 
     - TRL, *clipped*: `epsilon` of `AsyncGRPOTrainer`
     - TRL, *corrected*: `GRPOTrainer` with `vllm_importance_sampling_mode="token_truncate"`
     - verl, *corrected*: `rollout_is: token`, `rollout_is_threshold: 2.0`
-    - verl, *clipped*: `bypass_mode`, `loss_type: ppo_clip`
+    - verl, *clipped*: `bypass_mode` (log π₀ is not computed, so μ stands for it), `loss_type: ppo_clip`
     - verl, *plain*: `bypass_mode`, `loss_type: reinforce`; with `rollout_is: token` that is *truncated*
     - verl, *masked*: `bypass_mode`, `rollout_is_threshold: 0.5_5.0`
     - prime-rl, *masked*: `icepop`, the form of INTELLECT-3 with one ratio (notebook 11 has the other form, of Ring-1T)
-    - prime-rl, *masked by difference*: the default, at 0.3, both ways; *clipped* is a `custom` loss
+    - prime-rl, *masked by difference*: the default, at 0.3 instead of 0.15, for good and bad tokens alike; *clipped* is a `custom` loss
     """,
     )
     return
@@ -547,7 +547,7 @@ def _(config):
     _text = lesson.md("""
     ## How old may data be?
 
-    The same run was recorded at more lags, with each loss. Lag 0 is the **control**: the run on fresh data. There all losses learn, so what they lack at other lags is due to age.
+    The same run was recorded at more lags, with each loss. Lag 0 is the **control**: the run on fresh data. There all losses learn, so what they lack at other lags is due to age. At lag 32 the first 33 of 60 steps learn from version 0.
     """)
     mo.vstack([_text, ask_oldest])
     return (ask_oldest,)
@@ -566,6 +566,7 @@ def _(ask_oldest, config, study):
 
     The figure of pushes suggests why. Of the four, *clipped* is the first to stop a token that moves further from μ: at r = 1.2 and 0.8. *Masked* stops at 5 and 0.5.
     *Plain* and *corrected* never do: the clip of corrected bounds one step, and many steps can go far.
+    But that is not the whole answer. *Corrected* has no such bound, and still ends above *masked* in the mean, though their ranges overlap: masked never lets a token come back, and a clip on one step is worth something, too.
 
     Our model has one million parameters, 40-token answers, and a learning rate at which the plain loss fails.
     So take the *question* from this table: what bounds the way from μ? Its ranking holds for what it was measured on.
@@ -574,7 +575,7 @@ def _(ask_oldest, config, study):
             lesson.table(_caption, [row for row in _rows if row["loss"] in lines.LOSSES]),
             lesson.folded(
                 "The same with two more losses, truncated and masked by difference",
-                "Truncated has a weight alone, and bears little. Masked by difference also stops a token from moving further, and bears lag 32. Whether it is better there than at 8, five seeds cannot say: its ranges overlap.",
+                "Truncated has a weight alone, and stands little age: what it lacks, compared with corrected, is the clip on one step. Masked by difference also stops a token from moving further, and stands lag 32 about as well as clipped: their ranges overlap. Whether it is better there than at 8, five seeds cannot say: its ranges overlap.",
                 lesson.table(f"All the losses. {_caption}", _rows),
             ),
         ],
@@ -652,14 +653,15 @@ def _(config, study):
     _rule = lesson.md(f"""
     In turns the run takes {_seconds[0]:.0f} s. At lag {_enough} it takes {_seconds[_enough]:.0f} s, and no larger lag saves a tenth of that, because the trainer, the slower side here, hardly waits any more.
     Clipped has {fmean(_clipped[_enough]):.0%} there, {fmean(_clipped[0]):.0%} at lag 0, and {fmean(_clipped[_most]):.0%} at lag {_most}.
-    {"The ranges at lag 0 and there overlap, so five seeds show no cost." if max(_clipped[_enough]) >= min(_clipped[0]) else "There every seed is below those of lag 0: that is the price."}
+    Of its five seeds {sum(end < min(_clipped[0]) for end in _clipped[_enough])} end below every seed of lag 0. That is the price of saving {1 - _seconds[_enough] / _seconds[0]:.0%} of the seconds.
+    Lag 2 has {fmean(_clipped[2]):.0%}, and saves {1 - _seconds[2] / _seconds[0]:.0%}.
 
-    So take the smallest `max_lag` at which the slower side hardly waits, here {_enough}, if accuracy bears it, and clip. More age saves little, and in the end it costs accuracy.
+    So take the smallest `max_lag` at which the slower side hardly waits, here {_enough}, if its price in accuracy is right for you, and clip. More age saves little, and in the end it costs accuracy.
     Which lag that is depends on your machines: your timeline of notebook 08 shows who waits.
     """)
     _drawn = lesson.figure(
         lines.seconds_chart(_dots),
-        f"Left is faster, up is better. A dot is the mean of five seeds, a thin line their range. Lags that take equally long are moved apart, to the left. All of {config.schedule_steps} steps of {study.conditions['prompts']} groups. Seconds: notebook 05's simulator; a step trains for 2 s, a group takes 1 s in the mean, some several times as long. The study's data are always as old as the lag allows; a run's are often younger. Recorded {study.dates} with `python {study.command}`.",
+        f"Left is faster, up is better. A dot is the mean of five seeds, a thin line their range. Every run has {config.schedule_steps} steps of {study.conditions['prompts']} groups. Seconds: notebook 05's simulator with its four generators; a step trains for 2 s, so less than {2 * config.schedule_steps} s is impossible, a group takes 1 s in the mean, some several times as long. The study's data are always as old as the lag allows; a run's are often younger. Recorded {study.dates} with `python {study.command}`.",
     )
     mo.vstack([_text, _drawn, _rule])
     return

@@ -263,7 +263,7 @@ def check_loss(attempt: Loss, right: Loss, mistakes: Mapping[str, Loss]) -> None
         if ours == theirs:
             continue
         assert theirs is not None, (
-            f"no gradient flows back from {name} to `logp`: it is detached, or not used"
+            f"no gradient flows back from {name} to `logp`: it is detached, or not used, or a loss that you call, as `clipped`, returns nothing yet"
         )
         cause = _cause(known, told, found)
         token = f"One token with A = {advantage:g} and π/μ = {moved * stale:.2g}".replace("-", "−")

@@ -4,7 +4,7 @@
     what models have learned of a curve        ──► fits_chart      03
     {policy: {k: share}}                       ──► pass_chart      05c
     shares of runs, before and after           ──► seeds_chart     05c
-    weight of a token's gradient, by ratio     ──► push_chart      09
+    factor of a token's gradient, by ratio     ──► push_chart      09
     accuracy over steps                        ──► runs_chart      09
     accuracy over seconds, for each lag        ──► seconds_chart   09
     ratios of the tokens, for each age         ──► ratio_chart     09
@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
-from math import inf
 from statistics import fmean
 from typing import TYPE_CHECKING
 
@@ -209,7 +208,7 @@ def push_chart(
 
     def finish(number: int, axes: Axes) -> None:
         axes.set(xlabel="ratio π/μ", ylim=(-0.1, 1.08 * highest), xlim=(0, max(ratios)))
-        axes.set_ylabel("" if number else "weight of ∇ log π")
+        axes.set_ylabel("" if number else "factor at A ∇ log π")
 
     said = "; ".join(
         f"{name}: good token {good[0]:.2g} at ratio {ratios[0]:.2g}, {good[-1]:.2g} at ratio {ratios[-1]:.2g}, "
@@ -256,29 +255,17 @@ def runs_chart(
 
 
 def seconds_chart(dots: Mapping[str, tuple[float, Sequence[float]]]) -> str:
-    """Draw accuracy over seconds: under each name a second, and the shares of which the dot is the mean.
-
-    Slowest first. A dot less than four seconds from the one before is moved to the left, so that its range is seen.
-    """
+    """Draw accuracy over seconds: under each name a second, and the shares of which the dot is the mean."""
     colour = LOSSES["clipped"]
-    x, points = inf, list[tuple[float, float]]()
-    for second, shares in dots.values():
-        x = min(second, x - 4)
-        points.append((x, fmean(shares)))
+    points = [(second, fmean(shares)) for second, shares in dots.values()]
     line = Line("clipped", points, colour, marker="o")
 
     def finish(number: int, axes: Axes) -> None:
-        for (mark, (_, shares)), (x, _) in zip(dots.items(), points, strict=True):
-            axes.plot([x, x], [min(shares), max(shares)], color=colour, linewidth=1, marker="_")
-            axes.annotate(
-                mark,
-                (x, max(shares)),
-                (0, 8),
-                textcoords="offset points",
-                ha="center",
-                rotation=90,
-                fontsize=10,
-            )
+        for (mark, (_, shares)), point in zip(dots.items(), points, strict=True):
+            ends = [min(shares), max(shares)]
+            axes.plot([point[0]] * 2, ends, color=colour, linewidth=1, marker="_")
+            place, side = ((6, -13), "left") if point[0] > points[-1][0] else ((-7, -4), "right")
+            axes.annotate(mark, point, place, textcoords="offset points", ha=side, fontsize=10)
         axes.set(xlabel="seconds of the run", ylabel="right answers")
         axes.margins(x=0.12, y=0.2)
         style.show_percent(axes.yaxis)
@@ -315,7 +302,7 @@ def ratio_chart(ratios: Mapping[str, Sequence[float]], sizes: Mapping[str, float
         axes.axvline(1.0, color=style.GREY, linewidth=1)
         axes.set(
             xlim=(0.8 / FURTHEST, 1.25 * FURTHEST),
-            xlabel="ratio π/μ of a token (from mark to mark four times as much)",
+            xlabel="ratio π₀/μ of a token (from mark to mark four times as much)",
         )
         axes.xaxis.set_major_formatter(
             FuncFormatter(lambda ratio, _: f"{ratio:g}" if ratio >= 1 else f"1/{1 / ratio:g}")
@@ -323,7 +310,7 @@ def ratio_chart(ratios: Mapping[str, Sequence[float]], sizes: Mapping[str, float
         style.name_rows(axes, list(ratios))
         style.bare_axes(axes, grid="x")
         axes.minorticks_off()
-        axes.set_title("sample size", loc="right", fontsize=12)
+        axes.set_title("sample\nsize", x=1.14, loc="right", fontsize=12)
 
     said = "; ".join(
         f"{name}: from {min(found):.2g} to {max(found):.2g}, effective sample size {sizes[name]:.0%}"
