@@ -8,7 +8,7 @@ Nothing in such a file can run. ``run/folder.py`` moves a checkpoint to its plac
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -21,9 +21,6 @@ from zorplex_rl.policy.lora import adapted_layers
 from zorplex_rl.policy.model_folder import digest_of
 from zorplex_rl.run.folder import storing
 
-if TYPE_CHECKING:
-    from zorplex_rl.learning.sharded_learner import ShardedLearner
-
 FILE = "learner.safetensors"
 TYPES = {
     torch.float32: "F32",
@@ -33,7 +30,7 @@ TYPES = {
 RANDOM_STATE = "torch_rng"
 
 
-def save_learner(learner: "Learner | ShardedLearner", folder: Path) -> None:
+def save_learner(learner: Learner, folder: Path) -> None:
     """Write ``learner`` and torch's random state to ``folder``. Raises StorageError. All ranks of a
     sharded learner must call this: rank 0 writes what a single process would write."""
     state = learner.state_dict()
@@ -45,7 +42,7 @@ def save_learner(learner: "Learner | ShardedLearner", folder: Path) -> None:
         write_tensors(state, folder / FILE, base_of(learner))
 
 
-def load_learner(learner: "Learner | ShardedLearner", folder: Path) -> None:
+def load_learner(learner: Learner, folder: Path) -> None:
     """Restore ``learner`` and torch's random state from what ``save_learner`` wrote to ``folder``.
     Raises CheckpointError if that is not a learner, or belongs to another model."""
     try:
@@ -61,7 +58,7 @@ def load_learner(learner: "Learner | ShardedLearner", folder: Path) -> None:
         raise CheckpointError(f"its {FILE} is not of this learner: {error}") from error
 
 
-def base_of(learner: "Learner | ShardedLearner") -> str:
+def base_of(learner: Learner) -> str:
     """Return a digest of the weights that ``learner`` adapts; "" if it trains all weights."""
     if not adapted_layers(learner.policy.model):
         return ""

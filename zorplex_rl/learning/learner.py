@@ -7,7 +7,7 @@ up to that of the batch, except for rounding. A bfloat16 model has logits and lo
 the gradients of embeddings and micro-batches are added up in float32 (``adamw.py``). Its layers still
 compute in bfloat16, so its gradient is not that of the float32 model.
 
-``sharded_learner.py`` does the same on several processes: both are ``Trainable``.
+``sharded_learner.py`` does the same on several processes: ``ShardedLearner`` is a ``Learner``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -50,34 +50,12 @@ MAX_GRAD_NORM = 1.0
 """Gradients of a larger norm are scaled down to it."""
 
 
-class Trainable(Protocol):
-    """What a step needs of a learner: the whole of it, or one rank's part."""
-
-    policy: Policy
-    config: LearnerConfig
-    version: int
-    decay_steps: int
-    temperature: float
-    optimizer: AdamW
-
-    @property
-    def part(self) -> tuple[int, int]:
-        """This process's rank, and the number of ranks that share a batch."""
-
-    def run(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Return ``function(*args)``, which uses the model."""
-
-    def of_all_ranks(
-        self, totals: Diagnostics, tensors: list[Tensor]
-    ) -> tuple[Diagnostics, list[Tensor]]:
-        """Return the sums of all ranks' ``totals``, and their ``tensors``, each joined to one."""
-
-
 class Learner:
     """Trains ``policy``'s model in place, in this process. ``version`` counts the steps. After the
     warm-up the learning rate falls linearly to a tenth at step ``decay_steps``; with 0 it stays."""
 
     part = (0, 1)
+    """This process's rank, and the number of ranks that share a batch."""
 
     def __init__(
         self,
@@ -105,14 +83,40 @@ class Learner:
         Raises TrainingDiverged if loss or gradient are not finite. Then the weights must be neither
         published nor saved.
         """
-        return take_step(self, episodes, advantages, reference_logprobs)
+        config = self.config
+        credit: Advantages = advantages
+        if config.credit == "prefix":
+            credit = by_prefix(episodes, advantages)
+        batches = collate(
+            episodes,
+            credit,
+            config.token_budget,
+            reference_logprobs,
+            self.policy.model.device,
+            self.part,
+        )
+        tokens = float(sum(sum(episode.sampled) for episode in episodes))
+        metrics: Diagnostics = {}
+        proximal: list[Tensor] | None = None
+        for _ in range(config.updates_per_batch):
+            gradients = add_gradients(self, batches, tokens, proximal)
+            of_tokens = divergence_inputs(batches, gradients.logps)
+            totals, of_tokens = self.of_all_ranks(gradients.totals, of_tokens)
+            norm = update(self, totals["loss"])
+            if proximal is None:
+                proximal = gradients.logps
+                metrics = totals | {"grad_norm": norm} | divergence(*of_tokens)
+        self.version += 1
+        return metrics | describe(episodes, self.version - 1)
 
     def run(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Return ``function(*args)``, which uses the model."""
         return function(*args)
 
     def of_all_ranks(
         self, totals: Diagnostics, tensors: list[Tensor]
     ) -> tuple[Diagnostics, list[Tensor]]:
+        """Return the sums of all ranks' ``totals``, and their ``tensors``, each joined to one."""
         return totals, tensors
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -126,41 +130,7 @@ class Learner:
         self.optimizer.restore(read)
 
 
-def take_step(
-    learner: Trainable,
-    episodes: Sequence[Episode],
-    advantages: Sequence[float],
-    reference_logprobs: Sequence[Sequence[float]] | None = None,
-) -> Diagnostics:
-    """Take one step of ``learner``: see ``Learner.step``."""
-    config = learner.config
-    credit: Advantages = advantages
-    if config.credit == "prefix":
-        credit = by_prefix(episodes, advantages)
-    batches = collate(
-        episodes,
-        credit,
-        config.token_budget,
-        reference_logprobs,
-        learner.policy.model.device,
-        learner.part,
-    )
-    tokens = float(sum(sum(episode.sampled) for episode in episodes))
-    metrics: Diagnostics = {}
-    proximal: list[Tensor] | None = None
-    for _ in range(config.updates_per_batch):
-        gradients = add_gradients(learner, batches, tokens, proximal)
-        of_tokens = divergence_inputs(batches, gradients.logps)
-        totals, of_tokens = learner.of_all_ranks(gradients.totals, of_tokens)
-        norm = update(learner, totals["loss"])
-        if proximal is None:
-            proximal = gradients.logps
-            metrics = totals | {"grad_norm": norm} | divergence(*of_tokens)
-    learner.version += 1
-    return metrics | describe(episodes, learner.version - 1)
-
-
-def update(learner: Trainable, loss: float) -> float:
+def update(learner: Learner, loss: float) -> float:
     """Change the weights by the gradients of ``loss``. Returns the norm of the gradients. Raises
     TrainingDiverged before a number that is not finite reaches the weights."""
     step = learner.version + 1
@@ -197,7 +167,7 @@ class Gradients:
 
 
 def add_gradients(
-    learner: Trainable,
+    learner: Learner,
     batches: Sequence[MicroBatch],
     tokens: float,
     proximal: Sequence[Tensor] | None = None,
@@ -235,12 +205,12 @@ def add_gradients(
     return Gradients(totals, logps)
 
 
-def run_model(learner: Trainable, batch: MicroBatch) -> tuple[Tensor, Tensor]:
+def run_model(learner: Learner, batch: MicroBatch) -> tuple[Tensor, Tensor]:
     """Return log π and entropy of ``batch`` [B, T]; see ``token_logprobs``."""
     return learner.run(token_logprobs, learner.policy, batch, learner.temperature)
 
 
-def starting_logp(learner: Trainable, batch: MicroBatch) -> Tensor:
+def starting_logp(learner: Learner, batch: MicroBatch) -> Tensor:
     """Return log π of the starting policy [B, T]."""
     model = learner.policy.model
     if not adapted_layers(model):

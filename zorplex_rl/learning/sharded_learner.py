@@ -12,7 +12,7 @@ ranks add up to that of one process. Only the order of the sum differs. Every ra
 methods with the same arguments, and returns the same diagnostics.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
@@ -23,18 +23,16 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from zorplex_rl.config import LearnerConfig
-from zorplex_rl.learning.adamw import AdamW
-from zorplex_rl.learning.learner import take_step
+from zorplex_rl.learning.learner import Learner
 from zorplex_rl.learning.ratios import Diagnostics
 from zorplex_rl.policy.load import Policy
-from zorplex_rl.task.episode import Episode
 
 Result = TypeVar("Result")
 
 
-class ShardedLearner:
-    """Trains ``policy``'s model on all ranks of ``mesh``, and shards it in place. The methods are those
-    of ``Learner``."""
+class ShardedLearner(Learner):
+    """Trains ``policy``'s model on all ranks of ``mesh``, and shards it in place. ``step`` gets the whole
+    batch on every rank, trains on this rank's part, and returns the diagnostics of all."""
 
     def __init__(
         self,
@@ -44,27 +42,10 @@ class ShardedLearner:
         decay_steps: int = 0,
         temperature: float = 1.0,
     ) -> None:
-        self.policy = policy
         self.mesh = mesh
-        self.config = config
-        self.version = 0
-        self.decay_steps = decay_steps
-        self.temperature = temperature
+        self.part = (mesh.get_rank(), mesh.size())
         self._gathering = shard(policy.model, mesh)
-        self.optimizer = AdamW([p for p in policy.model.parameters() if p.requires_grad])
-
-    def step(
-        self,
-        episodes: Sequence[Episode],
-        advantages: Sequence[float],
-        reference_logprobs: Sequence[Sequence[float]] | None = None,
-    ) -> Diagnostics:
-        """Train on this rank's part of ``episodes``. Returns the diagnostics of all of them."""
-        return take_step(self, episodes, advantages, reference_logprobs)
-
-    @property
-    def part(self) -> tuple[int, int]:
-        return self.mesh.get_rank(), self.mesh.size()
+        super().__init__(policy, config, decay_steps, temperature)
 
     def run(self, function: Callable[..., Any], *args: Any) -> Any:
         return self._gathering(function, *args)
@@ -80,9 +61,9 @@ class ShardedLearner:
         sums = {name: sum(part[name] for part in all_totals) for name in totals}
         return sums, [torch.cat(parts) for parts in zip(*all_tensors, strict=True)]
 
-    def state_dict(self) -> dict[str, Tensor] | None:
+    def state_dict(self) -> dict[str, Tensor] | None:  # type: ignore[override]
         """Return the whole state on rank 0, in main memory; None elsewhere. Gathers tensor by tensor."""
-        return self._gather({"version": torch.tensor(self.version)} | self.optimizer.state_dict())
+        return self._gather(super().state_dict())
 
     def whole_weights(self) -> dict[str, Tensor] | None:
         """Return the whole weights by name on rank 0, in main memory; None elsewhere."""
@@ -104,14 +85,13 @@ class ShardedLearner:
 
         def own_part(name: str) -> Tensor:
             whole = read(name)
-            part = state[name]
+            part = state.get(name)
             if not isinstance(part, DTensor):
                 return whole
             # Every rank has read ``whole`` itself, so none sends anything.
             return distribute_tensor(whole, part.device_mesh, part.placements, src_data_rank=None)
 
-        self.version = int(read("version"))
-        self.optimizer.restore(own_part)
+        super().restore(own_part)
 
 
 class _Gathering(nn.Module):

@@ -40,7 +40,7 @@ class TrainerRankActor(TrainerActor):
     """One rank of the trainer. Every endpoint must be called on all ranks, in the same order."""
 
     # Same methods, other classes.
-    _learner: "ShardedLearner"  # type: ignore[assignment]
+    _learner: "ShardedLearner"
     _publisher: "RankPublisher"
     imports = (
         *TrainerActor.imports,
