@@ -8,13 +8,12 @@ from zorplex_rl.learning.adamw import AdamW
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
-def test_it_is_torch_s_own_bit_for_bit(weight_decay):
+def test_it_is_torch_s_own_bit_for_bit():
     torch.manual_seed(0)
     ours = [torch.nn.Parameter(torch.randn(shape)) for shape in ((7, 5), (130,), ())]
     theirs = [torch.nn.Parameter(weight.detach().clone()) for weight in ours]
-    own = AdamW(ours, weight_decay)
-    other = torch.optim.AdamW(theirs, betas=(0.9, 0.95), weight_decay=weight_decay, fused=True)
+    own = AdamW(ours)
+    other = torch.optim.AdamW(theirs, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
     for step in range(20):
         learning_rate = 0.01 / (1 + step)
         other.param_groups[0]["lr"] = learning_rate

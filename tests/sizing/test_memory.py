@@ -169,12 +169,12 @@ def test_a_measured_process_takes_what_was_computed(tmp_path, lora_rank):
 
 def test_the_ring_has_the_slots_and_the_bytes_that_the_trainer_gives_it():
     from zorplex_rl.weights.layout import Layout
-    from zorplex_rl.weights.ring import SLOTS, ring_bytes
+    from zorplex_rl.weights.ring import SLOTS
 
     layout = Layout.of({"w": torch.zeros(SMALL.parameters, dtype=torch.bfloat16)})
     found = trainer_memory(SMALL, Workload(transfer="bfloat16")).phases["backward"]["weight ring"]
     assert memory.RING_SLOTS == SLOTS
-    assert found == pytest.approx(ring_bytes(layout, SLOTS), rel=1e-2)
+    assert found == pytest.approx(SLOTS * layout.size, rel=1e-2)
 
 
 def test_a_container_has_what_its_limit_leaves(tmp_path, monkeypatch):

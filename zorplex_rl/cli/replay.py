@@ -5,7 +5,7 @@ zorplex-rl replay RUN --max-lag 4    what would it have been? The difference in 
 zorplex-rl replay RUN --task B.py    what would the reward of B.py have paid? Nothing is sampled
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,7 +26,7 @@ class Replay:
 
     folder: Annotated[Path, tyro.conf.Positional]
     """The run's folder."""
-    learner: LearnerConfig = field(default_factory=LearnerConfig)
+    learner: LearnerConfig = Config.learner
     max_lag: int = Config.max_lag
     """How many versions old a group's weights may be. Another lag needs another schedule, which the
     simulator makes from the run's timeline."""

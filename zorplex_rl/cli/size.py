@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from zorplex_rl.cli.presets import PresetName, preset_config
@@ -15,7 +15,6 @@ from zorplex_rl.sizing.memory import (
     available_memory,
     generator_memory,
     logit_bytes,
-    shared_length,
     trainer_memory,
     version_bytes,
 )
@@ -38,7 +37,7 @@ Process = tuple[str, int, Memory]
 class Size:
     """Print a run's memory, part by part. Takes train's settings, starts no run."""
 
-    config: Config = field(default_factory=Config)
+    config: Config = Config()
     preset: PresetName | None = None
     """Settings by name; explicit flags win. cli/presets.py has the reasons."""
     measure: bool = False
@@ -90,7 +89,7 @@ def workload_of(
     """Return the workload of ``config``, with the prompts of some tasks of ``environment``. Raises
     ConfigError if the model cannot read them."""
     from zorplex_rl.policy.load import load_tokenizer
-    from zorplex_rl.policy.tokenizer import check_length, encode_prompt
+    from zorplex_rl.policy.tokenizer import check_length, encode_prompt, shared_length
 
     tokenizer = load_tokenizer(config.policy, folder, config.template_arguments)
     tasks = [environment.task(index, "train") for index in range(PROMPTS_TRIED)]

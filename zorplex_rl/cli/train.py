@@ -14,7 +14,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,7 +42,7 @@ SAME_WISH_SECONDS = 1.0
 class Train:
     """Train a policy with reinforcement learning, each role in its own process."""
 
-    config: Config = field(default_factory=Config)
+    config: Config = Config()
     preset: PresetName | None = None
     """Tuned settings; explicit flags win."""
     out: Path | None = None

@@ -20,9 +20,8 @@ class AdamW:
     """Keeps masters and moments of ``parameters``, which share a kind of device and have no other
     optimizer."""
 
-    def __init__(self, parameters: Iterable[Tensor], weight_decay: float = 0.0) -> None:
+    def __init__(self, parameters: Iterable[Tensor]) -> None:
         self.parameters = list(parameters)
-        self.weight_decay = weight_decay
         self.masters: list[Tensor] = []
         self.state: dict[Tensor, dict[str, Tensor]] = {}
         for parameter in self.parameters:
@@ -63,7 +62,7 @@ class AdamW:
             beta2=0.95,
             eps=1e-8,
             lr=learning_rate,
-            weight_decay=self.weight_decay,
+            weight_decay=0.0,
         )
         for master in self.masters:
             master.grad = None

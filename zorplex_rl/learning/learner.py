@@ -10,11 +10,9 @@ compute in bfloat16, so its gradient is not that of the float32 model.
 ``sharded_learner.py`` does the same on several processes: ``ShardedLearner`` is a ``Learner``.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
@@ -99,12 +97,12 @@ class Learner:
         metrics: Diagnostics = {}
         proximal: list[Tensor] | None = None
         for _ in range(config.updates_per_batch):
-            gradients = add_gradients(self, batches, tokens, proximal)
-            of_tokens = divergence_inputs(batches, gradients.logps)
-            totals, of_tokens = self.of_all_ranks(gradients.totals, of_tokens)
+            sums, logps = add_gradients(self, batches, tokens, proximal)
+            of_tokens = divergence_inputs(batches, logps)
+            totals, of_tokens = self.of_all_ranks(sums, of_tokens)
             norm = update(self, totals["loss"])
             if proximal is None:
-                proximal = gradients.logps
+                proximal = logps
                 metrics = totals | {"grad_norm": norm} | divergence(*of_tokens)
         self.version += 1
         return metrics | describe(episodes, self.version - 1)
@@ -156,22 +154,12 @@ def loss_of(config: LearnerConfig) -> Loss:
     return row
 
 
-@dataclass(frozen=True, slots=True)
-class Gradients:
-    """What else is known after the gradients of a batch were added up."""
-
-    totals: Diagnostics
-    """The sums of the micro-batches' diagnostics."""
-    logps: list[Tensor]
-    """log π [B, T] of each micro-batch."""
-
-
 def add_gradients(
     learner: Learner,
     batches: Sequence[MicroBatch],
     tokens: float,
     proximal: Sequence[Tensor] | None = None,
-) -> Gradients:
+) -> tuple[Diagnostics, list[Tensor]]:
     """Add up the gradients of ``batches``, in which ``tokens`` tokens were sampled. ``proximal`` is
     log π in the step's first update; None in that update."""
     loss = loss_of(learner.config)
@@ -202,7 +190,7 @@ def add_gradients(
         shares["entropy"] = (entropy * batch.mask).sum().item() / tokens
         for name, share in shares.items():
             totals[name] = totals.get(name, 0.0) + share
-    return Gradients(totals, logps)
+    return totals, logps
 
 
 def run_model(learner: Learner, batch: MicroBatch) -> tuple[Tensor, Tensor]:

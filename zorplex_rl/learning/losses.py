@@ -32,7 +32,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from zorplex_rl.learning.ratios import Diagnostics, to_tokens, token_mean
+from zorplex_rl.learning.ratios import Diagnostics, token_mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +87,8 @@ class LossInputs:
 
     @property
     def token_advantage(self) -> Tensor:
-        """A [B, 1] or [B, T]."""
-        return to_tokens(self.advantage)
+        """A [B, T], or [B, 1]: that of an episode applies to all its tokens."""
+        return self.advantage[:, None] if self.advantage.dim() == 1 else self.advantage
 
 
 LOSSES = {

@@ -13,12 +13,6 @@ from torch import Tensor
 Diagnostics = dict[str, float]
 
 
-def to_tokens(advantage: Tensor) -> Tensor:
-    """Return ``advantage`` of episodes [B] as [B, 1], so that it applies to all their tokens; that of
-    tokens [B, T] stays as it is."""
-    return advantage[:, None] if advantage.dim() == 1 else advantage
-
-
 def token_mean(
     per_token: Tensor,
     mask: Tensor,

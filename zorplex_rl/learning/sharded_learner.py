@@ -13,7 +13,7 @@ methods with the same arguments, and returns the same diagnostics.
 """
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -26,8 +26,6 @@ from zorplex_rl.config import LearnerConfig
 from zorplex_rl.learning.learner import Learner
 from zorplex_rl.learning.ratios import Diagnostics
 from zorplex_rl.policy.load import Policy
-
-Result = TypeVar("Result")
 
 
 class ShardedLearner(Learner):
@@ -101,7 +99,7 @@ class _Gathering(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, function: Callable[..., Result], *args: Any) -> Result:
+    def forward(self, function: Callable[..., Any], *args: Any) -> Any:
         return function(*args)
 
 

@@ -44,6 +44,7 @@ from zorplex_rl.policy.model import (
     attention,
     linear,
 )
+from zorplex_rl.policy.tokenizer import shared_length
 
 # Transformers takes seconds to load: it is imported only where one of its models is already loaded.
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def build_tree(texts: Sequence[Sequence[int]], device: torch.device | str = "cpu
     path: list[int] = []
     previous: Sequence[int] = ()
     for text in texts:
-        shared = common_length(previous, text)
+        shared = shared_length((previous, text))
         end = len(ids) + len(text) - shared
         path = [*path[:shared], *range(len(ids), end)]
         ids += text[shared:]
@@ -96,14 +97,6 @@ def build_tree(texts: Sequence[Sequence[int]], device: torch.device | str = "cpu
         previous = text
     tokens, depths, ends = torch.tensor([ids, positions, subtree_end], device=device)
     return TokenTree(tokens, depths, ends, token_index)
-
-
-def common_length(one: Sequence[int], other: Sequence[int]) -> int:
-    """Return how many leading tokens two texts share."""
-    for i, (a, b) in enumerate(zip(one, other, strict=False)):
-        if a != b:
-            return i
-    return min(len(one), len(other))
 
 
 def split_by_budget(texts: Sequence[list[int]], most: int) -> list[list[int]]:
@@ -118,7 +111,7 @@ def split_by_budget(texts: Sequence[list[int]], most: int) -> list[list[int]]:
     before: Sequence[int] = ()
     for index in sorted(range(len(texts)), key=lambda i: texts[i]):
         text = texts[index]
-        size += len(text) - common_length(before, text)
+        size += len(text) - shared_length((before, text))
         if size > most:
             trees.append([])
             size = len(text)

@@ -93,9 +93,8 @@ def summarise(name: str, episodes: list[Episode]) -> Report:
 def clustered_interval(
     outcomes: Sequence[bool],
     clusters: Sequence[Hashable],
-    confidence: float = 0.95,
 ) -> tuple[float, float]:
-    """Return the interval of the share of successes: ``outcomes[i]`` belongs to ``clusters[i]``.
+    """Return the 95 % interval of the share of successes: ``outcomes[i]`` belongs to ``clusters[i]``.
 
     It is the exact interval for the effective number of trials (Korn and Graubard 1998, Survey
     Methodology 24, section 3), if all trials of a cluster have the same outcome. For clusters of n_g
@@ -109,17 +108,16 @@ def clustered_interval(
     trials = len(outcomes)
     sizes = Counter(clusters).values()
     effective = trials**2 / sum(size**2 for size in sizes)
-    return exact_interval(effective * (sum(outcomes) / trials), effective, confidence)
+    return exact_interval(effective * (sum(outcomes) / trials), effective)
 
 
 def exact_interval(
     successes: float,
     trials: float,
-    confidence: float = 0.95,
 ) -> tuple[float, float]:
-    """Return the interval for *independent* trials (Clopper, Pearson 1934); the numbers may be fractions.
+    """Return the 95 % interval for *independent* trials (Clopper, Pearson 1934); the numbers may be fractions.
 
-    It covers any true share at least as often as ``confidence`` says, and stays within [0, 1].
+    It covers any true share at least 95 % of the time, and stays within [0, 1].
 
     >>> [round(bound, 3) for bound in exact_interval(0, 100)]
     [0.0, 0.036]
@@ -128,7 +126,7 @@ def exact_interval(
     from scipy.special import betaincinv
 
     failures = trials - successes
-    tail = (1 - confidence) / 2
+    tail = 0.025
     low = float(betaincinv(successes, failures + 1, tail)) if successes > 0 else 0.0
     high = float(betaincinv(successes + 1, failures, 1 - tail)) if failures > 0 else 1.0
     return low, high

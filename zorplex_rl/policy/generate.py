@@ -29,8 +29,7 @@ def generate_with_tools(
 ) -> Episode:
     """Let ``model`` answer ``task`` with tools, greedily at ``temperature`` 0. Returns the scored episode."""
     model.to(device).eval()
-    name = getattr(model.config, "name_or_path", "") or "model"
-    policy = Policy(model, tokenizer, name, end_ids(model, tokenizer))
+    policy = Policy(model, tokenizer, "model", end_ids(model, tokenizer))
     sampling = Sampling(temperature, max_tokens, max_turns, slots=1)
     (episode,) = rollout(policy, [RolloutRequest(task, seed)], spec.execute, sampling)
     episode.score = score(episode)

@@ -9,8 +9,6 @@ the same sum, so a token's log-prob is the same in both (in 16 bits but for roun
 have the names of the library PEFT, which reads what ``save_adapter`` writes.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterator

@@ -13,8 +13,6 @@ Parameters and files have the names of transformers, and logits are equal (``tes
 Importing that library takes each process some seconds. Models of other families are transformers' own.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable

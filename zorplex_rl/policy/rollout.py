@@ -15,8 +15,6 @@ Each row has its own random numbers, so other rows change an episode only by the
 matrix product. Sampling is plain: softmax at the temperature, no top-k, no top-p.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 import random
@@ -233,19 +231,16 @@ class RolloutEngine:
             self._enter([row], row.snapshot)
             row.snapshot = None
 
-    def _start_waiting(self) -> None:
-        """Start waiting requests in the slots that are left."""
-        if self._waiting and self._free:
-            self._start(self._free)
-
     @property
     def _free(self) -> int:
         """How many more rows may be active."""
         return self.sampling.slots - len(self._active)
 
-    def _start(self, free: int) -> None:
-        """Begin as many waiting requests as there are ``free`` slots."""
-        count = min(free, len(self._waiting))
+    def _start_waiting(self) -> None:
+        """Start waiting requests in the slots that are left."""
+        count = min(self._free, len(self._waiting))
+        if count == 0:
+            return
         entering = [self._waiting.popleft() for _ in range(count)]
         self._prefill([prompt for _, _, prompt in entering])
         # Room in the slots for whatever may follow these prompts.

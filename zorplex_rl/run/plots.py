@@ -3,8 +3,6 @@
 White stands behind the curve, so that it is readable in a dark viewer, too. Equal rows give equal bytes.
 """
 
-from __future__ import annotations
-
 import io
 from dataclasses import dataclass
 from typing import Any

@@ -17,8 +17,6 @@ run, or as soon as the engine is idle, and the groups that the next step needs a
 end before the weights change.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future

@@ -3,8 +3,6 @@
 journal ──► tokens of an episode ── attempt_of ──► what a score is made from ── the other task's score ──► reward
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from statistics import fmean
 
@@ -78,7 +76,7 @@ def attempt_of(
     called = find_call(last_line, environment.tools) is not None
     tool_calls = len(turns) if called else len(turns) - 1
     finish: Finish = "tokens"
-    if episode.sampled[-1] and episode.token_ids[-1] in policy.eos_ids:
+    if end == len(episode.token_ids) and episode.token_ids[-1] in policy.eos_ids:
         finish = "eos"
     elif called and len(turns) >= config.max_turns:
         finish = "turns"

@@ -10,8 +10,6 @@ that the simulator makes from the latencies in the run's timeline. With ``--with
 changed run has a simulated schedule.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zorplex_rl.config import LearnerConfig
-from zorplex_rl.sizing.memory import RING_SLOTS, Workload, shared_length
+from zorplex_rl.sizing.memory import RING_SLOTS, Workload
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -82,7 +82,7 @@ def _prompts(
 ) -> tuple[Workload, list[tuple[Task, list[int]]]]:
     """Return ``count`` tasks with their prompts, of about as many tokens as ``work`` says, and
     ``work`` with these prompts' lengths."""
-    from zorplex_rl.policy.tokenizer import encode_prompt, encode_text
+    from zorplex_rl.policy.tokenizer import encode_prompt, encode_text, shared_length
     from zorplex_rl.task.environment import Zorplex
 
     tokenizer = policy.tokenizer

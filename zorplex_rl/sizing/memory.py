@@ -361,16 +361,6 @@ def cache_bytes(
     return BYTES[dtype] * shape.layers * 2 * shape.keys * rows * length // heads
 
 
-def shared_length(texts: Sequence[Sequence[int]]) -> int:
-    """Return the number of tokens with which all ``texts`` begin alike."""
-    length = 0
-    for tokens in zip(*texts, strict=False):
-        if len(set(tokens)) > 1:
-            break
-        length += 1
-    return length
-
-
 def available_memory() -> int:
     """Return the bytes that are left in main memory, or in a container."""
     left = psutil.virtual_memory().available

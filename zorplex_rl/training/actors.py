@@ -19,14 +19,14 @@ import os
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
 from zorplex_rl.config import Config
 from zorplex_rl.devices import prepare
 from zorplex_rl.learning.replay_buffer import ReplayBuffer
 from zorplex_rl.policy.auto import resolved
 from zorplex_rl.run.timeline import Span, SpanRecorder
-from zorplex_rl.services.runtime import Actor, concurrent_endpoint
+from zorplex_rl.services.runtime import Actor, Result, concurrent_endpoint
 from zorplex_rl.task.episode import Episode, Finish, Score, Task
 from zorplex_rl.task.latency import lognormal
 from zorplex_rl.task.own_task import EnvironmentSource, OwnTask
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 Group = list[Episode]
 NumberedGroup = tuple[int, Group]
-Result = TypeVar("Result")
 VARIATION = 1.5
 """Coefficient of variation of a tool's latency."""
 

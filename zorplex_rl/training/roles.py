@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any
 
 from zorplex_rl.config import Config
 from zorplex_rl.devices import devices_of
@@ -20,7 +20,7 @@ from zorplex_rl.services.options import ServiceOptions
 from zorplex_rl.services.registry import register_service
 from zorplex_rl.services.replica import ReplicaStart
 from zorplex_rl.services.replica_set import Restart
-from zorplex_rl.services.runtime import run_together
+from zorplex_rl.services.runtime import Result, run_together
 from zorplex_rl.services.service import Service
 from zorplex_rl.services.spawn import replicas_of
 from zorplex_rl.task.episode import Episode
@@ -30,7 +30,6 @@ from zorplex_rl.training.generator import GeneratorActor, GeneratorHandle
 from zorplex_rl.training.trainer import TrainerHandle
 from zorplex_rl.training.trainer_group import trainer_of
 
-Result = TypeVar("Result")
 PROBE_SECONDS = 10.0
 """Limit of a probe. It is generous, because torch can block a process that computes."""
 LAST_PROBE_SECONDS = 60.0

@@ -81,7 +81,7 @@ class WeightRing:
     def __init__(self, weights: Weights, slots: int = SLOTS) -> None:
         self.layout = Layout.of(weights)
         self.shared: SharedHandle | None
-        size = ring_bytes(self.layout, slots)
+        size = slots * (_stride(self.layout) + HEADER_BYTES)
         on_gpu = gpu_of(weights) is not None
         memory, self.shared = (None, None) if on_gpu else allocate(size)
         if memory is None:
@@ -109,11 +109,6 @@ class WeightRing:
         sequences = self.headers[:, 0].tolist()
         oldest = min(sequences, key=lambda sequence: (sequence % 2 == 0, sequence))
         return int(sequences.index(oldest))
-
-
-def ring_bytes(layout: Layout, slots: int) -> int:
-    """Return the size of a ring in bytes."""
-    return slots * (_stride(layout) + HEADER_BYTES)
 
 
 def ring_views(
