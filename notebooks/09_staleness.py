@@ -116,7 +116,7 @@ def _(mu, ratio):
     lesson.md(f"""
     How many fresh samples are 1,000 old ones worth? As many as give a mean that scatters just as much.
     The {lesson.term("effective sample size")} (Kish 1965; Kong 1992) guesses it from the ratios alone: 1,000 times the squared mean of r, over the mean of r².
-    Over μ the mean of r is 1 and that of r² is {1000 / worth:.2f}, so it is {worth:.0f} here. You can log it in every step.
+    Over μ the mean of r is 1 and that of r² is {1000 / worth:.2f}, so it is {worth:.0f} here.
     """)
     return (worth,)
 
@@ -193,7 +193,7 @@ def _(own_ratio, with_prefix):
     Weighted by its own ratio, the second word is pushed by {own_ratio:+.1f}, towards *yes*. Weighted by the ratio of the first word, too, it is pushed by
     −{abs(with_prefix):.1f}, towards *no*. Samples of π itself would push it as much: 0.05 · ½ − 0.45 · ½.
 
-    The exact weight of a token is the product of *all* ratios of its episode (Precup, Sutton and Singh 2000): those before it say how often π comes to this point, those after it how often this reward follows.
+    The exact weight of a token is the product of *all* ratios of its episode (Precup, Sutton and Singh 2000). Those before it say how often π comes to this point, those after it how often this reward follows.
     But a product of forty ratios is nearly 0 for most episodes and huge for a few.
     So losses use the ratio of the token alone, which can be wrong, even in its sign, but is much calmer. Then they bound the harm.
     """)
@@ -322,15 +322,15 @@ def _(ask_plain, before, config, ended, kept_at, study):
         right=2 if _below else 1 if nb09.compared(_old, _fresh, _n) < 0 else 0,
         why=f"""
     Before training {nb09.uncertain(before, _n)} of {_n} tasks were right. After {config.steps} steps it is {nb09.uncertain(_fresh, _n)} with fresh data, and
-    {nb09.uncertain(_old, _n)} with old ones. (± is two standard errors, from the number of tasks.)
-    Seeds differ: of {len(_seeds)} recorded ones, {sum(end < before for end in _seeds)} ended below {before:.0%} after {config.schedule_steps} steps. With fresh data the plain loss goes up and down, too: it can be far lower on the way than at the end.
+    {nb09.uncertain(_old, _n)} with old ones. (± is two standard errors.)
+    Of {len(_seeds)} recorded ones, {sum(end < before for end in _seeds)} ended below {before:.0%} after {config.schedule_steps} steps. With fresh data the plain loss goes up and down, too: it can be far lower on the way than at the end.
     And why below the start? The same bad tokens are pushed down again, step after step, although they are rare by now. The next section shows how.
 
     In the chart, newer and newer weights of the run on fresh data look at one batch. Each row is the beginning of a step, so its ratios are π₀/μ: age alone.
-    Most of its tokens hardly move, and a few move very far.
+    Most tokens hardly move, a few very far.
 
     By {_whose}, at {_oldest} the tokens are worth {float(_share(_tokens[_oldest].tolist())):.0%} of fresh ones. Taken as whole episodes, with the product of their ratios, they are worth {_sizes[_oldest]:.0%}.
-    Watch the second number, because a few tokens that moved far are enough to make an episode strange. It stands at the right of each row.
+    Watch the second number, at the right of each row: a few tokens that moved far make a whole episode strange.
     """,
         shows=[
             lesson.figure(
@@ -566,10 +566,10 @@ def _(ask_oldest, config, study):
 
     The figure of pushes suggests why. Of the four, *clipped* is the first to stop a token that moves further from μ: at r = 1.2 and 0.8. *Masked* stops at 5 and 0.5.
     *Plain* and *corrected* never do: the clip of corrected bounds one step, and many steps can go far.
-    But that is not the whole answer. *Corrected* has no such bound, and still ends above *masked* in the mean, though their ranges overlap: masked never lets a token come back, and a clip on one step is worth something, too.
+    But that is not the whole answer. *Corrected* has no such bound, and still ends above *masked* in the mean, though their ranges overlap. For masked never lets a token come back.
 
     Our model has one million parameters, 40-token answers, and a learning rate at which the plain loss fails.
-    So take the *question* from this table: what bounds the way from μ? Its ranking holds for what it was measured on.
+    So take the *question* from this table: what bounds the way from μ?
     """,
         shows=[
             lesson.table(_caption, [row for row in _rows if row["loss"] in lines.LOSSES]),
@@ -661,7 +661,7 @@ def _(config, study):
     """)
     _drawn = lesson.figure(
         lines.seconds_chart(_dots),
-        f"Left is faster, up is better. A dot is the mean of five seeds, a thin line their range. Every run has {config.schedule_steps} steps of {study.conditions['prompts']} groups. Seconds: notebook 05's simulator with its four generators; a step trains for 2 s, so less than {2 * config.schedule_steps} s is impossible, a group takes 1 s in the mean, some several times as long. The study's data are always as old as the lag allows; a run's are often younger. Recorded {study.dates} with `python {study.command}`.",
+        f"Left is faster, up is better. A dot is the mean of five seeds, a thin line their range. Every run has {config.schedule_steps} steps of {study.conditions['prompts']} groups. Seconds: notebook 05's simulator with its four generators; a step trains for 2 s, so less than {2 * config.schedule_steps} s is impossible. A group takes 1 s in the mean, some several times as long. Recorded {study.dates} with `python {study.command}`.",
     )
     mo.vstack([_text, _drawn, _rule])
     return
