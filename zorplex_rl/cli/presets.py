@@ -18,7 +18,7 @@ def preset_config(name: PresetName) -> Config:
             max_lag=0,
             # Adapters learn in five steps at this rate (benchmarks/LOG.md).
             lora_rank=16,
-            learning_rate=5e-4,
+            learning_rate=1e-3,
             warmup_steps=0,
             steps=5,
             prompts_per_step=4,
