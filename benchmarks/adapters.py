@@ -61,7 +61,8 @@ def watch_memory(run: Path, peaks: dict[str, int], is_over: threading.Event) -> 
             status = Path(f"/proc/{started.get('processes', {}).get(role)}/status")
             if status.exists():
                 _, _, kilobytes = status.read_text().partition("VmHWM:")
-                peaks[role] = 1024 * int(kilobytes.split()[0])
+                if kilobytes:  # a process that is ending has none
+                    peaks[role] = 1024 * int(kilobytes.split()[0])
 
 
 def seconds_of_parts(run: Path, steps: int) -> dict[str, float]:
