@@ -131,13 +131,14 @@ def _():
 
 @app.cell(hide_code=True)
 def settings():
-    config = SimpleNamespace(
+    _full = SimpleNamespace(
         seed=0,
         samples=100,  # tasks of each of four kinds, for the small policy
         # Tasks of one kind, for SmolLM2, which is 150 times as large.
-        real_samples=lesson.size(32, brief=4),
+        real_samples=32,
         steps=20,  # of training the small policy
     )
+    config = lesson.brief(_full, steps=8, samples=40, real_samples=4)
     return (config,)
 
 

@@ -223,7 +223,7 @@ def _():
 
 @app.cell
 def settings():
-    config = SimpleNamespace(
+    full = SimpleNamespace(
         policy=mo.cli_args().get("policy") or "embedded",  # or a model's folder
         seed=0,
         kind="compositional",  # tasks: the sum or difference of two words
@@ -233,6 +233,13 @@ def settings():
         learning_rate=3e-4,
         held_out=200,  # tasks of the evaluation, before and after
     )
+    return (full,)
+
+
+@app.cell(hide_code=True)
+def _(full):
+    # Small in a build that nobody reads.
+    config = lesson.brief(full, steps=6, held_out=40)
     return (config,)
 
 

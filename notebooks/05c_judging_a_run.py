@@ -76,13 +76,16 @@ def _():
 
 @app.cell(hide_code=True)
 def settings():
-    config = nb05c.settings(
+    _full = nb05c.settings(
         mo.cli_args().get("policy") or "embedded",  # or the folder of a model
         seed=0,
         prompts=6,  # tasks in a training batch
         samples=8,  # episodes of each
         steps=30,
         held_out=200,  # questions of the exam, before and after
+    )
+    config = lesson.brief(
+        _full, steps=6, held_out=40, kind_tasks=20, pass_tasks=8, hack_steps=4
     )
     return (config,)
 

@@ -119,9 +119,7 @@ def settings():
 @app.cell(hide_code=True)
 def _(full):
     # Small in a build that nobody reads.
-    _brief = {"prompts": 1, "samples": 4, "steps": 1, "exam": 2}
-    _sizes = {name: lesson.size(getattr(full, name), size) for name, size in _brief.items()}
-    config = SimpleNamespace(**vars(full) | _sizes)
+    config = lesson.brief(full, prompts=1, samples=4, steps=1, exam=2)
     return (config,)
 
 

@@ -88,19 +88,20 @@ def _():
 @app.cell(hide_code=True)
 def settings():
     _name = mo.cli_args().get("policy") or "embedded"  # or smollm2, or a model's folder
-    config = SimpleNamespace(
+    _full = SimpleNamespace(
         policy=_name,
         **(nb08.SMALL if _name == "embedded" else nb08.REAL),  # prompts: groups in a batch
         device="cuda" if torch.cuda.is_available() else "cpu",
         seed=0,
         samples=8,  # episodes in a group
-        real_steps=lesson.size(4, brief=1),  # of SmolLM2, if it is there
+        real_steps=4,  # of SmolLM2, if it is there
         steps=10,
         lags=(0, 1, 4),  # of the runs with slow tools
         held_out=200,  # tasks that say what a run has learned
         tool_seconds=0.1,  # what a tool takes, on average
         killed_steps=12,
     )
+    config = lesson.brief(_full, steps=4, held_out=40, real_steps=1)
     return (config,)
 
 

@@ -324,8 +324,8 @@ def _():
 def _(config, sampling_cases, start_measuring):
     lesson.wait_for(start_measuring)
     _cases = [("trainer", config.work), *sampling_cases]
-    with lesson.counting(len(_cases), "processes") as _one_more:
-        trained, *sampled = nb10.measured_cases(config, _cases, _one_more)
+    with lesson.counting(None, "a trainer, then two generators"):
+        trained, *sampled = nb10.measured_cases(config, _cases)
     return sampled, trained
 
 

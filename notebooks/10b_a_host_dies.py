@@ -99,13 +99,14 @@ def keeper(trainer, clock, send, receive, lease):
 
 @app.cell(hide_code=True)
 def settings():
-    config = SimpleNamespace(
+    _full = SimpleNamespace(
         lease=1.0,  # seconds, of the page's hosts
         hasty=0.3,  # seconds of silence after which an impatient controller starts a successor
         drift=3.0,  # the third host's clock runs at a quarter of its speed
         steps=48,  # of the run over two hosts: a successor must have time to work
         kill_after=4,  # steps
     )
+    config = lesson.brief(_full, steps=28)
     return (config,)
 
 

@@ -71,17 +71,19 @@ def _():
 
 @app.cell(hide_code=True)
 def settings():
-    config = SimpleNamespace(
+    _full = SimpleNamespace(
         policy="embedded", seed=30,
-        steps=lesson.size(21, brief=6), eval_every=3,
-        curve_tasks=40, eval_tasks=lesson.size(200, brief=40), rate=3e-4, high_rate=8e-4,
+        steps=21, eval_every=3,
+        curve_tasks=40, eval_tasks=200, rate=3e-4, high_rate=8e-4,
         old=20, wrong_share=0.1, wrong_spread=5.0,
-        replay_tasks=lesson.size(100, brief=20),  # of each evaluation of a replay
+        replay_tasks=100,  # of each evaluation of a replay
     )  # fmt: skip
-    short_run = SimpleNamespace(  # the page's own run, if there is none
+    config = lesson.brief(_full, steps=6, curve_tasks=10, eval_tasks=20, replay_tasks=8)
+    _short_run = SimpleNamespace(  # the page's own run, if there is none
         policy="embedded", device="cpu", seed=0, threads=1,
         prompts=6, samples=6, steps=6, eval_tasks=20,
     )  # fmt: skip
+    short_run = lesson.brief(_short_run, prompts=3, steps=3)
     return config, short_run
 
 

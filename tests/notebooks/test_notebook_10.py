@@ -220,7 +220,7 @@ def test_a_real_generator_stays_within_the_budget_with_the_slots_that_the_page_c
     config = settings()
     _, defined = cell_with("def fits").run(config=config)
     cases = defined["sampling_cases"]
-    few, many = nb10.measured_cases(config, cases, lambda: None)
+    few, many = nb10.measured_cases(config, cases)
     assert few.work.slots < many.work.slots < 64
     assert few.peak < many.peak <= config.budget
     assert few.decode_steps > many.decode_steps

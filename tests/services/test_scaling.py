@@ -38,7 +38,7 @@ async def test_the_least_loaded_replica_leaves_and_the_busy_one_stays():
 
 async def test_a_drain_holds_up_no_other_scaling_and_fails_no_request():
     async with echoes(replicas=2) as service:
-        requests = [asyncio.create_task(service.nap.route(4.0)) for _ in range(2)]
+        requests = [asyncio.create_task(service.nap.route(10.0)) for _ in range(2)]
         await until(lambda: in_flight(service) == 2)
         draining = asyncio.create_task(service.scale_to(1))
         await until(lambda: service.replica_set.draining)

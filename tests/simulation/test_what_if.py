@@ -143,7 +143,7 @@ def test_a_changed_learning_rate_is_executed_on_the_same_draws_and_the_command_t
     assert "as it was" in drawn and "held-out accuracy" in drawn
 
 
-@pytest.mark.parametrize("loss", ["grpo", "tis"])
+@pytest.mark.parametrize("loss", ["grpo", pytest.param("tis", marks=pytest.mark.long)])
 def test_another_lag_has_the_schedule_and_the_seconds_of_the_simulator(sync_run, loss):
     recording = read_recording(sync_run.path)
     found = what_if(recording, SMALL.changed(max_lag=2, loss=loss), seeds=1)

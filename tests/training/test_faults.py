@@ -104,6 +104,7 @@ def test_a_language_model_loses_generator_and_trainer_and_no_group(tmp_path):
     assert replay(read_recording(run.path)).is_equal
 
 
+@pytest.mark.long
 def test_a_trainer_that_dies_comes_back_with_the_very_weights_that_it_had(tmp_path, sync_run):
     """Before the first checkpoint it starts from the policy, later from the newest one; either way
     it takes the lost steps again."""

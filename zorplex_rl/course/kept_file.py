@@ -6,8 +6,6 @@ functions_of(file, "sample_episode", …)                     the sources of the
 load_notebook(path)                                         what a notebook defines
 """
 
-from __future__ import annotations
-
 import ast
 import builtins
 import sys

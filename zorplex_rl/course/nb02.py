@@ -1,7 +1,5 @@
 """Serve notebook 02: times, what a terminal shows, and checks that play several ranks."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import os

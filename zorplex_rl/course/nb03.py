@@ -1,7 +1,5 @@
 """Serve notebook 03: the curve that is learned, and cases for its checks."""
 
-from __future__ import annotations
-
 import copy
 import random
 from collections.abc import Callable

@@ -5,8 +5,6 @@ their beginning after every collective, with the answers that are known by then:
 threads, and none can hang.
 """
 
-from __future__ import annotations
-
 import copy
 import logging
 import math

@@ -12,8 +12,6 @@ recorded_runs                                 benchmarks/shaped_rewards.json
 two_rewards                                   two of these runs, of which one learned the task
 """
 
-from __future__ import annotations
-
 import json
 import math
 import random

@@ -6,8 +6,6 @@ teach_narrow  narrow_learned  the same with the learner's layer: only narrow pat
 check_path_size          does the learner count as many numbers?
 """
 
-from __future__ import annotations
-
 import importlib
 import math
 import random

@@ -6,8 +6,6 @@ pool ──► watched(pool) ──► Recording ──► ServicePlayer
 ``nb06_checks.py`` holds the checks of its exercises.
 """
 
-from __future__ import annotations
-
 import ast
 import asyncio
 import os

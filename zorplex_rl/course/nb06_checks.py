@@ -3,8 +3,6 @@
 story ──► ScriptedPool ──► keep_one, route of the learner ──► what they did, on a clock that jumps
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 import random

@@ -4,8 +4,6 @@ a busy owner       Writer ──► disturbed_reads
 the ladder         Writer, Puller ──► open_pair ──► move ──► climb
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

@@ -3,8 +3,6 @@
 Trainer, Decoder ──► compare ──► run_protocol ──► summary: timeline, seconds, ages of weights
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace

@@ -4,8 +4,6 @@ check_read         PlayedRing: every step of the writer where the draw says so
 race_from_afar     RestlessWriter, a real ring in another process
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import random

@@ -4,8 +4,6 @@ SmallModel ──► Rank, on both sides, by FSDP or tensor parallel ──► t
 random cuts of a tensor, with copies and empty shards ──► check_pieces
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import math

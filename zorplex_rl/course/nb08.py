@@ -11,8 +11,6 @@ train_and_kill  a run of the package, in which a generator is killed
 books_of  around_the_kill       what became of every group, and the moments around the kill
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import shutil

@@ -4,8 +4,6 @@ drawn_moment  drawn_load    arguments of ``may_start`` and ``least_seconds``
 check_train                 what a loop trains on, when it publishes, whom it wakes, against the course's loop
 """
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import pickle

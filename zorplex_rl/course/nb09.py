@@ -14,8 +14,6 @@ seconds_at                     what each lag saves
 answer, usual, answers         what policies write for the first question of all cards
 """
 
-from __future__ import annotations
-
 import math
 import random
 from collections import deque

@@ -1,11 +1,9 @@
 """Serve notebook 10: processes that are measured, its slider, and the checks.
 
-measured_cases(config, cases, one_more)    real trainers and generators, each in its own process
+measured_cases(config, cases)              real trainers and generators, each in its own process
 allocation(best_split, …)                  seconds of every split of some GPUs, for the slider
 check_…(attempt, solution)                 the checks of the page's exercises
 """
-
-from __future__ import annotations
 
 import shutil
 import tempfile
@@ -29,18 +27,12 @@ PARTS = 32
 
 
 def measured_cases(
-    config: SimpleNamespace,
-    cases: Sequence[tuple[str, Workload]],
-    one_more: Callable[[], None],
+    config: SimpleNamespace, cases: Sequence[tuple[str, Workload]]
 ) -> list[Measured]:
-    """Measure the page's model in each of ``cases``, in its own process; ``one_more`` hears of each."""
-    found = []
+    """Measure the page's model in each of ``cases``, in its own process."""
     with tempfile.TemporaryDirectory() as folder:
         make_model(config.shape, Path(folder))
-        for case in cases:
-            found += measure([case], folder)
-            one_more()
-    return found
+        return measure(cases, folder)
 
 
 def make_model(shape: ModelShape, folder: Path, seed: int = 0) -> None:

@@ -6,8 +6,6 @@ lost_host(stage)                           its steps, and when what was noticed
 check_…(attempt, solution)                 the checks of the page's exercises
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import inspect

@@ -6,8 +6,6 @@ said                  the run executed as it was and changed ──► the paire
 worth                 recorded runs ──► what advice was worth in them
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 import os

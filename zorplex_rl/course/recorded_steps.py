@@ -3,8 +3,6 @@
 benchmarks/recorded_steps.py ──► recorded_steps.json ──► recorded_steps("small") ──► the cards of 05, 05b, 05d, the contents page
 """
 
-from __future__ import annotations
-
 import json
 from functools import cache
 from typing import Any

@@ -6,8 +6,6 @@ The first line of a file says what its trials share; each line below is one fini
 recording that was stopped can go on.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass, field
 from pathlib import Path

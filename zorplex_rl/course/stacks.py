@@ -11,8 +11,6 @@ All sources were read on ``READ_ON``. A stack changes from month to month: check
 you build on a line of this map.
 """
 
-from __future__ import annotations
-
 import tomllib
 from dataclasses import dataclass
 from importlib.resources import files

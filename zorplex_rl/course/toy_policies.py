@@ -5,8 +5,6 @@ check_loss      fifteen drawn models and batches: the same number, and the same 
 check_adapted   the same output of a layer with a narrow path beside it?
 """
 
-from __future__ import annotations
-
 import copy
 import random
 import re

@@ -12,8 +12,6 @@
 The drawing is ``drawings/loop.svg``. A part, or an arrow between two, is lit by ``data-lit``.
 """
 
-from __future__ import annotations
-
 import re
 
 from zorplex_rl.course.figures import drawing_of

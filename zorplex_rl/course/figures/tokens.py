@@ -3,8 +3,6 @@
 Episode ──► written ──► plain data, which a file can hold ──► written_card ──► HTML
 """
 
-from __future__ import annotations
-
 import html
 import re
 from collections.abc import Sequence

@@ -9,8 +9,6 @@
 A page has them from ``exercise``.
 """
 
-from __future__ import annotations
-
 import copy
 import dis
 import functools

@@ -10,8 +10,6 @@
 '`f(3)` gives `None`, and should give `6.0`: is a `return` missing?'
 """
 
-from __future__ import annotations
-
 import inspect
 import math
 import re

@@ -19,8 +19,6 @@ the answers of ``tests/notebooks/answers``. A check runs in a thread that is sto
 hints and solution stay at hand whatever the learner's code does.
 """
 
-from __future__ import annotations
-
 import inspect
 import re
 import textwrap

@@ -4,8 +4,6 @@ The terms are in ``glossary.toml``. A term is there if a notebook uses it; a tes
 it as it stands in a sentence: small letters, singular.
 """
 
-from __future__ import annotations
-
 import re
 import tomllib
 from importlib.resources import files

@@ -11,8 +11,6 @@ again on the same processes: what it leaves there (a model, a total) must not ch
 An actor that a cell spawns itself is always a new one.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager

@@ -13,8 +13,6 @@ marimo's ``persistent_cache`` keeps it in ``__marimo__/cache/NAME`` beside the n
 and in a script nothing is kept and nothing is found: there, every number is computed.
 """
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

@@ -41,9 +41,9 @@ from zorplex_rl.course.lesson.markup import quote as quote
 from zorplex_rl.course.lesson.predictions import UNFOLD, predicted
 from zorplex_rl.course.lesson.predictions import predict as predict
 from zorplex_rl.course.lesson.predictions import reveal as reveal
+from zorplex_rl.course.lesson.waiting import brief as brief
 from zorplex_rl.course.lesson.waiting import counting as counting
 from zorplex_rl.course.lesson.waiting import needs as needs
-from zorplex_rl.course.lesson.waiting import size as size
 from zorplex_rl.course.lesson.waiting import start_button as start_button
 from zorplex_rl.course.lesson.waiting import unattended as unattended
 from zorplex_rl.course.lesson.waiting import wait_for as wait_for

@@ -9,8 +9,6 @@
 ``metrics`` must be a variable of the page: by its name marimo knows which cells to run. The folder need not be there yet.
 """
 
-from __future__ import annotations
-
 from os import PathLike
 from pathlib import Path
 from typing import Any

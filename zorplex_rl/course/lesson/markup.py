@@ -19,8 +19,6 @@ brackets, back-ticks.
 '<a>x</a>'
 """
 
-from __future__ import annotations
-
 import html
 import inspect
 import re

@@ -8,8 +8,6 @@ Plain HTML and CSS do all of it, with ``:has`` and counters. So it works in `mar
 page and without scripts; print, and browsers without ``:has``, show all results.
 """
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Iterable, Sequence
 from typing import Any

@@ -5,8 +5,6 @@ an exception that Python raises in that thread; code that waits outside Python (
 sleep) meets it only when it comes back.
 """
 
-from __future__ import annotations
-
 import contextvars
 import ctypes
 import time

@@ -17,8 +17,6 @@ A cell that needs both an exercise and results of another button says ``lesson.n
 not be there yet. In an export and in a script no button is shown, and nothing waits.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import time
@@ -27,6 +25,7 @@ from contextlib import contextmanager
 from functools import partial
 from math import isnan
 from threading import Event
+from types import SimpleNamespace
 from typing import Any
 
 import marimo as mo
@@ -46,10 +45,10 @@ def unattended() -> bool:
     )
 
 
-def size(full: int, brief: int) -> int:
-    """Return ``full``, or ``brief`` where ``ZORPLEX_BRIEF`` is set: for a build that nobody reads,
-    which checks that every cell runs."""
-    return brief if os.environ.get("ZORPLEX_BRIEF") else full
+def brief(full: SimpleNamespace, **sizes: int) -> SimpleNamespace:
+    """Return the settings ``full``, with these ``sizes`` where ``ZORPLEX_BRIEF`` is set: for a build
+    that nobody reads, which checks that every cell runs."""
+    return SimpleNamespace(**vars(full) | (sizes if os.environ.get("ZORPLEX_BRIEF") else {}))
 
 
 def start_button(label: str, seconds: float) -> Any:

@@ -1,7 +1,5 @@
 """Build the site into DIR with ``python -m zorplex_rl.course.site [DIR]``."""
 
-from __future__ import annotations
-
 import argparse
 import functools
 import sys

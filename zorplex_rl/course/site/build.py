@@ -1,8 +1,6 @@
 """Build the site from all notebooks of a folder, one after another, so that no notebook disturbs
 the timings of another."""
 
-from __future__ import annotations
-
 import html
 import re
 import shutil

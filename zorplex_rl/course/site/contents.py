@@ -10,8 +10,6 @@ the earlier notebooks that its text names, and ``ACTORS`` if it writes an actor.
 it stands in the table of README.md.
 """
 
-from __future__ import annotations
-
 import base64
 import html
 import re

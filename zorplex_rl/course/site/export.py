@@ -1,8 +1,6 @@
 """Run a notebook from its first cell to its last in its own process, and return the page that
 marimo writes."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

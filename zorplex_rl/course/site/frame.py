@@ -1,8 +1,6 @@
 """Assemble pages: head, style and navigation around the content of a lesson; the contents page; the
 glossary; the search."""
 
-from __future__ import annotations
-
 import html
 import json
 import os

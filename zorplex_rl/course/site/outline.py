@@ -4,8 +4,6 @@ at the page's side.
 HTML ──► anchored(HTML) ──► the same with ids ──► sections ──► outline
 """
 
-from __future__ import annotations
-
 import html
 import re
 from typing import NamedTuple

@@ -7,8 +7,6 @@ It is plain HTML. ``sorting.js`` makes the table's headings buttons; without scr
 in the order of the alphabet, ours first.
 """
 
-from __future__ import annotations
-
 import html
 import re
 from collections.abc import Iterable, Sequence

@@ -5,8 +5,6 @@ is ``undrawable``: it needs marimo's front end, and most of them are controls th
 answer.
 """
 
-from __future__ import annotations
-
 import ast
 import html
 import json

@@ -10,8 +10,6 @@ What a reader is meant to find out first stays out of the index: folded solution
 results that wait for a prediction.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import re

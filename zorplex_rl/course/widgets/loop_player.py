@@ -11,8 +11,6 @@ All timelines run on one clock. A button plays; a slider moves the time by mouse
 The page needs no kernel.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from itertools import accumulate
 from typing import Any

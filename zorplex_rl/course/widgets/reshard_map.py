@@ -6,8 +6,6 @@ An option is named by a tuple; each position of it gets its own row of choices. 
 the choices must be given. The page computes nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any

@@ -8,8 +8,6 @@
 A slider moves the time by mouse, keys and touch. The page needs no kernel.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape

@@ -12,8 +12,6 @@ can unpack.
 {'axes': [['slots', [2, 3]], ['seqlock', [False, True]]], 'results': ['2 False', '2 True', '3 False', '3 True']}
 """
 
-from __future__ import annotations
-
 import base64
 import gzip
 import json
