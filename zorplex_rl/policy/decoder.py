@@ -71,7 +71,7 @@ class TokenTree:
     """For each text, the places [T] of its tokens in ``ids``."""
 
 
-def build_tree(texts: Sequence[Sequence[int]], device: torch.device | str = "cpu") -> TokenTree:
+def build_tree(texts: Sequence[list[int]], device: torch.device | str = "cpu") -> TokenTree:
     """Return the tree of sorted ``texts``.
 
     >>> tree = build_tree([[7, 1, 4], [7, 1, 5], [7, 2]])
@@ -83,7 +83,7 @@ def build_tree(texts: Sequence[Sequence[int]], device: torch.device | str = "cpu
     subtree_end: list[int] = []
     token_index = []
     path: list[int] = []
-    previous: Sequence[int] = ()
+    previous: list[int] = []
     for text in texts:
         shared = shared_length((previous, text))
         end = len(ids) + len(text) - shared
@@ -108,7 +108,7 @@ def split_by_budget(texts: Sequence[list[int]], most: int) -> list[list[int]]:
     """
     trees: list[list[int]] = []
     size = most
-    before: Sequence[int] = ()
+    before: list[int] = []
     for index in sorted(range(len(texts)), key=lambda i: texts[i]):
         text = texts[index]
         size += len(text) - shared_length((before, text))

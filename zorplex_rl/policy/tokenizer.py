@@ -201,11 +201,12 @@ def encode_prompt(tokenizer: Tokenizer, task: Task) -> list[int]:
     return ids
 
 
-def shared_length(texts: Sequence[Sequence[int]]) -> int:
-    """Return the number of tokens with which all ``texts`` begin alike."""
+def shared_length(texts: Sequence[list[int]]) -> int:
+    """Return the number of tokens with which all ``texts`` begin alike: as the first and the last of
+    them in alphabetical order do."""
     length = 0
-    for tokens in zip(*texts, strict=False):
-        if len(set(tokens)) > 1:
+    for first, last in zip(min(texts), max(texts), strict=False):
+        if first != last:
             break
         length += 1
     return length
