@@ -36,7 +36,7 @@ class Solutions:
         return 2 * x
 
 
-def said_of(attempt, check=check_double, seconds: float = 0.3) -> str | None:
+def said_of(attempt, check=check_double, seconds: float = 2.0) -> str | None:
     before = threading.active_count()
     said = exercise.complaint(check, attempt, seconds)
     assert threading.active_count() <= before, "a stopped check leaves no thread"
@@ -104,7 +104,7 @@ def test_a_recursion_without_end_is_said():
 
 def test_an_attempt_that_waits_for_ever_is_stopped_too():
     assert (
-        said_of(waits_for_ever, lambda f: asyncio.run(f(3)))
+        said_of(waits_for_ever, lambda f: asyncio.run(f(3)), seconds=0.3)
         == "`double(3)` has not returned within 0.3 s"
     )
 
