@@ -20,6 +20,7 @@ from zorplex_rl.policy.lora import (
     adapt,
     adapted_layers,
     as_it_began,
+    leave_out_zeros,
     merge,
     merged_weights,
     save_adapter,
@@ -63,6 +64,15 @@ def batch(embedded):
 
 def test_an_adapted_model_begins_as_the_one_that_it_adapts(adapted, embedded):
     assert torch.equal(logits(adapted), logits(embedded))
+
+
+def test_paths_that_add_zeros_are_left_out_and_those_that_add_something_are_not(adapted, embedded):
+    leave_out_zeros(adapted.model)
+    assert all(layer.is_left_out for layer in adapted_layers(adapted.model).values())
+    assert torch.equal(logits(adapted), logits(embedded))
+    leave_out_zeros(moved(adapted).model)
+    assert not any(layer.is_left_out for layer in adapted_layers(adapted.model).values())
+    assert not torch.equal(logits(adapted), logits(embedded))
 
 
 def test_each_linear_layer_but_the_output_layer_has_a_path_and_nothing_else_is_trained(adapted):

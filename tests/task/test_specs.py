@@ -16,7 +16,7 @@ from zorplex_rl.task.parser import TOOL_NAMES
 from zorplex_rl.task.specs import (
     DIFFICULTIES,
     HELD_OUT_WORDS,
-    MAX_REDIRECTS,
+    LONGEST_CHAIN,
     TASK_SPECS,
     TRAINING_WORDS,
     VALUES,
@@ -127,7 +127,7 @@ def test_redirects_are_chains_of_every_length_up_to_the_bound_and_tables_and_key
         redirects = make_redirects(seed)
         assert max(Counter(redirects.values()).values()) == 1
         assert {len(chain_of(word, redirects)) for word in ZORPLEX_WORDS} == set(
-            range(1, MAX_REDIRECTS + 2)
+            range(1, LONGEST_CHAIN + 1)
         )
         for made, allowed in (
             (make_zorplex_table(seed), VALUES),
@@ -177,6 +177,13 @@ def test_the_wordings_of_worked_examples_take_turns_and_the_last_is_what_is(kind
         starts = [question.split()[0] for question, _ in spec.examples(count)]
         assert len({*starts[-3:]}) == min(count, 3)
         assert starts[-1] == "What"
+
+
+def test_four_recursive_tasks_in_a_row_ask_for_chains_of_one_to_four_words():
+    spec = get_spec("recursive", 712)
+    for split in SPLITS:
+        tasks = [spec.task(index, split) for index in range(8)]
+        assert [len(spec.calls_needed(task)) for task in tasks] == [1, 2, 3, 4] * 2
 
 
 def test_the_chains_of_worked_examples_grow_from_one_word_to_the_longest():

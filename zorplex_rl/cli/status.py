@@ -36,10 +36,8 @@ class Status:
             # A replacement has the number of the replica that it replaced.
             processes |= row.get("processes", {})
             processes.pop(row.get("died", ""), None)
-        alive = []
-        for name, pid in processes.items():
-            if is_of_run(pid, self.folder / "metrics.jsonl"):
-                alive.append(f"{name} ({pid})")
+        metrics = self.folder / "metrics.jsonl"
+        alive = [f"{name} ({pid})" for name, pid in processes.items() if is_of_run(pid, metrics)]
         if alive:
             print(f"alive: {', '.join(alive)}")
             return 0

@@ -25,9 +25,8 @@ class LearningSignal:
 
     def note(self, episodes: Sequence[Episode], advantages: Sequence[float]) -> str | None:
         """Note a step. Returns what is wrong, once, after ``STEPS_WITHOUT_SIGNAL`` such steps."""
-        self._steps += 1
-        if any(abs(advantage) > NOISE for advantage in advantages):
-            self._steps = 0
+        varies = any(abs(advantage) > NOISE for advantage in advantages)
+        self._steps = 0 if varies else self._steps + 1
         if self._steps != STEPS_WITHOUT_SIGNAL:
             return None
         return (

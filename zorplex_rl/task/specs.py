@@ -9,7 +9,8 @@
 A task is a pure function of (seed, kind, difficulty, split, index), so a lost task can be drawn again.
 It carries its secret table: a tool needs only task and call. Training and held-out tasks each have
 one half of the words. Each block of 40 indices asks for every value once, so a constant answer is
-right in 1 of 40 tasks where one word is asked for, and in fewer sums.
+right in 1 of 40 tasks where one word is asked for, and in fewer sums. Four ``recursive`` tasks in a
+row ask for chains of one to four words, so a batch has some that a beginner can answer.
 """
 
 import math
@@ -33,8 +34,8 @@ VALUES = range(10, 50)
 """Values of a word: two digits, so a sum has up to three and a sign."""
 DIFFICULTIES = {"easy": 2, "medium": 3, "hard": 4}
 """How many words a ``compositional`` task adds and subtracts."""
-MAX_REDIRECTS = 3
-"""Maximum number of ``SEE:`` redirects from a word of a ``recursive`` task to its value."""
+LONGEST_CHAIN = 4
+"""Maximum number of words from the one that a ``recursive`` task asks for to the one with the value."""
 
 Split = Literal["train", "held_out"]
 WORDS_OF = {"train": TRAINING_WORDS, "held_out": HELD_OUT_WORDS}
@@ -55,10 +56,10 @@ def make_keys(seed: int | str = 0, words: Sequence[str] = ZORPLEX_WORDS) -> dict
 
 
 def make_redirects(seed: int | str = 0, words: Sequence[str] = ZORPLEX_WORDS) -> dict[str, str]:
-    """Draw the redirects of ``recursive``: chains of at most ``MAX_REDIRECTS + 1`` words, of which the
+    """Draw the redirects of ``recursive``: chains of at most ``LONGEST_CHAIN`` words, of which the
     last one has a value. Returns the word that each redirecting word points to."""
     shuffled = random.Random(f"redirects:{seed}").sample(words, len(words))
-    chains = math.ceil(len(words) / (MAX_REDIRECTS + 1))
+    chains = math.ceil(len(words) / LONGEST_CHAIN)
     redirects: dict[str, str] = {}
     for first in range(chains):
         redirects.update(pairwise(shuffled[first::chains]))
@@ -103,11 +104,15 @@ class TaskSpec:
         """Return task ``index`` of ``split``, always the same."""
         stream = f"{self.kind}:{self.difficulty}:{self.seed}:{split}"
         rng = random.Random(f"{stream}:{index}")
-        words = rng.sample(WORDS_OF[split], self.length)
         table, keys, redirects = self._secrets(f"{stream}:{index}", WORDS_OF[split])
-        asked_for = chain_of(words[0], redirects)[-1]
+        words = WORDS_OF[split]
+        if redirects:
+            links = 1 + index % LONGEST_CHAIN
+            words = tuple(word for word in words if len(chain_of(word, redirects)) == links)
+        chosen = rng.sample(words, self.length)
+        asked_for = chain_of(chosen[0], redirects)[-1]
         table = _scheduled(table, asked_for, stream, index)
-        return self._ask(words, (table, keys, redirects), rng, split)
+        return self._ask(chosen, (table, keys, redirects), rng, split)
 
     def examples(self, count: int) -> tuple[tuple[str, str], ...]:
         """Return ``count`` worked examples: a question, and what a perfect solver writes.

@@ -113,11 +113,14 @@ class GeneratorActor(ModelActor):
     async def pull(self) -> int:
         """Pull the newest published weights. Returns their version. Sampling goes on while they are fetched;
         the model changes between two of its steps. Raises WeightPullError."""
+        from zorplex_rl.policy.lora import leave_out_zeros
+
         with self.recorder.span("pull") as pull:
             pull["transport"] = self._source.transport
             pull["version"] = await self._source.fetch()
         async with self._one_at_a_time:
             self._version = self._source.swap()
+            leave_out_zeros(self.policy.model)
             self._stream.use_version(self._version)
         return self._version
 
