@@ -65,7 +65,8 @@ def test_rows_episodes_and_checkpoints_that_came_after_a_checkpoint_go_when_a_ru
     folder.append_episode(2, EPISODE, "eval")
     (folder.begin_checkpoint(3) / "trainer").mkdir()
     for checkpoint, steps in ((second, [1, 2]), (first, [1])):
-        folder.rewind(checkpoint, folder.controller_state(checkpoint)["written"])
+        with folder.locked():
+            folder.rewind(checkpoint, folder.controller_state(checkpoint)["written"])
         assert folder.metrics() == [step_row(step) for step in steps]
         lines = (folder.path / "episodes.jsonl").read_text().splitlines()
         assert [json.loads(line)["step"] for line in lines] == steps
