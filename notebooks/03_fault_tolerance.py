@@ -273,7 +273,7 @@ def _():
 
     A caller waits until somebody tells it that no answer will come. In Monarch this is the task of
     **supervision**: it asks for the state of every process at regular intervals. If a process has
-    died, the operating system says so. If it is only silent, nobody says anything. So Monarch needs a
+    died, its machine knows, and a look finds it out. If it is only silent, no look helps. So Monarch needs a
     time limit, after which silence counts as death. By default it looks every 10 s and allows 60 s of
     silence. On this page these are 1 s and 3 s, so that you need not wait.
     """)
@@ -312,7 +312,7 @@ def _(suffered):
     Monarch knows at its next look: `kill -9` took {_killed.seconds:.2f} s. The silence took {_silent.seconds:.2f} s: the limit, and up to one look.
     A shorter limit would also declare workers dead that are only slow.
 
-    If nobody in the program deals with a fault, it *ends the program*: the default `monarch.actor.unhandled_fault_hook` is
+    To catch the error of a call is not enough: a *parent* has to take care of the fault, as the fold below shows. If none does, the fault *ends the program*: the default `monarch.actor.unhandled_fault_hook` is
     `sys.exit(1)`. This course's `start_monarch` replaces it with a line in the log.
     """)
     return
@@ -863,7 +863,7 @@ def _():
     are averaged. A learner that does not answer by the deadline is left out of this round.
 
     The task is to learn a curve, with a small network. Each learner owns one part of the curve, and sees no other data. We train
-    twice: once undisturbed, and once one learner is killed halfway. `one_round`, folded, gives your `merge` the changes of a round:
+    twice: once undisturbed, and once with one learner killed halfway. `one_round`, folded, gives your `merge` the changes of a round:
     those of a learner that failed are not in the list.
     """)
     return

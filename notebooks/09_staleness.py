@@ -194,7 +194,7 @@ def _(own_ratio, with_prefix):
     −{abs(with_prefix):.1f}, towards *no*. Samples of π itself would push it as much: 0.05 · ½ − 0.45 · ½.
 
     The exact weight of a token is the product of *all* ratios of its episode (Precup, Sutton and Singh 2000). Those before it say how often π comes to this point, those after it how often this reward follows.
-    But a product of forty ratios is nearly 0 for most episodes and huge for a few.
+    But an answer of the model below has forty tokens, and a product of forty ratios is nearly 0 for most episodes and huge for a few.
     So losses use the ratio of the token alone, which can be wrong, even in its sign, but is much calmer. Then they bound the harm.
     """)
     return
@@ -324,14 +324,14 @@ def _(ask_plain, before, config, ended, kept_at, study):
         why=f"""
     Before training {nb09.uncertain(before, _n)} of {_n} tasks were right. After {config.steps} steps it is {nb09.uncertain(_fresh, _n)} with fresh data, and
     {nb09.uncertain(_old, _n)} with old ones. (± is two standard errors.)
-    Of {len(_seeds)} recorded ones, {sum(end < before for end in _seeds)} ended below {before:.0%} after {config.schedule_steps} steps. With fresh data the plain loss goes up and down, too: it can be far lower on the way than at the end.
+    Of {len(_seeds)} recorded runs on old data, with other draws, {sum(end < before for end in _seeds)} ended below {before:.0%} after {config.schedule_steps} steps.
     And why below the start? The same bad tokens are pushed down again, step after step, although they are rare by now. The next section shows how.
 
     In the chart, newer and newer weights of the run on fresh data look at one batch. Each row is the beginning of a step, so its ratios are π₀/μ: age alone.
     Most tokens hardly move, a few very far.
 
     By {_whose}, at {_oldest} the tokens are worth {float(_share(_tokens[_oldest].tolist())):.0%} of fresh ones. Taken as whole episodes, with the product of their ratios, they are worth {_sizes[_oldest]:.0%}.
-    Watch the second number, at the right of each row: a few tokens that moved far make a whole episode strange.
+    That second number, at the right, says what exact weights would cost: a few tokens that moved far make a whole episode strange.
     """,
         shows=[
             lesson.figure(
@@ -339,7 +339,7 @@ def _(ask_plain, before, config, ended, kept_at, study):
                     {name: logs.exp().tolist() for name, logs in _tokens.items()},
                     _sizes,
                 ),
-                "Ratios of the tokens of one batch, which version 0 wrote. They are sorted and cut into 120 equal parts: a dot is the middle of one part. What is below 1/32 is drawn at 1/32. At the right: the effective sample size of its whole episodes.",
+                "Ratios of the tokens of one batch, which version 0 wrote. A dot is one token: 120 of them, evenly spaced from the smallest ratio to the largest. What is below 1/32 is drawn at 1/32. At the right: the effective sample size of its whole episodes.",
             ),
         ],
     )
@@ -567,7 +567,7 @@ def _(ask_oldest, config, study):
 
     The figure of pushes suggests why. Of the four, *clipped* is the first to stop a token that moves further from μ: at r = 1.2 and 0.8. *Masked* stops at 5 and 0.5.
     *Plain* and *corrected* never do: the clip of corrected bounds one step, and many steps can go far.
-    But that is not the whole answer. *Corrected* has no such bound, and still ends above *masked* in the mean, though their ranges overlap. For masked never lets a token come back.
+    But that is not the whole answer. *Corrected* has no such bound, and still ends above *masked* in the mean, though their ranges overlap. Perhaps because masked never lets a token come back, and corrected also clips the step.
 
     Our model has one million parameters, 40-token answers, and a learning rate at which the plain loss fails.
     So take the *question* from this table: what bounds the way from μ?
@@ -593,7 +593,7 @@ def _(config):
     )
     saved_curve = LiveCurve(config.steps, title="Two losses, old data")
     _text = lesson.md(f"""
-    If you like, see lag {config.lag} for yourself: the run on old data once more, with {_whose_clipped}, and with {_whose_corrected}. The rest of the page does not need it, and its result is folded.
+    If you like, see lag {config.lag} for yourself: the run on old data once more, with {_whose_clipped}, and with {_whose_corrected}. The rest of the page does not need it.
     """)
     mo.vstack([_text, start_saved, *([] if lesson.unattended() else [saved_curve])])
     return clipped_loss, corrected_loss, saved_curve, start_saved
@@ -657,7 +657,7 @@ def _(config, study):
     Of its five seeds {sum(end < min(_clipped[0]) for end in _clipped[_enough])} end below every seed of lag 0. That is the price of saving {1 - _seconds[_enough] / _seconds[0]:.0%} of the seconds.
     Lag 2 has {fmean(_clipped[2]):.0%}, and saves {1 - _seconds[2] / _seconds[0]:.0%}.
 
-    So take the smallest `max_lag` at which the slower side hardly waits, here {_enough}, if its price in accuracy is right for you, and clip. More age saves little, and in the end it costs accuracy.
+    So take the smallest `max_lag` at which the slower side hardly waits, here {_enough}, and clip. If that costs you too much accuracy, take a smaller one.
     Which lag that is depends on your machines: your timeline of notebook 08 shows who waits.
     """)
     _drawn = lesson.figure(
@@ -675,9 +675,9 @@ def _():
         "Three policies: μ wrote the batch, π₀ begins the step, π is in training. r = π/μ is age times what the step has done.",
         "A ratio for each token leaves an error, since the tokens before it have ratios, too. The product over an episode has none, but scatters too much.",
         "The plain loss on old data pushes tokens that are already rare, step after step. Clipping stops that.",
-        "A clip around π₀ bounds what one step moves. A clip around μ bounds how far all steps together move from the policy that wrote the data.",
+        "A clip around π₀ bounds what one step moves. A clip around μ bounds how far all steps since the data were written have moved.",
         "Before you blame the lag, run the control: the same run on fresh data.",
-        "Take the smallest `max_lag` at which the slower side hardly waits.",
+        "Take the smallest `max_lag` at which the slower side hardly waits, or a smaller one if that costs too much accuracy.",
     )
     return
 
@@ -686,7 +686,7 @@ def _():
 def _(before, config, ended):
     lesson.needs(lambda: ended)
     lesson.headline(
-        f"data up to {config.lag} versions old took the plain loss from {before:.0%} to {ended['plain, old data']:.0%}, and fresh data to {ended['plain, fresh data']:.0%}."
+        f"data up to {config.lag} versions old took the accuracy of the plain loss from {before:.0%} to {ended['plain, old data']:.0%}, and fresh data to {ended['plain, fresh data']:.0%}."
     )
     return
 
