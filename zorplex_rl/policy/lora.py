@@ -99,8 +99,8 @@ def adapted_layers(model: nn.Module) -> dict[str, AdaptedLinear]:
 
 
 def leave_out_zeros(model: nn.Module) -> None:
-    """Leave out each path of ``model`` that adds zeros, as all do before the first step: sampling then takes
-    0.86 times as long. For a model that only samples, each time its weights were replaced."""
+    """Leave out each path of ``model`` that adds zeros, as all do before the first step. For a model that
+    only samples: call it each time its weights were replaced."""
     for layer in adapted_layers(model).values():
         layer.is_left_out = not layer.lora_b.any()
 
