@@ -18,7 +18,6 @@ Span(actor='trainer', kind='train', start=18.0, end=19.0, args={'step': 1})
 """
 
 import json
-import math
 import os
 import time
 from collections import deque
@@ -152,7 +151,7 @@ class Timeline:
             if span.start < end and span.end > start:
                 first = max(span.start, start)
                 last = min(span.end, end)
-                spans.append(replace(span, start=first, end=last))
+                spans.append(Span(span.actor, span.kind, first, last, span.args))
         return Timeline(spans)
 
     def shifted(self, seconds: float) -> "Timeline":
@@ -169,9 +168,8 @@ class Timeline:
         start, end = window or (self.start, self.end)
         if end <= start:
             return 0.0
-        spans = self.between(start, end).spans
-        busy = [span for span in spans if span.actor == actor and span.kind != "idle"]
-        return _covered(busy) / (end - start)
+        busy = [span for span in self.spans if span.actor == actor and span.kind != "idle"]
+        return _covered(busy, start, end) / (end - start)
 
     def to_chrome_trace(self) -> dict[str, Any]:
         """Return the timeline in Chrome's trace format, for ui.perfetto.dev, chrome://tracing.
@@ -237,12 +235,12 @@ def _microseconds(seconds: float) -> int:
     return round(seconds * 1e6)
 
 
-def _covered(spans: Iterable[Span]) -> float:
-    """Return the seconds in which at least one of ``spans`` runs."""
+def _covered(spans: Iterable[Span], start: float, end: float) -> float:
+    """Return the seconds from ``start`` to ``end`` in which at least one of ``spans`` runs."""
     covered = 0.0
-    reached = -math.inf
+    reached = start
     for span in sorted(spans, key=lambda span: span.start):
-        covered += max(0.0, span.end - max(span.start, reached))
+        covered += max(0.0, min(span.end, end) - max(span.start, reached))
         reached = max(reached, span.end)
     return covered
 

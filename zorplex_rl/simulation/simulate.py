@@ -92,8 +92,7 @@ class _Async:
 
     def at(self, time: float, event: Callable[[float], None]) -> None:
         """Schedule the call ``event(time)``; of events at the same time the first one comes first."""
-        entry = (time, next(self.numbers), event)
-        heapq.heappush(self.events, entry)
+        heapq.heappush(self.events, (time, next(self.numbers), event))
 
     def train(self, now: float) -> None:
         """Start a training step if the trainer is free and the buffer has a batch."""
@@ -205,9 +204,9 @@ class Spans(list[Span]):
         actors = ["trainer", "weights"]
         actors += [name_of(generator) for generator in range(setting.generators)]
         rows = {actor: row for row, actor in enumerate(actors)}
-        spans = Timeline(self).between(0.0, end).spans
-        spans.sort(key=lambda span: (rows[span.actor], span.start))
-        return Timeline(spans)
+        timeline = Timeline(self).between(0.0, end)
+        timeline.spans.sort(key=lambda span: (rows[span.actor], span.start))
+        return timeline
 
 
 def name_of(generator: int) -> str:

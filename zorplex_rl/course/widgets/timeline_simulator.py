@@ -60,7 +60,7 @@ BOUNDS = ("trainer", "generators", "weights", "round_trips", "all")
 class TimelineSimulator(Simulator, script="timeline_simulator.js"):
     """Show sliders, both timelines on one axis, utilisation, staleness, speed-up and lower bounds.
 
-    The table of an export takes about ten seconds.
+    The table of an export takes some seconds.
     """
 
     def __init__(self) -> None:
