@@ -239,7 +239,7 @@ def settings():
 @app.cell(hide_code=True)
 def _(full):
     # Small in a build that nobody reads.
-    config = lesson.brief(full, steps=6, held_out=40)
+    config = lesson.brief(full, steps=3, held_out=20)
     return (config,)
 
 

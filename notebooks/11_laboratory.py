@@ -78,7 +78,7 @@ def settings():
         old=20, wrong_share=0.1, wrong_spread=5.0,
         replay_tasks=100,  # of each evaluation of a replay
     )  # fmt: skip
-    config = lesson.brief(_full, steps=6, curve_tasks=10, eval_tasks=20, replay_tasks=8)
+    config = lesson.brief(_full, steps=3, curve_tasks=10, eval_tasks=20, replay_tasks=8)
     _short_run = SimpleNamespace(  # the page's own run, if there is none
         policy="embedded", device="cpu", seed=0, threads=1,
         prompts=6, samples=6, steps=6, eval_tasks=20,
