@@ -192,6 +192,7 @@ def test_the_sample_size_is_the_package_s():
     [
         ("clipped_without_the_minimum", "a token may not come back"),
         ("clipped_around_the_start_of_the_step", "it compares π with π₀"),
+        ("clipped_without_exp", "`exp` is missing"),
         ("corrected_without_the_weight", "the weight π₀/μ is missing"),
         ("corrected_around_mu", "its ratio is π/μ, and should be π/π₀"),
         ("corrected_lets_a_gradient_through_the_weight", "a gradient flows through the weight"),

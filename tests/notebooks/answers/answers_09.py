@@ -95,6 +95,10 @@ def clipped_with_the_ratio_upside_down(logp, start_logp, behaviour_logp, advanta
     return -(bounded((behaviour_logp - logp).exp(), advantage) * mask).sum() / tokens
 
 
+def clipped_without_exp(logp, start_logp, behaviour_logp, advantage, mask, tokens):
+    return -(bounded(logp - behaviour_logp, advantage) * mask).sum() / tokens
+
+
 def clipped_with_the_sign_of_the_advantage(
     logp, start_logp, behaviour_logp, advantage, mask, tokens
 ):
