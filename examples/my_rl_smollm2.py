@@ -84,11 +84,13 @@ class Reader:
         known = self.ids.shape[1]
         self.cache.crop(same - known)  # a negative number: so many tokens are removed
         # No mask, no positions. The cache has another name in older releases of transformers.
-        output = self.model(ids[:, same:], None, None, self.cache)
-        logits = [self.logits[:, :same], output.logits]
-        self.logits = torch.cat(logits, dim=1)
+        logits = self.model(ids[:, same:], None, None, self.cache).logits
+        # The loss needs the logits of all tokens, sampling only those of the last one.
+        if has_gradients:
+            logits = torch.cat([self.logits[:, :same], logits], dim=1)
+        self.logits = logits
         self.ids = ids
-        return SimpleNamespace(logits=self.logits)
+        return SimpleNamespace(logits=logits)
 
     def count_same(self, ids: torch.Tensor) -> int:
         """Return how many tokens need not be read: those with which both texts begin, but never all."""

@@ -445,7 +445,9 @@ def _():
         "undo, so a step's gradient usually scatters less.\n\nDividing by the standard deviation lets "
         "every group push about equally hard. So it overweights groups that are nearly all right or all wrong: of eight "
         f"episodes with one wrong, that one gets {advantages_of([1.0] * 7 + [0.0])[-1]:.1f}. "
-        "[Dr. GRPO](https://arxiv.org/abs/2503.20783) (Liu et al., 2025) leaves it out.",
+        "And where no answer is right, a number that was merely guessed earns 0.2, and the others nothing. Divided, this guess is pushed up as hard as the only "
+        f"right answer of a group: {advantages_of([0.2] + 7 * [0.0])[0]:.1f} and {advantages_of([1.2] + 7 * [0.0])[0]:.1f}. So a weak policy learns to guess. "
+        "[Dr. GRPO](https://arxiv.org/abs/2503.20783) (Liu et al., 2025) leaves the division out, and so does `zorplex-rl train --preset smollm2`.",
     )
     return
 

@@ -768,10 +768,12 @@ class Solutions:
                     )
                 ),
                 "`exp` is missing: a difference of log-probs is no ratio": (
-                    lambda logp, start, behaviour, advantage, *rest: -torch.minimum(
-                        (logp - behaviour) * advantage[:, None],
-                        (logp - behaviour).clamp(0.8, 1.2) * advantage[:, None],
-                    ).sum()
+                    lambda logp, start, behaviour, advantage, *rest: (
+                        -torch.minimum(
+                            (logp - behaviour) * advantage[:, None],
+                            (logp - behaviour).clamp(0.8, 1.2) * advantage[:, None],
+                        ).sum()
+                    )
                 ),
             },
         )

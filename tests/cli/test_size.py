@@ -14,6 +14,7 @@ from zorplex_rl.cli import size
 from zorplex_rl.cli.commands import main, parse
 from zorplex_rl.cli.presets import PresetName, preset_config
 from zorplex_rl.config import Config
+from zorplex_rl.learning.advantages import ADVANTAGES, group_centred
 from zorplex_rl.policy.auto import resolved
 from zorplex_rl.policy.load import EMBEDDED_PATH
 from zorplex_rl.policy.tokenizer import FastTokenizer, encode_prompt
@@ -21,6 +22,7 @@ from zorplex_rl.sizing.memory import Workload, generator_memory, trainer_memory
 from zorplex_rl.sizing.model_shape import ModelShape
 from zorplex_rl.task.environment import Zorplex, kinds_of
 from zorplex_rl.task.own_task import EnvironmentSource
+from zorplex_rl.task.specs import TaskSpec, get_spec
 
 MODEL = ModelShape(layers=12, hidden=768, heads=12, kv_heads=4, intermediate=2048, vocabulary=32000)
 
@@ -100,6 +102,14 @@ def test_train_warns_of_a_run_that_may_outgrow_the_memory_and_refuses_none(
 def test_the_default_run_fits_into_four_gigabytes():
     for settings in ({}, {"generators": 2, "max_tokens": 256}, {"token_budget": 65536}):
         assert needed(DEFAULT.changed(**settings)) < 4e9
+
+
+def test_the_preset_of_smollm2_shows_an_example_of_each_wording_and_divides_by_no_deviation():
+    """What made one run in eight not learn (benchmarks/LOG.md)."""
+    config = preset_config("smollm2")
+    examples = get_spec(config.task).examples(config.shots)
+    assert len({question.split()[0] for question, _ in examples}) == len(TaskSpec.phrasings)
+    assert ADVANTAGES[config.loss] is group_centred
 
 
 def test_flags_win_over_a_preset_which_a_resumed_run_does_not_take(tmp_path, capsys):

@@ -8,6 +8,7 @@ from statistics import fmean
 import pytest
 
 from zorplex_rl.learning.advantages import (
+    ADVANTAGES,
     by_prefix,
     group_centred,
     group_relative,
@@ -136,5 +137,5 @@ def test_rewards_that_differ_by_rounding_alone_are_equal(estimate):
 
 
 def test_undivided_a_group_of_guesses_weighs_less_than_one_with_a_right_answer():
-    guesses, answers = group_centred([[0.2, 0.0, 0.0, 0.0], [1.2, 0.0, 0.0, 0.0]])
+    guesses, answers = ADVANTAGES["dr_grpo"]([[0.2, 0.0, 0.0, 0.0], [1.2, 0.0, 0.0, 0.0]])
     assert [6 * guess for guess in guesses] == pytest.approx(answers)

