@@ -109,7 +109,7 @@ def test_the_preset_of_smollm2_shows_an_example_of_each_wording_and_divides_by_n
     config = preset_config("smollm2")
     examples = get_spec(config.task).examples(config.shots)
     assert len({question.split()[0] for question, _ in examples}) == len(TaskSpec.phrasings)
-    assert ADVANTAGES[config.loss] is group_centred
+    assert ADVANTAGES[config.learner.loss] is group_centred
 
 
 def test_flags_win_over_a_preset_which_a_resumed_run_does_not_take(tmp_path, capsys):

@@ -151,7 +151,15 @@ class Timeline:
             if span.start < end and span.end > start:
                 first = max(span.start, start)
                 last = min(span.end, end)
-                spans.append(Span(span.actor, span.kind, first, last, span.args))
+                spans.append(
+                    Span(
+                        span.actor,
+                        span.kind,
+                        first,
+                        last,
+                        span.args,
+                    )
+                )
         return Timeline(spans)
 
     def shifted(self, seconds: float) -> "Timeline":
