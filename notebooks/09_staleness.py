@@ -662,7 +662,7 @@ def _(config, study):
     """)
     _drawn = lesson.figure(
         lines.seconds_chart(_dots),
-        f"Left is faster, up is better. A dot is the mean of five seeds, a thin line their range. Every run has {config.schedule_steps} steps of {study.conditions['prompts']} groups. Seconds: notebook 05's simulator with its four generators; a step trains for 2 s, so less than {2 * config.schedule_steps} s is impossible. A group takes 1 s in the mean, some several times as long. Recorded {study.dates} with `python {study.command}`.",
+        f"A dot is the mean of five seeds, a thin line their range: the larger the lag, the wider its ends. Every run has {config.schedule_steps} steps of {study.conditions['prompts']} groups. Seconds: notebook 05's simulator with its four generators; a step trains for 2 s, so less than {2 * config.schedule_steps} s is impossible. A group takes 1 s in the mean, some several times as long. Recorded {study.dates} with `python {study.command}`.",
     )
     mo.vstack([_text, _drawn, _rule])
     return

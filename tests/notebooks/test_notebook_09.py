@@ -203,7 +203,7 @@ def test_a_wrong_loss_is_told_by_one_token_and_by_its_mistake(wrong, told):
     name = wrong.split("_")[0]
     (said,) = refusals("09", name, [getattr(answers("09"), wrong)]).values()
     assert told in said.partition(". ")[0]
-    assert "One token with A = " in said and "multiplies ∇ log π by" in said
+    assert "One token with A = " in said and "multiplies A ∇ log π by" in said
     assert len(said) < 260 and "[[" not in said
 
 

@@ -209,7 +209,7 @@ def other_engine(batch: MicroBatch, step: int, share: float, spread: float) -> N
 
 
 def push(loss: Loss, advantage: float, moved: float, stale: float = 1.0) -> float | None:
-    """Return by what ``loss`` multiplies ∇ log π of one token with π/π₀ = ``moved`` and π₀/μ = ``stale``;
+    """Return by what ``loss`` multiplies A ∇ log π of one token with π/π₀ = ``moved`` and π₀/μ = ``stale``;
     None if no gradient comes back."""
     behaviour = torch.tensor([[-3.0]])
     start = behaviour + math.log(stale)
@@ -267,7 +267,7 @@ def check_loss(attempt: Loss, right: Loss, mistakes: Mapping[str, Loss]) -> None
         token = f"One token with A = {advantage:g} and π/μ = {moved * stale:.2g}".replace("-", "−")
         token += f" (π/π₀ = {moved:g}, π₀/μ = {stale:g})" if stale != 1 else ""
         raise AssertionError(
-            f"{cause}{token}: {name} multiplies ∇ log π by {quote(f'{theirs:g}')}; right is {quote(f'{ours:g}')}"
+            f"{cause}{token}: {name} multiplies A ∇ log π by {quote(f'{theirs:g}')}; right is {quote(f'{ours:g}')}"
         )
     check_small_batch(
         attempt,

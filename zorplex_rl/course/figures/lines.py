@@ -261,9 +261,13 @@ def seconds_chart(dots: Mapping[str, tuple[float, Sequence[float]]]) -> str:
     line = Line("clipped", points, colour, marker="o")
 
     def finish(number: int, axes: Axes) -> None:
-        for (mark, (_, shares)), point in zip(dots.items(), points, strict=True):
+        pairs = zip(dots.items(), points, strict=True)
+        # Ranges that lie on each other are told apart by their caps.
+        for width, ((mark, (_, shares)), point) in enumerate(pairs, 2):
             ends = [min(shares), max(shares)]
-            axes.plot([point[0]] * 2, ends, color=colour, linewidth=1, marker="_")
+            axes.plot(
+                [point[0]] * 2, ends, color=colour, linewidth=1, marker="_", markersize=3 * width
+            )
             place, side = ((6, -13), "left") if point[0] > points[-1][0] else ((-7, -4), "right")
             axes.annotate(mark, point, place, textcoords="offset points", ha=side, fontsize=10)
         axes.set(xlabel="seconds of the run", ylabel="right answers")
