@@ -58,7 +58,11 @@ def draw_task(words: list[str], seed: int | str) -> Task:
 
 
 class Reader:
-    """The model with a key-value cache: it reads only the tokens with which the text before did not begin."""
+    """The model with a key-value cache: it reads only the tokens with which the text before did not begin.
+
+    Answers to one question often begin alike. So while it samples it also keeps what came out for each text:
+    an answer costs nothing until it goes another way than all before.
+    """
 
     def __init__(self, model: torch.nn.Module) -> None:
         self.model = model
@@ -71,6 +75,7 @@ class Reader:
         self.cache = DynamicCache()
         self.ids = torch.zeros(1, 0, dtype=torch.long)
         self.logits = torch.zeros(1, 0, self.model.config.vocab_size)
+        self.seen = {}
 
     def __call__(self, ids: torch.Tensor) -> SimpleNamespace:
         # Sampling runs without gradients, training with them. Between the two the cache is of no use: the
@@ -80,17 +85,28 @@ class Reader:
             self.forget()
             self.has_gradients = has_gradients
 
+        if has_gradients:
+            # The loss needs the logits of all tokens.
+            same, logits = self.read(ids)
+            self.logits = torch.cat([self.logits[:, :same], logits], dim=1)
+            return SimpleNamespace(logits=self.logits)
+
+        # Sampling needs only those of the last one.
+        text = tuple(ids[0].tolist())
+        if text not in self.seen:
+            _, logits = self.read(ids)
+            self.seen[text] = logits[:, -1:]
+        return SimpleNamespace(logits=self.seen[text])
+
+    def read(self, ids: torch.Tensor) -> tuple[int, torch.Tensor]:
+        """Read what is new in ``ids``. Returns how many tokens were known, and the logits of the others."""
         same = self.count_same(ids)
         known = self.ids.shape[1]
         self.cache.crop(same - known)  # a negative number: so many tokens are removed
+        self.ids = ids
         # No mask, no positions. The cache has another name in older releases of transformers.
         logits = self.model(ids[:, same:], None, None, self.cache).logits
-        # The loss needs the logits of all tokens, sampling only those of the last one.
-        if has_gradients:
-            logits = torch.cat([self.logits[:, :same], logits], dim=1)
-        self.logits = logits
-        self.ids = ids
-        return SimpleNamespace(logits=logits)
+        return same, logits
 
     def count_same(self, ids: torch.Tensor) -> int:
         """Return how many tokens need not be read: those with which both texts begin, but never all."""

@@ -346,7 +346,7 @@ def _(config, sampling, smol, smol_answers, start_real):
 
     def _ask():
         samples = config.real_samples
-        torch.set_num_threads(nb05.cores())
+        nb05.use_all_cores()
         with lesson.counting(2 * samples, "questions") as one_more:
             ask = partial(nb05.rollout, sampling=sampling, one_more=one_more)
             found = {

@@ -155,12 +155,11 @@ def _(code, config):
         f"Train SmolLM2 for {config.steps} steps, with this loop", seconds=230
     )
     curve = LiveCurve(config.steps, "SmolLM2: right answers in each batch")
-    _absent = lesson.md(
-        "SmolLM2 is not on this machine, so nothing below was computed. Notebook 05 has a button that fetches it."
-    )
     # On a built page the curve would answer the predictions, so there it comes last.
     _live = [start_real] if lesson.unattended() else [start_real, curve]
-    mo.vstack(_live) if real else _absent
+    mo.vstack(_live) if real else lesson.md(
+        "SmolLM2 is not on this machine, so nothing below was computed. Notebook 05 has a button that fetches it."
+    )
     return curve, real, start_real, taught
 
 
@@ -341,13 +340,22 @@ def _(code, layer, narrow_config, real):
 
 
 @app.cell(hide_code=True)
-def _(curve, layer, narrow, narrow_config, real, sampler, start_narrow, train):
+def _(
+    answers,
+    curve,
+    layer,
+    narrow,
+    narrow_config,
+    real,
+    sampler,
+    start_narrow,
+    train,
+):
     if real:
         lesson.wait_for(start_narrow, unless=narrow)
 
     def _teach():
-        _texts = narrow_config.steps * narrow_config.prompts * narrow_config.samples
-        with lesson.counting(_texts, "texts") as one_more:
+        with lesson.counting(narrow_config.steps * answers, "texts") as one_more:
             return nb05d.teach_narrow(real, narrow_config, train, sampler, layer, one_more)
 
     shares = narrow.get(_teach) if real else []

@@ -1,5 +1,6 @@
 """What notebook 05 needs and does not show.
 
+use_all_cores               for SmolLM2
 fetch_button  pretrained    SmolLM2: a button that gets it, and the policy, if it is there
 four_kinds                  a task of each kind, side by side
 rollout                     an episode of each task, in batches
@@ -15,12 +16,14 @@ straggler_by_lag            what the simulator finds for one straggler
 from __future__ import annotations
 
 import html
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import marimo as mo
+import torch
 
 from zorplex_rl.config import LearnerConfig
 from zorplex_rl.course.figures import figure as style
@@ -31,7 +34,7 @@ from zorplex_rl.course.figures.tokens import episode_card, invents, written
 from zorplex_rl.course.lesson import lesson
 from zorplex_rl.course.sync_and_async import compare as simulate
 from zorplex_rl.course.widgets.timeline_simulator import GRID, ONE_STRAGGLER
-from zorplex_rl.devices import cores as cores
+from zorplex_rl.devices import cores
 from zorplex_rl.errors import PolicyError
 from zorplex_rl.learning.learner import Learner
 from zorplex_rl.learning.train_simple import compare, play
@@ -55,6 +58,11 @@ def real_model() -> str | None:
     """Return the folder of SmolLM2, if it is in the cache."""
     folder = smollm2.cached()
     return str(folder) if (folder / "config.json").is_file() else None
+
+
+def use_all_cores() -> None:
+    """Let torch compute on all cores that this process may use, or on as many as OMP_NUM_THREADS says."""
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or cores()))
 
 
 def fetch_button() -> Any:

@@ -22,9 +22,9 @@ from zorplex_rl.course.figures.tokens import invents as invents
 from zorplex_rl.course.kept_file import EXAMPLES
 from zorplex_rl.course.lesson import exercise
 from zorplex_rl.course.lesson.lesson import table
+from zorplex_rl.course.nb05 import use_all_cores
 from zorplex_rl.course.nb05b import RecordedCard, Sampler, counted
 from zorplex_rl.course.widgets.live_curve import LiveCurve
-from zorplex_rl.devices import cores
 from zorplex_rl.policy.evaluate import clustered_interval
 from zorplex_rl.policy.load import load_policy
 from zorplex_rl.policy.lora import AdaptedLinear, adapted_layers
@@ -79,7 +79,7 @@ def teach(
     It reads through a key-value cache, as in ``my_rl_smollm2.py``: the learner's sampler gives it all of the text for
     each token.
     """
-    torch.set_num_threads(cores())
+    use_all_cores()
     taught = load_policy(folder, of_transformers=True)
     # Reads the same weights with the package's own model, which examines faster.
     policy = load_policy(folder)
@@ -140,7 +140,7 @@ def teach_narrow(
 ) -> list[float]:
     """Train paths beside the layers of the model in ``folder``, which ``adapted`` computes. Returns the share
     of right answers in each batch."""
-    torch.set_num_threads(cores())
+    use_all_cores()
     policy = load_policy(folder, of_transformers=True, lora_rank=config.rank)
     for layer in adapted_layers(policy.model).values():
         layer.forward = partial(_narrow_output, adapted, layer)  # type: ignore[method-assign]

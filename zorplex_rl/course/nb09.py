@@ -113,22 +113,17 @@ def train_on_old_data(
         watch(step, policy, batches)
         share = schedule(step, conditions.warmup_steps, conditions.steps)
         optimizer.param_groups[0]["lr"] = conditions.learning_rate * share
-        starts = [logprobs_of(policy, batch) for batch in batches]
+        starts: dict[int, Tensor] = {}  # log π₀ of each batch, from the first update
         for _ in range(conditions.updates_per_batch):
-            for b, start in zip(batches, starts, strict=True):
+            for number, b in enumerate(batches):
                 logp, _ = token_logprobs(policy, b)
+                start = starts.setdefault(number, logp.detach())
                 loss(logp, start, b.behaviour_logp, b.advantage, b.mask, tokens).backward()
             torch.nn.utils.clip_grad_norm_(policy.model.parameters(), 1.0)
             optimizer.step()
             optimizer.zero_grad()
         versions.append(weights_of(policy))
     return policy
-
-
-def logprobs_of(policy: Policy, batch: MicroBatch) -> Tensor:
-    """Return log π of the batch's tokens, without a gradient."""
-    with torch.no_grad():
-        return token_logprobs(policy, batch)[0]
 
 
 def curve_of(
@@ -191,11 +186,13 @@ def answers(texts: Mapping[str, Written], caption: str) -> Any:
     return figure(written_card(named), caption)
 
 
+@torch.no_grad()
 def log_ratios(policy: Policy, batches: Sequence[MicroBatch]) -> list[Tensor]:
     """Return log π − log μ of the sampled tokens, one tensor for each episode."""
     found = []
     for batch in batches:
-        rows = zip(logprobs_of(policy, batch) - batch.behaviour_logp, batch.mask, strict=True)
+        logp, _ = token_logprobs(policy, batch)
+        rows = zip(logp - batch.behaviour_logp, batch.mask, strict=True)
         found += [row[mask.bool()] for row, mask in rows]
     return found
 

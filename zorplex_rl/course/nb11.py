@@ -84,8 +84,7 @@ def said(found: PairedRuns) -> SimpleNamespace:
     words = f"it has {before:.0%} as it was and {after:.0%} changed, a difference of {100 * mean:+.0f} points"
     words += f", 95 % interval {100 * low:+.0f} to {100 * high:+.0f}" if interval else ""
     way = 0 if high < 0 else 2 if low > 0 else 1
-    drawn = two_runs(found, why_parted(found.pairs[0]))
-    return SimpleNamespace(words=words, way=way, drawn=drawn)
+    return SimpleNamespace(words=words, way=way, drawn=two_runs(found, why_parted(found.pairs[0])))
 
 
 def worth(study: Study, advise: Callable[..., str]) -> list[dict[str, Any]]:

@@ -20,12 +20,13 @@ def export(notebook: Path, timeout: float = 1200.0, jobs: int = 1) -> str:
         target = Path(folder) / "page.html"
         command = [sys.executable, "-m", "marimo", "-q", "-y", "export", "html", notebook.name]
         command += ["--no-sandbox", "-f", "-o", str(target), "--", "--execute", "1"]
+        settings = TORCH_SETTINGS | {"GOMP_SPINCOUNT": "0", "ZORPLEX_JOBS": str(jobs)}
+        if jobs > 1:
+            settings["OMP_NUM_THREADS"] = "1"  # pages share cores
         process = subprocess.Popen(
             command,
             cwd=notebook.parent,
-            env=TORCH_SETTINGS
-            | {"GOMP_SPINCOUNT": "0", "ZORPLEX_JOBS": str(jobs)}
-            | os.environ,  # pages share cores
+            env=settings | os.environ,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
