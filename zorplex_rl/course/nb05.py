@@ -3,7 +3,7 @@
 use_all_cores               for SmolLM2
 fetch_button  pretrained    SmolLM2: a button that gets it, and the policy, if it is there
 four_kinds                  a task of each kind, side by side
-rollout                     an episode of each task, in batches
+rollout                     an episode of each task
 accuracy_chart  gallery_of  the benchmark's accuracies with intervals; an episode of each ending
 real_answers                SmolLM2's answers without and with examples, and a result that it invented
 prices                      what each ending earns
@@ -41,8 +41,7 @@ from zorplex_rl.learning.train_simple import compare, play
 from zorplex_rl.policy import smollm2
 from zorplex_rl.policy.evaluate import Report, summarise
 from zorplex_rl.policy.load import Policy, load_policy
-from zorplex_rl.policy.rollout import RolloutRequest, Sampling
-from zorplex_rl.policy.rollout import rollout as sample
+from zorplex_rl.policy.rollout import RolloutEngine, RolloutRequest, Sampling
 from zorplex_rl.run.timeline import SpanRecorder
 from zorplex_rl.task.environment import Zorplex
 from zorplex_rl.task.episode import OUTCOMES, Episode, Task
@@ -110,14 +109,10 @@ def rollout(
     sampling: Sampling,
     one_more: Callable[..., None],
 ) -> list[Episode]:
-    """Return an episode of each of ``tasks``, sampled 16 at a time; ``one_more`` counts them."""
+    """Return an episode of each of ``tasks``; ``one_more`` counts them."""
+    engine = RolloutEngine(policy, environment.execute, sampling)
     requests = [RolloutRequest(task, seed) for seed, task in enumerate(tasks)]
-    episodes = list[Episode]()
-    for first in range(0, len(tasks), 16):
-        batch = requests[first : first + 16]
-        episodes += sample(policy, batch, environment.execute, sampling)
-        one_more(number=len(batch))
-    return episodes
+    return engine.run(requests, lambda episode: one_more())
 
 
 def accuracy_chart(reports: Sequence[Report]) -> str:

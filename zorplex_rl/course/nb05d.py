@@ -22,15 +22,14 @@ from zorplex_rl.course.figures.tokens import invents as invents
 from zorplex_rl.course.kept_file import EXAMPLES
 from zorplex_rl.course.lesson import exercise
 from zorplex_rl.course.lesson.lesson import table
-from zorplex_rl.course.nb05 import use_all_cores
+from zorplex_rl.course.nb05 import rollout, use_all_cores
 from zorplex_rl.course.nb05b import RecordedCard, Sampler, counted
 from zorplex_rl.course.widgets.live_curve import LiveCurve
 from zorplex_rl.policy.evaluate import clustered_interval
 from zorplex_rl.policy.load import load_policy
 from zorplex_rl.policy.lora import AdaptedLinear, adapted_layers
-from zorplex_rl.policy.rollout import RolloutRequest, rollout
 from zorplex_rl.sizing.model_shape import ModelShape
-from zorplex_rl.task.environment import ZORPLEX, Zorplex
+from zorplex_rl.task.environment import Zorplex
 from zorplex_rl.task.episode import Episode
 from zorplex_rl.task.rewards import accuracy, score
 
@@ -87,14 +86,15 @@ def teach(
     policy.model.tie()
 
     def examine() -> list[list[Episode]]:
-        answers = []
-        for kind in ("simple", "compositional"):
-            tasks = Zorplex(config.seed, shots=2).tasks((kind,), config.exam, "held_out")
-            requests = [RolloutRequest(task, seed) for seed, task in enumerate(tasks)]
-            episodes = rollout(policy, requests, ZORPLEX.execute, card.sampling)
-            answers.append([replace(episode, score=score(episode)) for episode in episodes])
-            one_more(number=config.exam)
-        return answers
+        environment = Zorplex(config.seed, shots=2)
+        lookups, sums = (
+            environment.tasks((kind,), config.exam, "held_out")
+            for kind in ("simple", "compositional")
+        )
+        episodes = rollout(policy, environment, [*lookups, *sums], card.sampling, one_more)
+        for episode in episodes:
+            episode.score = score(episode)
+        return [episodes[: config.exam], episodes[config.exam :]]
 
     def on_step(step: int, episodes: Sequence[Episode]) -> None:
         curve.add(SAMPLED, step, accuracy(episodes))
