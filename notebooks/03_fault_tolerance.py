@@ -209,11 +209,11 @@ async def suffer(fault):
 @app.cell(hide_code=True)
 def _():
     ask_faults = lesson.predict(
-        "Four workers, one fault each: an exception in an endpoint, `sys.exit`, `kill -9`, "
-        "`SIGSTOP`. Then each gets one more call. Which of them answer it?",
-        "only the one that raised",
-        "the ones that raised and that called `sys.exit`",
-        "all but the one that was killed",
+        "Each of four workers meets one fault, and shares its process with a second actor. One of them calls "
+        "`sys.exit` in an endpoint. Who answers the next call?",
+        "neither of the two: the process has ended",
+        "the second actor alone",
+        "both: it was an error like any other",
     )
     start_faults = lesson.start_button("Break the workers", seconds=16)
     mo.vstack([ask_faults, start_faults])
@@ -232,11 +232,13 @@ async def _(start_faults):
 
 @app.cell(hide_code=True)
 def _(ask_faults, suffered):
-    _answered = [one.fault for one in suffered if isinstance(one.next, int)]
+    _exited = suffered[1]
     lesson.reveal(
         ask_faults,
-        right={1: 0, 2: 1, 3: 2}.get(len(_answered), []),
+        right=(_exited.beside == "here") + isinstance(_exited.next, int),
         why=f"""
+        `sys.exit` in an endpoint {"ends the actor only: the second actor in its process still answers" if _exited.beside == "here" else "ends the whole process"}.
+
         An exception is an *answer*: it travels back inside an `ActorError` with its traceback, and the actor goes on. A
         `SupervisionError` means that nobody is left to answer. A process that was stopped still
         exists, but a long silence counts as death.
@@ -244,8 +246,6 @@ def _(ask_faults, suffered):
         The first worker had 5, added 1, raised, and then said {suffered[0].next}. An exception undoes
         nothing, so a caller who tries again adds twice. Make such a call **idempotent**: doing it
         twice has the effect of doing it once, for example by numbering calls, and skipping a number that was seen.
-
-        `sys.exit` in an endpoint {"ends the actor only: the second actor in its process still answers" if suffered[1].beside == "here" else "ends the whole process"}.
         """,
         shows=[
             lesson.table(
@@ -989,16 +989,17 @@ async def _(config, resumed, start_training):
 def _(ask_forget, config, trained, whose_merge):
     _, _history = trained["one fewer"]
     _then, _end = (_history[i][1][-1] for i in (config.killed_in - 2, -1))
+    _whole = trained["undisturbed"][1][-1][1]  # the errors at the end, part by part
     _others = [fmean(_history[i][1][:-1]) for i in (config.killed_in - 2, -1)]
     lesson.reveal(
         ask_forget,
         right=2 if _end > 1.5 * _then else 0 if _end < _then / 1.5 else 1,
         why=f"""
         Before the kill, the error on the dead learner's part was {_then:.3f}; after round {config.rounds} it was
-        {_end:.3f}. On the others' parts it went from {_others[0]:.3f} to {_others[1]:.3f}. With the learner, its *data* are gone.
+        {_end:.3f}. On the others' parts it went from {_others[0]:.3f} to {_others[1]:.3f}, and to {fmean(_whole[:-1]):.3f} in the undisturbed run. With the learner, its *data* are gone.
         Had every learner drawn from all data, a death would only have cost some speed.
 
-        In the undisturbed run the error on this part ended at {trained["undisturbed"][1][-1][1][-1]:.3f}. To get there after a
+        In the undisturbed run the error on this part ended at {_whole[-1]:.3f}. To get there after a
         death, keep a **spare** ready: a process with the same data, which a supervisor puts in the dead one's place. It needs no checkpoint, because each round sends it the weights. The notebook, which
         merges, holds them: if *it* dies, only a checkpoint helps.
 

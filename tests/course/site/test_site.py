@@ -12,6 +12,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import zipfile
 from contextlib import ExitStack
@@ -286,6 +287,17 @@ def _():
 """
 )
 
+LEAVES = (
+    BARE.format(title="Leaves", minutes=1)
+    + """@app.cell
+def _():
+    import os, tempfile
+
+    mo.md(f"{os.environ['OMP_NUM_THREADS']} thread, {tempfile.mkdtemp()}")
+    return
+"""
+)
+
 WAITS = (
     BARE.format(title="Waits", minutes=1)
     + """@app.cell
@@ -473,6 +485,16 @@ def test_a_notebook_that_does_not_end_is_ended(tmp_path):
     with pytest.raises(SiteError, match="has not ended within 4 s"):
         export(write(tmp_path, **{"01_endless": ENDLESS}) / "01_endless.py", timeout=4)
     assert time.monotonic() - start < 600, "the notebook sleeps that long"
+
+
+def test_several_notebooks_take_one_thread_each_and_their_temporary_files_go_with_them(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    page = export(write(tmp_path, **{"01_leaves": LEAVES}) / "01_leaves.py", jobs=2)
+    assert f"1 thread, {tmp_path}/temporary" in page
+    assert not list((tmp_path / "temporary").iterdir())
 
 
 def test_ctrl_c_ends_the_build_and_the_notebooks_that_run(tmp_path):

@@ -26,7 +26,7 @@ def export(notebook: Path, timeout: float = 1200.0, jobs: int = 1) -> str:
         process = subprocess.Popen(
             command,
             cwd=notebook.parent,
-            env=settings | os.environ,
+            env=settings | os.environ | {"TMPDIR": folder},  # what it leaves there goes, too
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
