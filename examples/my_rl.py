@@ -191,9 +191,14 @@ def play(
     seed: int,
 ) -> list[Episode]:
     """Sample and score an episode of each task."""
+
+    def sample(number: int) -> tuple[list[int], list[bool]]:
+        return sample_episode(policy, tasks[number], execute, sampling, seed + number)
+
+    # A model may offer to read several texts side by side.
+    each = getattr(policy.model, "map", map)
     episodes = []
-    for number, task in enumerate(tasks):
-        ids, sampled = sample_episode(policy, task, execute, sampling, seed + number)
+    for task, (ids, sampled) in zip(tasks, each(sample, range(len(tasks))), strict=True):
         # The tool writes neither calls nor answers, so searching its results, too, does no harm.
         text = policy.tokenizer.decode(ids, skip_special_tokens=True)
         reward, right = score(task, text)

@@ -9,11 +9,16 @@ Three things differ from the small model, which was made for this task:
                  without a reward there is nothing to learn from
     steps        three, with a tenth of the learning rate
     reading      through a key-value cache: it is 160 times as large, so reading all of the text again
-                 for each token would take too long
+                 for each token would take too long. And the answers to a question are written side by
+                 side: each pass of the model fetches all weights from memory, and serves all answers
 """
 
 import os
 import random
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -58,15 +63,12 @@ def draw_task(words: list[str], seed: int | str) -> Task:
 
 
 class Reader:
-    """The model with a key-value cache: it reads only the tokens with which the text before did not begin.
-
-    Answers to one question often begin alike. So while it samples it also keeps what came out for each text:
-    an answer costs nothing until it goes another way than all before.
-    """
+    """The model with a key-value cache: it reads only the tokens with which the text before did not begin."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         self.model = model
         self.parameters = model.parameters
+        self.thread = threading.local()
         self.has_gradients = False
         self.forget()
 
@@ -75,9 +77,29 @@ class Reader:
         self.cache = DynamicCache()
         self.ids = torch.zeros(1, 0, dtype=torch.long)
         self.logits = torch.zeros(1, 0, self.model.config.vocab_size)
-        self.seen = {}
 
     def __call__(self, ids: torch.Tensor) -> SimpleNamespace:
+        read = getattr(self.thread, "read", self.read_alone)
+        return SimpleNamespace(logits=read(ids))
+
+    def map(self, function: Callable, items: Iterable) -> list:
+        """Call `function` with each item, in a thread of its own. What they read is read side by side."""
+        self.forget()  # by the next gradient the weights have changed
+        items = list(items)
+        group = SideBySide(self.model, len(items))
+
+        def run(row: int, item: object) -> object:
+            self.thread.read = partial(group.read, row)
+            try:
+                return function(item)
+            finally:
+                group.leave()
+
+        with ThreadPoolExecutor(len(items)) as pool:
+            return list(pool.map(run, range(len(items)), items))
+
+    def read_alone(self, ids: torch.Tensor) -> torch.Tensor:
+        """Return the logits [1, T, V] of a text [1, T]; without gradients those of the last token."""
         # Sampling runs without gradients, training with them. Between the two the cache is of no use: the
         # weights have changed, or what was read without gradients is needed with them.
         has_gradients = torch.is_grad_enabled()
@@ -85,34 +107,85 @@ class Reader:
             self.forget()
             self.has_gradients = has_gradients
 
-        if has_gradients:
-            # The loss needs the logits of all tokens.
-            same, logits = self.read(ids)
-            self.logits = torch.cat([self.logits[:, :same], logits], dim=1)
-            return SimpleNamespace(logits=self.logits)
-
-        # Sampling needs only those of the last one.
-        text = tuple(ids[0].tolist())
-        if text not in self.seen:
-            _, logits = self.read(ids)
-            self.seen[text] = logits[:, -1:]
-        return SimpleNamespace(logits=self.seen[text])
-
-    def read(self, ids: torch.Tensor) -> tuple[int, torch.Tensor]:
-        """Read what is new in ``ids``. Returns how many tokens were known, and the logits of the others."""
         same = self.count_same(ids)
         known = self.ids.shape[1]
         self.cache.crop(same - known)  # a negative number: so many tokens are removed
-        self.ids = ids
         # No mask, no positions. The cache has another name in older releases of transformers.
         logits = self.model(ids[:, same:], None, None, self.cache).logits
-        return same, logits
+        # The loss needs the logits of all tokens, sampling only those of the last one.
+        if has_gradients:
+            logits = torch.cat([self.logits[:, :same], logits], dim=1)
+        self.logits = logits
+        self.ids = ids
+        return logits
 
     def count_same(self, ids: torch.Tensor) -> int:
         """Return how many tokens need not be read: those with which both texts begin, but never all."""
         length = min(self.ids.shape[1], ids.shape[1] - 1)
         equal = ids[0, :length] == self.ids[0, :length]
         return int(equal.cumprod(0).sum())
+
+
+class SideBySide:
+    """Reads texts that grow in a thread each. When all threads wait for a next token, one pass serves them."""
+
+    def __init__(self, model: torch.nn.Module, texts: int) -> None:
+        self.model = model
+        self.running = texts
+        self.waiting = {}  # the texts of the threads that wait, by number
+        self.turn = threading.Condition()
+        # The cache has a row for each different text. All begin with the empty one.
+        self.cache = DynamicCache()
+        self.row_of = [0] * texts
+        self.lengths = [0]
+        self.mask = torch.zeros(1, 0, dtype=torch.long)  # 1 where a row has a token, else 0
+        self.logits = torch.zeros(1, 0)
+
+    def read(self, number: int, ids: torch.Tensor) -> torch.Tensor:
+        """Return the logits [1, 1, V] after a text [1, T]: the one that this thread gave before, and more."""
+        with self.turn:
+            self.waiting[number] = tuple(ids[0].tolist())
+            self.read_if_all_wait()
+            self.turn.wait_for(lambda: number not in self.waiting)
+            return self.logits[None, self.row_of[number], None]
+
+    def leave(self) -> None:
+        """A text is complete: no longer wait for its thread."""
+        with self.turn:
+            self.running -= 1
+            self.read_if_all_wait()
+
+    def read_if_all_wait(self) -> None:
+        if self.waiting and len(self.waiting) == self.running:
+            try:
+                self.read_new()
+            finally:
+                self.waiting.clear()
+                self.turn.notify_all()
+
+    @torch.no_grad()
+    def read_new(self) -> None:
+        """Run the model on what is new in each text; equal texts are read once."""
+        old_row = {text: self.row_of[number] for number, text in self.waiting.items()}
+        texts = list(old_row)
+        rows = torch.tensor(list(old_row.values()))
+        self.cache.batch_select_indices(rows)
+        fresh = [len(text) - self.lengths[old_row[text]] for text in texts]
+        # The new tokens stand at the right, with zeros at their left that nobody sees.
+        width = max(fresh)
+        ids = []
+        mask = []
+        for text, count in zip(texts, fresh, strict=True):
+            padding = [0] * (width - count)
+            ids.append([*padding, *text[-count:]])
+            mask.append([*padding, *[1] * count])
+        self.mask = torch.cat([self.mask[rows], torch.tensor(mask)], dim=1)
+        positions = (self.mask.cumsum(1) - 1).clamp(min=0)[:, -width:]
+        states = self.model.base_model(torch.tensor(ids), self.mask, positions, self.cache)
+        self.logits = self.model.lm_head(states.last_hidden_state[:, -1])
+        self.lengths = [len(text) for text in texts]
+        for number, text in self.waiting.items():
+            self.row_of[number] = texts.index(text)
 
 
 def main() -> None:

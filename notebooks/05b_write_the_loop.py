@@ -586,13 +586,17 @@ def play(policy, environment, sampling, config, step, sampler):
     tasks = environment.tasks((config.kind,), config.prompts, start=step * config.prompts)
     copies = [task for task in tasks for _ in range(config.samples)]
     first_seed = (config.seed + 1) * 1_000_000 + step * len(copies)
-    responses = [
-        sampler(policy, task, environment.execute, sampling, first_seed + number)
-        for number, task in enumerate(copies)
-    ]
+
+    def sample(number):
+        return sampler(
+            policy, copies[number], environment.execute, sampling, first_seed + number
+        )
+
+    # A model may offer to read several texts side by side.
+    each = getattr(policy.model, "map", map)
     return [
         nb05b.as_episode(policy, task, *response)
-        for task, response in zip(copies, responses, strict=True)
+        for task, response in zip(copies, each(sample, range(len(copies))), strict=True)
     ]
 
 

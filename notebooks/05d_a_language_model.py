@@ -90,7 +90,8 @@ def _():
     - The prompt shows two worked examples before the question. Without them no answer is right, so the 1.0 for a right one is never paid.
     - Each task asks for the number of one word.
     - Around the model is a {lesson.term("key-value cache")}: it keeps what each layer has computed for the text so far, so only the newest token has to be
-      read. With 05b's model, reading everything again was quick enough.
+      read. With 05b's model, reading everything again was quick enough. And each answer of a batch is written in a
+      thread of its own: once all threads wait for their next token, one pass of the model serves them all.
     """),
             lesson.folded(
                 "The training of 05b, as it runs here",
