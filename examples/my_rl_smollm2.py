@@ -1,4 +1,4 @@
-"""Teach SmolLM2-135M, a real language model, with the functions of my_rl.py: two and a half minutes on two cores.
+"""Teach SmolLM2-135M, a real language model, with the functions of my_rl.py: less than two minutes on two cores.
 
     zorplex-rl policy get smollm2            once: 93 MB
     python examples/my_rl_smollm2.py
