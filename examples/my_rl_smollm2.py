@@ -143,10 +143,12 @@ class SideBySide:
 
     def read(self, number: int, ids: torch.Tensor) -> torch.Tensor:
         """Return the logits [1, 1, V] after a text [1, T]: the one that this thread gave before, and more."""
+        text = tuple(ids[0].tolist())
         with self.turn:
-            self.waiting[number] = tuple(ids[0].tolist())
-            self.read_if_all_wait()
-            self.turn.wait_for(lambda: number not in self.waiting)
+            if len(text) > self.lengths[self.row_of[number]]:
+                self.waiting[number] = text
+                self.read_if_all_wait()
+                self.turn.wait_for(lambda: number not in self.waiting)
             return self.logits[None, self.row_of[number], None]
 
     def leave(self) -> None:
@@ -179,10 +181,17 @@ class SideBySide:
             padding = [0] * (width - count)
             ids.append([*padding, *text[-count:]])
             mask.append([*padding, *[1] * count])
-        self.mask = torch.cat([self.mask[rows], torch.tensor(mask)], dim=1)
-        positions = (self.mask.cumsum(1) - 1).clamp(min=0)[:, -width:]
-        states = self.model.base_model(torch.tensor(ids), self.mask, positions, self.cache)
-        self.logits = self.model.lm_head(states.last_hidden_state[:, -1])
+        old_mask = self.mask[rows]
+        self.mask = torch.cat([old_mask, torch.tensor(mask)], dim=1)
+        positions = self.mask.cumsum(1) - 1
+        output = self.model.base_model(
+            torch.tensor(ids),
+            self.mask,
+            positions.clamp(min=0)[:, -width:],
+            self.cache,
+        )
+        last = output.last_hidden_state[:, -1]
+        self.logits = self.model.lm_head(last)
         self.lengths = [len(text) for text in texts]
         for number, text in self.waiting.items():
             self.row_of[number] = texts.index(text)

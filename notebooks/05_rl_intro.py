@@ -333,7 +333,7 @@ def _(config, fetch):
     smol, computed_on = nb05.pretrained(fetch)
     smol_answers = lesson.Kept(__file__, "smollm2_answers", samples=config.real_samples)
     start_real = lesson.start_button(
-        f"Ask SmolLM2 {2 * config.real_samples} questions", seconds=40
+        f"Ask SmolLM2 {2 * config.real_samples} questions", seconds=60
     )
     start_real if smol else lesson.md(computed_on)
     return computed_on, smol, smol_answers, start_real
@@ -346,7 +346,7 @@ def _(config, sampling, smol, smol_answers, start_real):
 
     def _ask():
         samples = config.real_samples
-        nb05.use_all_cores()
+        nb05.leave_a_core()
         with lesson.counting(2 * samples, "questions") as one_more:
             ask = partial(nb05.rollout, sampling=sampling, one_more=one_more)
             found = {

@@ -153,7 +153,7 @@ def _(code, config):
     real = nb05.real_model()
     taught = lesson.Kept(__file__, "smollm2_taught", settings=vars(config), code=code)
     start_real = lesson.start_button(
-        f"Train SmolLM2 for {config.steps} steps, with this loop", seconds=230
+        f"Train SmolLM2 for {config.steps} steps, with this loop", seconds=190
     )
     curve = LiveCurve(config.steps, "SmolLM2: right answers in each batch")
     # On a built page the curve would answer the predictions, so there it comes last.
@@ -335,7 +335,7 @@ def _(code, layer, narrow_config, real):
     narrow = lesson.Kept(
         __file__, "smollm2_narrow", settings=vars(narrow_config), code=_code
     )
-    start_narrow = lesson.start_button("Train SmolLM2 again, with your layer", seconds=100)
+    start_narrow = lesson.start_button("Train SmolLM2 again, with your layer", seconds=90)
     start_narrow if real else None
     return narrow, start_narrow
 

@@ -178,6 +178,40 @@ def test_its_reader_draws_the_model_s_tokens_and_has_its_gradient(load):
                 parameter.sub_(gradient)
 
 
+def test_texts_that_part_and_end_at_different_times_are_read_side_by_side_as_alone(load):
+    mine, real = load(MINE), load(SMOLLM2)
+    model = mine.load_policy("zorplex_rl/policy/embedded").model
+    reads = real.Reader(model)
+    # They begin alike, part at different places, and end at different times.
+    growing = ([3, 4, 5, 6, 7], [3, 4, 5, 8, 9], [3, 4, 8, 8], [3, 4])
+
+    @torch.no_grad()
+    def ask(text):
+        found = [reads(torch.tensor([text[:length]])).logits for length in range(2, len(text) + 1)]
+        return [*found, reads(torch.tensor([text])).logits]  # once more: it is known
+
+    for text, found in zip(growing, reads.map(ask, growing), strict=True):
+        (expected,) = model(torch.tensor([text])).logits.detach()
+        expected = [*expected[1:], expected[-1]]
+        torch.testing.assert_close(torch.stack(found)[:, 0, 0], torch.stack(expected))
+
+
+def test_a_text_that_fails_stops_no_other(load):
+    mine, real = load(MINE), load(SMOLLM2)
+    reads = real.Reader(mine.load_policy("zorplex_rl/policy/embedded").model)
+    answered = []
+
+    @torch.no_grad()
+    def ask(text):
+        if len(text) == 1:
+            raise ValueError("this one fails")
+        answered.append(reads(torch.tensor([text])).logits.shape)
+
+    with pytest.raises(ValueError, match="this one fails"):
+        reads.map(ask, [[3, 4], [5], [6, 7]])
+    assert len(answered) == 2
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(("program", "at_first", "at_last"), [(MINE, 60, 90), (SMOLLM2, 65, 70)])
 def test_the_program_says_what_it_has_learned(program, at_first, at_last):

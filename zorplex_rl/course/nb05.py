@@ -1,6 +1,6 @@
 """What notebook 05 needs and does not show.
 
-use_all_cores               for SmolLM2
+leave_a_core                to the browser, while SmolLM2 computes
 fetch_button  pretrained    SmolLM2: a button that gets it, and the policy, if it is there
 four_kinds                  a task of each kind, side by side
 rollout                     an episode of each task
@@ -16,7 +16,6 @@ straggler_by_lag            what the simulator finds for one straggler
 from __future__ import annotations
 
 import html
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
@@ -59,9 +58,10 @@ def real_model() -> str | None:
     return str(folder) if (folder / "config.json").is_file() else None
 
 
-def use_all_cores() -> None:
-    """Let torch compute on all cores that this process may use, or on as many as OMP_NUM_THREADS says."""
-    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or cores()))
+def leave_a_core() -> None:
+    """Let torch compute on all cores but one. The browser that shows the page needs that one: if a thread of
+    torch has to wait for it, all others wait, too."""
+    torch.set_num_threads(max(1, cores() - 1))
 
 
 def fetch_button() -> Any:

@@ -22,7 +22,7 @@ from zorplex_rl.course.figures.tokens import invents as invents
 from zorplex_rl.course.kept_file import EXAMPLES
 from zorplex_rl.course.lesson import exercise
 from zorplex_rl.course.lesson.lesson import table
-from zorplex_rl.course.nb05 import rollout, use_all_cores
+from zorplex_rl.course.nb05 import leave_a_core, rollout
 from zorplex_rl.course.nb05b import RecordedCard, Sampler, counted
 from zorplex_rl.course.widgets.live_curve import LiveCurve
 from zorplex_rl.policy.evaluate import clustered_interval
@@ -78,7 +78,7 @@ def teach(
     It reads through a key-value cache, as in ``my_rl_smollm2.py``: the learner's sampler gives it all of the text for
     each token.
     """
-    use_all_cores()
+    leave_a_core()
     taught = load_policy(folder, of_transformers=True)
     # Reads the same weights with the package's own model, which examines faster.
     policy = load_policy(folder)
@@ -140,7 +140,7 @@ def teach_narrow(
 ) -> list[float]:
     """Train paths beside the layers of the model in ``folder``, which ``adapted`` computes. Returns the share
     of right answers in each batch."""
-    use_all_cores()
+    leave_a_core()
     policy = load_policy(folder, of_transformers=True, lora_rank=config.rank)
     for layer in adapted_layers(policy.model).values():
         layer.forward = partial(_narrow_output, adapted, layer)  # type: ignore[method-assign]
