@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import torch
 
-from zorplex_rl.course.lesson import exercise, lesson
+from zorplex_rl.course.lesson import checks, exercise, lesson
 
 
 def double(x):
@@ -370,7 +370,8 @@ def each_by_itself(episodes):
     return average_of_averages(episodes)
 
 
-def test_of_the_cases_that_fail_the_smallest_is_told():
+def test_of_the_cases_that_fail_the_smallest_is_told(monkeypatch):
+    monkeypatch.setattr(checks, "SEARCH_S", 60.0)  # however busy the machine is
     said = judged(each_by_itself)
     shown = said[: said.index(" gives ")]
     assert shown.count("[") == 3 and shown.count(",") == 2, "two episodes, of one and of two losses"
