@@ -9,8 +9,8 @@ Three things differ from the small model, which was made for this task:
                  without a reward there is nothing to learn from
     steps        three, with a tenth of the learning rate
     reading      through a key-value cache: it is 160 times as large, so reading all of the text again
-                 for each token would take too long. And the answers to a question are written side by
-                 side: each pass of the model fetches all weights from memory, and serves all answers
+                 for each token would take too long. And answers are written side by side, each in a
+                 thread of its own: each pass of the model fetches all weights from memory, and serves all answers
 """
 
 import os
