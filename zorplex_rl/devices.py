@@ -14,23 +14,15 @@ CONTROL_GROUP = Path("/sys/fs/cgroup")
 """Where Linux tells a container's limits."""
 
 
-def assign_devices(
-    requested: str, actors: Sequence[str], gpus: int | None = None
-) -> dict[str, str]:
-    """Return a torch device for each of ``actors``. They share the GPUs in their order. ``gpus`` is by
-    default the number in this machine; CUDA is not loaded for it if ``requested`` is cpu. Raises
-    ConfigError if cuda is requested and there is no GPU.
-
-    >>> assign_devices("auto", ["trainer", "generator_0", "generator_1"], gpus=2)
-    {'trainer': 'cuda:0', 'generator_0': 'cuda:1', 'generator_1': 'cuda:0'}
-    """
-    if gpus is None:
-        gpus = 0 if requested == "cpu" else count_gpus()
+def assign_devices(requested: str, actors: Sequence[str]) -> dict[str, str]:
+    """Return a torch device for each of ``actors``. They share this machine's GPUs in their order. CUDA is
+    not loaded if ``requested`` is cpu. Raises ConfigError if cuda is requested and there is no GPU."""
+    gpus = 0 if requested == "cpu" else count_gpus()
     if requested == "cuda" and not gpus:
         raise ConfigError(
             "--device is cuda, but this machine has no CUDA device; use --device auto or cpu"
         )
-    if requested == "cpu" or not gpus:
+    if not gpus:
         return dict.fromkeys(actors, "cpu")
     return {actor: f"cuda:{index % gpus}" for index, actor in enumerate(actors)}
 

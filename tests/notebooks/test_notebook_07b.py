@@ -78,7 +78,7 @@ def test_the_planner_on_the_page_makes_the_packages_plans(notebook, shape):
     ):
         sent = dict.fromkeys(range(held.ranks), 0)
         found = notebook.planned(notebook.Solutions.pieces, shape, held, wanted, 4, sent)
-        assert tuple(found) == plan(shape, held, wanted, itemsize=4)
+        assert tuple(found) == plan(shape, held, wanted, itemsize=4, sent=[0] * held.ranks)
 
 
 def test_eight_rows_on_2_by_2_lie_as_the_table_says():

@@ -20,8 +20,8 @@ from zorplex_rl.policy.lora import (
     adapt,
     adapted_layers,
     as_it_began,
-    leave_out_zeros,
     merge,
+    merge_to_sample,
     merged_weights,
     save_adapter,
 )
@@ -66,13 +66,30 @@ def test_an_adapted_model_begins_as_the_one_that_it_adapts(adapted, embedded):
     assert torch.equal(logits(adapted), logits(embedded))
 
 
-def test_paths_that_add_zeros_are_left_out_and_those_that_add_something_are_not(adapted, embedded):
-    leave_out_zeros(adapted.model)
-    assert all(layer.is_left_out for layer in adapted_layers(adapted.model).values())
-    assert torch.equal(logits(adapted), logits(embedded))
-    leave_out_zeros(moved(adapted).model)
-    assert not any(layer.is_left_out for layer in adapted_layers(adapted.model).values())
-    assert not torch.equal(logits(adapted), logits(embedded))
+def test_a_sampler_computes_with_one_weight_in_a_layer_what_the_trainer_does_with_two_paths(
+    adapted,
+):
+    trainer = logits(moved(adapted))
+    weights = {name: value.clone() for name, value in adapted.model.named_parameters()}
+    merge_to_sample(adapted.model)
+    torch.testing.assert_close(logits(adapted), trainer, rtol=0, atol=1e-4)
+    assert all(
+        torch.equal(value, weights[name]) for name, value in adapted.model.named_parameters()
+    )
+
+
+def test_a_sampler_that_gets_another_version_merges_again(adapted, embedded):
+    merge_to_sample(moved(adapted).model)
+    first = logits(adapted)
+    merge_to_sample(moved(adapted, seed=1).model)
+    assert not torch.allclose(logits(adapted), first, atol=1e-2)
+
+
+def test_in_bfloat16_a_sampler_computes_the_paths():
+    policy = moved(load_policy(lora_rank=RANK, dtype="bfloat16"))
+    before = logits(policy)
+    merge_to_sample(policy.model)
+    assert torch.equal(logits(policy), before)
 
 
 def test_each_linear_layer_but_the_output_layer_has_a_path_and_nothing_else_is_trained(adapted):

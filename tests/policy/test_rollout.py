@@ -25,7 +25,8 @@ from zorplex_rl.errors import ConfigError, TrainingDiverged
 from zorplex_rl.policy.decoder import Decoder, SlotCache
 from zorplex_rl.policy.load import Policy
 from zorplex_rl.policy.model import TreeAttention
-from zorplex_rl.policy.rollout import RolloutEngine, RolloutRequest, Sampling, draw, rollout
+from zorplex_rl.policy.requests import RolloutRequest, Sampling, held_out_requests
+from zorplex_rl.policy.rollout import RolloutEngine, draw, rollout
 from zorplex_rl.policy.tokenizer import encode_prompt, encode_text
 from zorplex_rl.policy.tool_loop import PartialEpisode, ToolLoop
 from zorplex_rl.task.environment import Zorplex
@@ -357,6 +358,20 @@ def test_sampling_frequencies_follow_the_softmax_at_the_temperature(tokenizer):
     assert chi_square_p(second, full_logprobs(policy, follow[0], temperature)[1].exp()) > 1e-3
     assert len(set(first.nonzero())) > 5
     assert len(follow) > 500
+
+
+def test_an_evaluation_gives_the_greedy_and_the_sampled_episode_of_each_task(tokenizer):
+    policy, tasks = babbler(tokenizer), [ENV.task(index) for index in range(5)]
+    sampling = Sampling(temperature=2.0, max_tokens=12)
+    requests = held_out_requests(tasks)
+    assert [request.task for request in requests[::2]] == tasks
+    assert len({request.seed for request in requests[1::2]}) == len(tasks)
+    both = rollout(policy, requests, ENV.execute, sampling)
+    greedy = rollout(policy, requests[::2], ENV.execute, replace(sampling, temperature=0.0))
+    sampled = rollout(policy, requests[1::2], ENV.execute, sampling)
+    assert tokens_of(both[::2]) == tokens_of(greedy)
+    assert tokens_of(both[1::2]) == tokens_of(sampled)
+    assert tokens_of(greedy) != tokens_of(sampled)
 
 
 def test_a_draw_that_rounds_up_to_one_still_samples_a_token_that_has_probability():

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import pytest
 
+from zorplex_rl.run import timeline
 from zorplex_rl.run.folder import RunFolder
 from zorplex_rl.run.timeline import Span, SpanRecorder, Timeline
 
@@ -18,15 +19,17 @@ RUN = [
 ]
 
 
-def test_a_span_is_recorded_also_when_its_body_raises():
-    recorder = SpanRecorder("generator 0", clock=iter([1.0, 1.5]).__next__)
+def test_a_span_is_recorded_also_when_its_body_raises(monkeypatch):
+    monkeypatch.setattr(timeline, "now", iter([1.0, 1.5]).__next__)
+    recorder = SpanRecorder("generator 0")
     with pytest.raises(RuntimeError, match="out of memory"), recorder.span("generate"):
         raise RuntimeError("out of memory")
     assert recorder.drain() == [Span("generator 0", "generate", 1.0, 1.5)]
 
 
-def test_memory_is_bounded_and_the_oldest_spans_are_dropped():
-    recorder = SpanRecorder("trainer", capacity=3)
+def test_memory_is_bounded_and_the_oldest_spans_are_dropped(monkeypatch):
+    monkeypatch.setattr(timeline, "CAPACITY", 3)
+    recorder = SpanRecorder("trainer")
     for step in range(5):
         with recorder.span("train", step=step):
             pass

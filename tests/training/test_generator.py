@@ -137,7 +137,7 @@ def test_its_progress_forgets_what_an_exception_or_a_cancellation_has_ended():
         assert await call(actor.progress) == "0 of 6"
         cancelled.cancel()
         ends.set()
-        evaluating = call(actor.evaluate, [task for _, task in tasks], 1.0)
+        evaluating = call(actor.evaluate, [task for _, task in tasks])
         ended = await asyncio.gather(cancelled, failing, evaluating, return_exceptions=True)
         assert [type(error) for error in ended] == [asyncio.CancelledError, ValueError, ValueError]
         assert await call(actor.progress) == "0 of 0"

@@ -4,8 +4,9 @@ linear layer is trained.
     x ──► W [out, in], frozen ──────────────────► + ──► y
     └───► A [rank, in] ──► B [out, rank] ──► · 32 / rank ──► ┘        rank · (in + out) numbers instead of in · out
 
-B begins as zeros, so at first the adapted model computes the same as before. Sampler and trainer compute
-the same sum, so a token's log-prob is the same in both (in 16 bits but for rounding). Files and tensors
+B begins as zeros, so at first the adapted model computes the same as before. A sampler adds the path to a
+copy of W, once for each version (in 16 bits it computes the path, as the trainer does). A token's
+log-prob is the same in both, but for rounding. Files and tensors
 have the names of the library PEFT, which reads what ``save_adapter`` writes.
 """
 
@@ -21,6 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from zorplex_rl.policy.model_folder import ADAPTER_CONFIG
+from zorplex_rl.policy.product import packed, product_of
 
 ALPHA = 32.0
 """The factor of the narrow path, times the rank."""
@@ -32,8 +34,8 @@ PREFIX = "base_model.model."
 class AdaptedLinear(nn.Linear):
     """A frozen linear layer with a narrow path beside it."""
 
-    is_left_out = False
-    """Whether the path adds only zeros. ``leave_out_zeros`` says so."""
+    whole: Tensor | None = None
+    """The weight of a plain layer that computes the same; ``merge_to_sample`` sets it."""
 
     def __init__(
         self,
@@ -57,12 +59,9 @@ class AdaptedLinear(nn.Linear):
         """A and B of the adapter from which training goes on; None: B began as zeros."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.add_path(F.linear(x, self.weight, self.bias), x)
-
-    def add_path(self, product: Tensor, x: Tensor) -> Tensor:
-        """Return ``product``, what the layer computes [..., out], plus what the path does."""
-        if self.is_left_out:
-            return product
+        if self.whole is not None:
+            return product_of(x, self.whole, self.bias)
+        product = product_of(x, self.weight, self.bias)
         # Sampling runs the path in float32: to convert few tokens is cheaper than to convert A and B. Training
         # has many tokens, and its backward pass would keep the converted ones.
         dtype = x.dtype if torch.is_grad_enabled() else torch.float32
@@ -71,10 +70,11 @@ class AdaptedLinear(nn.Linear):
         return (product + added).to(x.dtype)
 
     @torch.no_grad()
-    def merged(self) -> Tensor:
-        """Return the weight [out, in] of a plain layer that computes the same."""
-        change = self.scale * (self.lora_b @ self.lora_a)
-        return (self.weight.float() + change).to(self.weight.dtype)
+    def merged(self, out: Tensor | None = None) -> Tensor:
+        """Return the weight [out, in] of a plain layer that computes the same, in ``out`` if it is given."""
+        weight = self.weight.float()
+        merged = torch.addmm(weight, self.lora_b, self.lora_a, alpha=self.scale, out=out)
+        return merged.to(self.weight.dtype)
 
 
 def adapt(model: nn.Module, rank: int) -> None:
@@ -98,11 +98,21 @@ def adapted_layers(model: nn.Module) -> dict[str, AdaptedLinear]:
     return {name: layer for name, layer in modules if isinstance(layer, AdaptedLinear)}
 
 
-def leave_out_zeros(model: nn.Module) -> None:
-    """Leave out each path of ``model`` that adds zeros, as all do before the first step. For a model that
-    only samples: call it each time its weights were replaced."""
+def merge_to_sample(model: nn.Module) -> None:
+    """Have ``model``, which only samples, compute with one weight in each adapted layer. Call this each
+    time its weights were replaced. In 16 bits the paths stay: a sum would lose what they add."""
+    largest = 0
+    layers = []
     for layer in adapted_layers(model).values():
-        layer.is_left_out = not layer.lora_b.any()
+        if layer.weight.dtype == torch.float32:
+            layer.whole = None
+            layers.append(layer)
+            largest = max(largest, layer.weight.numel())
+    # One place for all sums: between the packed weights each would leave a hole in memory.
+    place = torch.empty(largest, device=model.device)  # type: ignore[call-overload]
+    for layer in layers:
+        sum_of_both = place[: layer.weight.numel()].view_as(layer.weight)
+        layer.whole = packed(layer.merged(sum_of_both))
 
 
 def merged_weights(model: nn.Module) -> dict[str, Tensor]:

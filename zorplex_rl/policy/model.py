@@ -30,6 +30,7 @@ from zorplex_rl.policy.model_folder import (
     filled,
     rope_of,
 )
+from zorplex_rl.policy.product import product_of
 
 ROTATIONS = {
     "default": set(),
@@ -37,11 +38,6 @@ ROTATIONS = {
     "llama3": {"factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"},
 }
 """What ``frequencies`` reads besides ``rope_theta``, for each kind of rotation."""
-LARGE = 100_000
-"""Weights of a layer from which on it matters which library computes a product."""
-ONEDNN = torch.backends.mkldnn.is_available()
-"""Whether torch has oneDNN. For few rows it takes half to three quarters of the time of MKL, which
-``F.linear`` calls."""
 BLOCK = 128
 """Queries that attend together, to the columns that any of them sees: a tree's other branches cost
 little."""
@@ -142,22 +138,9 @@ class Logits(NamedTuple):
 
 def linear(x: Tensor, layer: Any) -> Tensor:
     """Return ``layer(x)``, without the cost of calling a module."""
-    product = product_of(x, layer.weight, layer.bias)
     if isinstance(layer, AdaptedLinear):
-        return layer.add_path(product, x)
-    return product
-
-
-def product_of(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-) -> Tensor:
-    """Return x · weightᵀ + bias, by the library that is faster."""
-    is_large = weight.numel() >= LARGE and x.is_cpu and x.dtype == torch.float32
-    if is_large and ONEDNN and not torch.is_grad_enabled():
-        return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
-    return F.linear(x, weight, bias)
+        return layer.forward(x)
+    return product_of(x, layer.weight, layer.bias)
 
 
 class Attention(nn.Module):

@@ -37,11 +37,11 @@ class Sampling:
     are there. Then the speed of tools does not change which rows are decoded together."""
 
     @classmethod
-    def of(cls, config: Config, temperature: float | None = None) -> Self:
-        """Return how a run of ``config`` samples, at its temperature or at another one. At lag 0 a run
-        repeats bit for bit, however fast its tools are."""
+    def of(cls, config: Config) -> Self:
+        """Return how a run of ``config`` samples. At lag 0 it repeats bit for bit, however fast its tools
+        are."""
         return cls(
-            temperature=config.temperature if temperature is None else temperature,
+            temperature=config.temperature,
             max_tokens=config.max_tokens,
             max_turns=config.max_turns,
             slots=config.slots,
@@ -58,6 +58,8 @@ class RolloutRequest:
     """Of its random draws."""
     group: int = 0
     """The number of its group."""
+    greedy: bool = False
+    """Whether each token is the likeliest one, whatever the engine's temperature."""
 
 
 def group_requests(
@@ -76,5 +78,10 @@ def group_requests(
 
 
 def held_out_requests(tasks: Sequence[Task]) -> list[RolloutRequest]:
-    """Return the requests of an evaluation: the same random draws every time."""
-    return [RolloutRequest(task, EVALUATION_SEED + index) for index, task in enumerate(tasks)]
+    """Return the requests of an evaluation, two for each of ``tasks``: a greedy one, and one with the same
+    random draws every time. As long as both draw the same tokens the model runs them once."""
+    requests = []
+    for index, task in enumerate(tasks):
+        for greedy in (True, False):
+            requests.append(RolloutRequest(task, EVALUATION_SEED + index, greedy=greedy))
+    return requests

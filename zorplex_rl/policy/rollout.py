@@ -54,6 +54,8 @@ from zorplex_rl.task.episode import Episode, Task
 
 STEPS_AT_ONCE = 16
 """Steps for which the lock is held: tens of milliseconds, a hundred times the cost of taking it."""
+LIKELIEST = -1.0
+"""Stands for a random number where a row takes the likeliest token."""
 
 
 @dataclass(slots=True, eq=False)
@@ -82,8 +84,6 @@ class RolloutEngine:
     ) -> None:
         self.policy = policy
         self.sampling = sampling
-        self.tokens = 0
-        """Tokens sampled so far."""
         self._version = 0
         self._history: deque[EngineEvent] = deque()
         self._steps = 0
@@ -262,10 +262,12 @@ class RolloutEngine:
                 group=request.group,
                 first_version=self.version,
             )
+            is_greedy = request.greedy or self.sampling.temperature == 0
+            rng = None if is_greedy else random.Random(request.seed)
             row = PartialEpisode(
                 ticket,
                 episode,
-                random.Random(request.seed),
+                rng,
                 now,
                 self.version,
             )
@@ -310,7 +312,6 @@ class RolloutEngine:
         finished = []
         for row in self._active:
             if row.drawn:
-                self.tokens += 1
                 self._tool_loop.extend(row, *row.drawn)
                 row.drawn = None
             if self._tool_loop.has_ended(row):
@@ -357,8 +358,10 @@ class RolloutEngine:
         """Draw each row's next token from the ``logits`` [B, V] of its branch."""
         if not any(branches):
             return
-        uniform = [[row.rng.random() for row in rows] for rows in branches]
-        drawn = draw(logits.float(), self.sampling.temperature, uniform)
+        uniform = []
+        for rows in branches:
+            uniform.append([row.rng.random() if row.rng else LIKELIEST for row in rows])
+        drawn = draw(logits.float(), self.sampling.temperature or 1.0, uniform)
         for rows, tokens in zip(branches, drawn, strict=True):
             for row, (token, logprob) in zip(rows, tokens, strict=True):
                 if not math.isfinite(logprob):
@@ -389,25 +392,24 @@ def draw(
     temperature: float,
     uniform: Sequence[Sequence[float]],
 ) -> list[list[tuple[int, float]]]:
-    """Draw tokens from each row of ``logits`` [B, V], one for each of its numbers ``uniform`` in [0, 1).
-    Returns each row's tokens with their log-probs, which are not finite if the logits are not."""
+    """Draw tokens from each row of ``logits`` [B, V], one for each of its numbers ``uniform``: in [0, 1), or
+    ``LIKELIEST``. Returns each row's tokens with their log-probs, which are not finite if the logits are
+    not."""
     most = max(map(len, uniform))
-    if temperature == 0:
-        logprobs = torch.log_softmax(logits, -1)
-        tokens = logprobs.argmax(-1, keepdim=True).expand(-1, most)
-    else:
-        logprobs = torch.log_softmax(logits / temperature, -1)
-        # Inverse transform sampling: the first token whose cumulative probability exceeds the draw.
-        cumulated = logprobs.exp().cumsum(-1)
-        padded = []
-        for numbers in uniform:
-            missing = most - len(numbers)
-            padded.append([*numbers, *[0.0] * missing])
-        # A number that float32 would round up to 1 is kept below it: no token would be left.
-        below_one = torch.tensor(padded, device=logits.device).clamp_(max=1 - 2**-23)
-        tokens = torch.searchsorted(cumulated, below_one * cumulated[:, -1:], right=True)
-        # With NaN there is no such token, only an index beyond the vocabulary.
-        tokens.clamp_(max=logprobs.shape[1] - 1)
+    logprobs = torch.log_softmax(logits / temperature, -1)
+    # Inverse transform sampling: the first token whose cumulative probability exceeds the draw.
+    cumulated = logprobs.exp().cumsum(-1)
+    padded = []
+    for numbers in uniform:
+        missing = most - len(numbers)
+        padded.append([*numbers, *[0.0] * missing])
+    # A number that float32 would round up to 1 is kept below it: no token would be left.
+    below_one = torch.tensor(padded, device=logits.device).clamp_(max=1 - 2**-23)
+    tokens = torch.searchsorted(cumulated, below_one * cumulated[:, -1:], right=True)
+    # With NaN there is no such token, only an index beyond the vocabulary.
+    tokens.clamp_(max=logprobs.shape[1] - 1)
+    likeliest = logprobs.argmax(-1, keepdim=True)
+    tokens = likeliest.where(below_one == LIKELIEST, tokens)
     chosen = logprobs.gather(1, tokens)
     drawn = []
     for numbers, ids, values in zip(uniform, tokens.tolist(), chosen.tolist(), strict=True):
@@ -440,14 +442,13 @@ class RolloutStream:
 
     A slow tool or a long answer does not delay the next batch: both use the same slots. Episodes
     under way continue with new weights; each log-prob is that of the weights that sampled the token.
-    ``busy()`` returns a context that is open while the model computes. If it gives a dictionary, this
-    gets the number of ``tokens``."""
+    ``busy()`` returns a context that is open while the model computes."""
 
     def __init__(
         self,
         make_engine: Callable[[], RolloutEngine],
         model_lock: asyncio.Lock,
-        busy: Callable[[], AbstractContextManager[dict[str, Any] | None]] = nullcontext,
+        busy: Callable[[], AbstractContextManager[Any]] = nullcontext,
     ) -> None:
         self._make_engine = make_engine
         self._model_lock = model_lock
@@ -521,12 +522,9 @@ class RolloutStream:
 
     def _advance(self) -> list[tuple[int, Episode]]:
         finished: list[tuple[int, Episode]] = []
-        with self._busy() as span:
-            before = self._engine.tokens
+        with self._busy():
             for _ in range(STEPS_AT_ONCE):
                 if self._engine.idle or self._engine.stalled_on:
                     break
                 finished += self._engine.step()
-            if span is not None:
-                span["tokens"] = self._engine.tokens - before
         return finished

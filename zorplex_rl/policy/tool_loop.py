@@ -50,7 +50,8 @@ class PartialEpisode:
 
     ticket: int
     episode: Episode
-    rng: random.Random
+    rng: random.Random | None
+    """Its random numbers; None: it takes the likeliest token."""
     started: float
     """When it began, by the monotonic clock."""
     version: int = 0

@@ -21,7 +21,7 @@ import json
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -42,6 +42,7 @@ KINDS = (
     "idle",
 )
 """The kinds of work. Every kind except ``idle`` counts as busy."""
+CAPACITY = 100_000
 Window = tuple[float, float]
 """(start, end) in seconds on the clock of the spans."""
 _OFFSET = time.time() - time.monotonic()
@@ -65,37 +66,29 @@ class Span:
 
 class SpanRecorder:
     """Record the spans of one actor, from any of its threads, until they are drained. Holds at most
-    ``capacity`` spans; one more drops the oldest.
+    ``CAPACITY`` spans; one more drops the oldest.
 
-    >>> seconds = iter([1.0, 1.5])
-    >>> recorder = SpanRecorder("trainer", clock=lambda: next(seconds))
+    >>> recorder = SpanRecorder("trainer")
     >>> with recorder.span("train", step=3) as args:
     ...     args["loss"] = 0.25  # known only at the end of the span
-    >>> recorder.drain()
-    [Span(actor='trainer', kind='train', start=1.0, end=1.5, args={'step': 3, 'loss': 0.25})]
+    >>> [(span.kind, span.args) for span in recorder.drain()]
+    [('train', {'step': 3, 'loss': 0.25})]
     >>> recorder.drain()
     []
     """
 
-    def __init__(
-        self,
-        actor: str,
-        clock: Callable[[], float] = now,
-        capacity: int = 100_000,
-    ) -> None:
+    def __init__(self, actor: str) -> None:
         self.actor = actor
-        self._clock = clock
-        self._spans: deque[Span] = deque(maxlen=capacity)
+        self._spans: deque[Span] = deque(maxlen=CAPACITY)
 
     @contextmanager
     def span(self, kind: str, /, **args: Any) -> Iterator[dict[str, Any]]:
         """Record the body's time, also if it raises. Yields ``args``, for the body's entries."""
-        start = self._clock()
+        start = now()
         try:
             yield args
         finally:
-            end = self._clock()
-            self._spans.append(Span(self.actor, kind, start, end, args))
+            self._spans.append(Span(self.actor, kind, start, now(), args))
 
     def drain(self) -> list[Span]:
         """Remove and return the spans that ended since the last drain, in that order."""

@@ -29,6 +29,7 @@ from zorplex_rl.config import Config
 from zorplex_rl.learning.advantages import ADVANTAGES
 from zorplex_rl.learning.learner import Learner, response_logprobs
 from zorplex_rl.policy.load import Policy, load_policy_of
+from zorplex_rl.policy.lora import merge_to_sample
 from zorplex_rl.policy.requests import EngineEvent, Sampling, group_requests, held_out_requests
 from zorplex_rl.policy.rollout import RolloutEngine
 from zorplex_rl.task.environment import Environment
@@ -245,19 +246,16 @@ class Execution:
         environment = self._environment
         self._take_weights(evaluator)
         tasks = [environment.task(index, "held_out") for index in range(config.eval_tasks)]
-        requests = held_out_requests(tasks)
-        accuracies = []
-        for temperature in (0.0, config.temperature):
-            engine = RolloutEngine(
-                evaluator,
-                environment.execute,
-                Sampling.of(config, temperature),
-                environment,
-            )
-            episodes = engine.run(requests)
-            self._score(episodes)
-            accuracies.append(accuracy(episodes))
-        greedy, sampled = accuracies
+        engine = RolloutEngine(
+            evaluator,
+            environment.execute,
+            Sampling.of(config),
+            environment,
+        )
+        episodes = engine.run(held_out_requests(tasks))
+        self._score(episodes)
+        greedy = accuracy(episodes[::2])
+        sampled = accuracy(episodes[1::2])
         return Evaluated(self.learner.version, greedy, sampled)
 
     def _score(self, episodes: Sequence[Episode]) -> None:
@@ -271,7 +269,8 @@ class Execution:
 
     @torch.no_grad()
     def _take_weights(self, policy: Policy) -> None:
-        """Copy the learner's weights into ``policy``."""
+        """Copy the learner's weights into ``policy``, which samples."""
         newest = named_weights(self.learner.policy.model)
         for name, weight in named_weights(policy.model).items():
             weight.copy_(newest[name])
+        merge_to_sample(policy.model)

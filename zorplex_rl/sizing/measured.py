@@ -144,12 +144,14 @@ def _sample(
     work: Workload,
     clock: Callable[[], float],
 ) -> Run:
+    from zorplex_rl.policy.lora import merge_to_sample
     from zorplex_rl.policy.requests import Sampling, group_requests
     from zorplex_rl.policy.rollout import RolloutEngine
     from zorplex_rl.task.specs import run_tool
 
     work, prompts = _prompts(policy, work, work.tasks)
     tasks = [task for task, _ in prompts]
+    merge_to_sample(policy.model)
     began = clock()
     sampling = Sampling(1.0, work.response, 6, work.slots)
     engine = RolloutEngine(policy, run_tool, sampling)

@@ -299,7 +299,9 @@ def generator_memory(shape: ModelShape, work: Workload, tensor: int = 1) -> Memo
     is_low = BYTES[work.dtype] < 4
     largest = shape.hidden * max(shape.intermediate, shape.vocabulary)
     static = {"weights": BYTES[work.dtype] * n // tensor}
-    static["adapters"] = 4 * shape.trained(work.lora_rank) if work.lora_rank else 0
+    if work.lora_rank:
+        static["adapters"] = 4 * shape.trained(work.lora_rank)
+        static["merged weights"] = 0 if is_low else 4 * shape.layers * shape.matrices // tensor
     static["staging"] = version_bytes(shape, work) if work.staged else 0
     static[RESERVE] = LIBRARY_BYTES["generator"] + TOKEN_BYTES * shape.vocabulary
     if is_low:
@@ -308,7 +310,7 @@ def generator_memory(shape: ModelShape, work: Workload, tensor: int = 1) -> Memo
     cache = stream["key-value cache"]
     phases = {"sample": static | stream}
     if work.evaluated:
-        evaluation = _sampling(shape, work, work.evaluated, 1, tensor)
+        evaluation = _sampling(shape, work, work.evaluated, 2, tensor)
         phases["evaluate"] = static | evaluation | {"cache of the stream": cache}
     return Memory(phases, COMPILED_BYTES if is_low or largest >= LARGE else 0)
 

@@ -8,7 +8,7 @@ import pickle
 import re
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from itertools import product
 from typing import get_args
 
@@ -64,7 +64,7 @@ def compare_splits(sample: Sample) -> str:
     """Look for held-out tasks that are also training tasks."""
     texts = {}
     for split, tasks in sample.tasks.items():
-        texts[split] = {repr(asdict(replace(task, split=""))) for task in tasks}
+        texts[split] = {repr(asdict(task)) for task in tasks}
     if both := texts["train"] & texts["held_out"]:
         raise TaskError(
             f"{len(both)} of {SAMPLE} held-out tasks are in training, such as {both.pop():.200}"

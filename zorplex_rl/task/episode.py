@@ -37,7 +37,6 @@ class Task:
     words: tuple[str, ...] = ()
     """Tasks with the same words count as one trial in a confidence interval."""
     difficulty: str = "easy"
-    split: str = "train"
     table: dict[str, Any] = field(default_factory=dict, hash=False, repr=False)
     """The value of each word; like the next two, only the tools know it."""
     keys: dict[str, str] = field(default_factory=dict, hash=False, repr=False)

@@ -112,7 +112,7 @@ class TaskSpec:
         chosen = rng.sample(words, self.length)
         asked_for = chain_of(chosen[0], redirects)[-1]
         table = _scheduled(table, asked_for, stream, index)
-        return self._ask(chosen, (table, keys, redirects), rng, split)
+        return self._ask(chosen, (table, keys, redirects), rng)
 
     def examples(self, count: int) -> tuple[tuple[str, str], ...]:
         """Return ``count`` worked examples: a question, and what a perfect solver writes.
@@ -134,7 +134,7 @@ class TaskSpec:
         for left in reversed(range(count)):
             phrasing = self.phrasings[left % len(self.phrasings)]
             chosen = [*islice(words, self.length)]
-            task = self._ask(chosen, secrets, rng, "example", phrasing)
+            task = self._ask(chosen, secrets, rng, phrasing)
             examples.append((task.question, self.solve(task)))
         return tuple(examples)
 
@@ -155,7 +155,6 @@ class TaskSpec:
         words: Sequence[str],
         secrets: Secrets,
         rng: random.Random,
-        split: str,
         phrasing: str | None = None,
     ) -> Task:
         """Return the task that asks for ``words``. Its signs, and its phrasing unless it is given, are
@@ -176,7 +175,6 @@ class TaskSpec:
             system=f"Words have hidden values. {self.instructions} End with [ANSWER] and the integer.",
             words=tuple(words),
             difficulty=self.difficulty,
-            split=split,
             table=table,
             keys=keys,
             redirects=redirects,

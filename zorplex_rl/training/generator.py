@@ -87,7 +87,7 @@ class GeneratorActor(ModelActor):
 
         super()._load()
         self._stream = RolloutStream(
-            lambda: self._engine(self.config.temperature, self._call_tool),
+            lambda: self._engine(self._call_tool),
             self._one_at_a_time,
             lambda: self.recorder.span("generate", version=self._version),
         )
@@ -113,14 +113,14 @@ class GeneratorActor(ModelActor):
     async def pull(self) -> int:
         """Pull the newest published weights. Returns their version. Sampling goes on while they are fetched;
         the model changes between two of its steps. Raises WeightPullError."""
-        from zorplex_rl.policy.lora import leave_out_zeros
+        from zorplex_rl.policy.lora import merge_to_sample
 
         with self.recorder.span("pull") as pull:
             pull["transport"] = self._source.transport
             pull["version"] = await self._source.fetch()
         async with self._one_at_a_time:
             self._version = self._source.swap()
-            leave_out_zeros(self.policy.model)
+            merge_to_sample(self.policy.model)
             self._stream.use_version(self._version)
         return self._version
 
@@ -145,14 +145,11 @@ class GeneratorActor(ModelActor):
         return groups, (self.recorder.actor, *self._stream.take_history())
 
     @concurrent_endpoint
-    async def evaluate(
-        self,
-        tasks: list[Task],
-        temperature: float,
-    ) -> list[Episode]:
-        """Return an episode for each of ``tasks``, sampled with the same random numbers every time."""
-        with self._counted(len(tasks)) as call:
-            return await self.compute(self._evaluate, held_out_requests(tasks), temperature, call)
+    async def evaluate(self, tasks: list[Task]) -> list[Episode]:
+        """Return the episodes of ``held_out_requests``."""
+        requests = held_out_requests(tasks)
+        with self._counted(len(requests)) as call:
+            return await self.compute(self._evaluate, requests, call)
 
     @contextmanager
     def _counted(self, asked: int) -> Iterator[UnderWay]:
@@ -174,18 +171,17 @@ class GeneratorActor(ModelActor):
     def _evaluate(
         self,
         requests: Sequence[RolloutRequest],
-        temperature: float,
         call: UnderWay,
     ) -> list[Episode]:
-        engine = self._engine(temperature, self._environment.execute)
+        engine = self._engine(self._environment.execute)
         engine.version = self._version
         with self.recorder.span("evaluate", version=engine.version):
             return engine.run(requests, call.count)
 
-    def _engine(self, temperature: float, execute: Execute) -> "RolloutEngine":
+    def _engine(self, execute: Execute) -> "RolloutEngine":
         from zorplex_rl.policy.rollout import RolloutEngine
 
-        sampling = Sampling.of(self.config, temperature)
+        sampling = Sampling.of(self.config)
         return RolloutEngine(self.policy, execute, sampling, self._environment)
 
     def _call_tool(self, task: Task, call: ToolCall) -> str | Future[str]:

@@ -80,19 +80,16 @@ class Progress:
         seconds = self._log.seconds
         tasks = await self._roles.dataset.tasks.route(range(self.config.eval_tasks), "held_out")
         async with self._log.waiting("evaluating", generator.progress):
-            greedy, sampled = await asyncio.gather(
-                generator.call("evaluate", tasks, 0.0),
-                generator.call("evaluate", tasks, self.config.temperature),
-            )
-        await self._roles.score(greedy + sampled)
+            episodes = await generator.call("evaluate", tasks)
+        await self._roles.score(episodes)
         version = generator.version
         async with self._state_lock:
             every = self.config.eval_every
             self._next_evaluation = version - version % every + every
             row = self._log.evaluation(
                 version,
-                greedy,
-                sampled,
+                episodes[::2],
+                episodes[1::2],
                 seconds=seconds,
                 final=final,
                 evaluation_seconds=time.monotonic() - began,

@@ -126,14 +126,10 @@ class RunLog:
         questions at every evaluation. Returns the row."""
         accuracies = {}
         outcomes = {}
-        names = sorted({episode.task.kind for episode in greedy})
-        kinds: dict[str, dict[str, float]] = {kind: {} for kind in names}
         for mode, episodes in (("greedy", greedy), ("sampled", sampled)):
             accuracies[f"{mode}_accuracy"] = accuracy(episodes)
             outcomes[mode] = outcome_shares(episodes)
-            for kind, results in kinds.items():
-                results[mode] = accuracy([e for e in episodes if e.task.kind == kind])
-        row = self.write("eval", step, **accuracies, kinds=kinds, outcomes=outcomes, **values)
+        row = self.write("eval", step, **accuracies, outcomes=outcomes, **values)
         for episode in sampled[:2]:
             self.folder.append_episode(step, episode, "eval")
             self.say(readable(episode))

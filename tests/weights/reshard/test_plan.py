@@ -75,7 +75,7 @@ def cut(tensor, sharding, rank):
 
 def check(shape, source, destination):
     """``plan`` fills every shard, writes no element twice, and moves the minimum."""
-    moves = plan(shape, source, destination, ITEMSIZE)
+    moves = plan(shape, source, destination, ITEMSIZE, [0] * source.ranks)
     shards = [cut(numbered(shape), source, rank) for rank in range(source.ranks)]
     expected = [cut(numbered(shape), destination, rank) for rank in range(destination.ranks)]
     targets = [torch.full(shard.shape, -1) for shard in expected]
@@ -140,7 +140,7 @@ def test_replicas_of_the_source_share_the_work(data):
     shape = data.draw(shapes())
     destination = data.draw(shardings(shape))
     replicas = data.draw(st.integers(1, 4))
-    moves = plan(shape, Sharding((replicas,), (EVERYWHERE,)), destination, ITEMSIZE)
+    moves = plan(shape, Sharding((replicas,), (EVERYWHERE,)), destination, ITEMSIZE, [0] * replicas)
     assume(moves)
     sent = [sum(move.bytes for move in moves if move.source == rank) for rank in range(replicas)]
     assert max(sent) - min(sent) <= max(move.bytes for move in moves)

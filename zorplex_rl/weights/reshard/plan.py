@@ -24,7 +24,7 @@ Example: DTensor puts 3 and 2 of five rows of two float32 on two ranks. The rows
 >>> rows, columns = Sharding((2,), (Shard(0),)), Sharding((2,), (Shard(1),))
 >>> local_box((5, 2), rows, rank=1)
 Box(offsets=(3, 0), ends=(5, 2))
->>> moves = plan((5, 2), rows, columns, itemsize=4)
+>>> moves = plan((5, 2), rows, columns, itemsize=4, sent=[0, 0])
 >>> [(move.source, move.destination, move.bytes) for move in moves]
 [(0, 0, 12), (1, 0, 8), (0, 1, 12), (1, 1, 8)]
 >>> moves[1].source_slices, moves[1].destination_slices
@@ -102,7 +102,7 @@ def plan(
     source: Sharding,
     destination: Sharding,
     itemsize: int,
-    sent: list[int] | None = None,
+    sent: list[int],
 ) -> tuple[Move, ...]:
     """Return the moves that fill every destination rank's shard of a tensor of ``shape``, with
     elements of ``itemsize`` bytes.
@@ -111,8 +111,6 @@ def plan(
     list for all tensors of a model. Equal arguments give equal plans, so every rank can compute the
     plan itself.
     """
-    if sent is None:
-        sent = [0] * source.ranks
     holders: dict[Box, list[int]] = {}
     for rank in range(source.ranks):
         holders.setdefault(local_box(shape, source, rank), []).append(rank)
