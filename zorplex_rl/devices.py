@@ -67,6 +67,10 @@ def count_gpus() -> int:
 def is_faster_in_bfloat16() -> bool:
     """Return whether this processor multiplies matrices faster in bfloat16 than in float32, by a measurement.
     Without instructions for bfloat16, it is many times slower."""
+    processor = Path("/proc/cpuinfo")
+    if processor.exists() and "bf16" not in processor.read_text():
+        # No need to measure it, nor to import torch, which takes seconds.
+        return False
     import torch
 
     def seconds(dtype: torch.dtype) -> float:

@@ -22,7 +22,7 @@ from zorplex_rl.services.options import (
     ServiceError,
     ServiceOptions,
 )
-from zorplex_rl.services.registry import UnknownService, get_service, register_service
+from zorplex_rl.services.registry import get_service, register_service
 from zorplex_rl.services.runtime import Actor, ActorError, concurrent_endpoint
 from zorplex_rl.services.service import Service
 from zorplex_rl.services.spawn import replicas_of, spawn
@@ -225,7 +225,7 @@ async def test_an_actor_finds_a_service_by_its_name_and_follows_its_changes():
             await register_service(Service("found", replicas_of(Echo)))
         await finder.stop()
     with pytest.raises(
-        UnknownService, match="no service 'found' is registered, or it has been closed"
+        ServiceError, match="no service 'found' is registered, or it has been closed"
     ):
         await get_service("found")
 

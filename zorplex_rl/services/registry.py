@@ -16,10 +16,6 @@ from zorplex_rl.services.runtime import Actor, concurrent_endpoint, get_or_spawn
 from zorplex_rl.services.service import Entry, Service, ServiceClient
 
 
-class UnknownService(ServiceError):
-    """No open service is registered under that name."""
-
-
 class ServiceRegistry(Actor):
     """Hold the entries of all services. A run has one registry."""
 
@@ -84,7 +80,7 @@ async def get_service(name: str) -> ServiceClient:
 
     entry = await ask()
     if entry is None:
-        raise UnknownService(f"no service {name!r} is registered, or it has been closed")
+        raise ServiceError(f"no service {name!r} is registered, or it has been closed")
     if name not in _clients or _clients[name].following.done():
         _clients[name] = ServiceClient(entry, ask)
     _clients[name].update(entry)

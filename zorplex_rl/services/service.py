@@ -71,7 +71,12 @@ class Service(ServiceEndpoints):
         self.on_give_up: Callable[[Exception], None] = lambda error: None
         """Called with the reason when a place is given up."""
         self.replica_set = ReplicaSet(
-            name, start, options, self.router.join, self._restarted, self._gave_up
+            name,
+            start,
+            options,
+            self.router.join,
+            lambda restart: self.on_restart(restart),
+            self._gave_up,
         )
         self.replica_at = self.replica_set.replica_at
         self.scale_to = self.replica_set.scale_to
@@ -126,9 +131,6 @@ class Service(ServiceEndpoints):
                 "%r could not be scaled to %d replicas: %s", self.name, number, reason_of(error)
             )
             await asyncio.sleep(MOST_BACK_OFF_SECONDS)
-
-    def _restarted(self, restart: Restart) -> None:
-        self.on_restart(restart)
 
     def _gave_up(self, error: Exception) -> None:
         if self.replica_set.given_up.keys() >= self.replica_set.replicas.keys():

@@ -65,6 +65,6 @@ class Setting:
         generate[straggler] *= self.straggler
         return Latencies(
             generate=tuple(generate),
-            train=(float(self.training_seconds),) * self.steps,
-            transfer=(float(self.sync_seconds),) * self.steps,
+            train=(self.training_seconds,) * self.steps,
+            transfer=(self.sync_seconds,) * self.steps,
         )

@@ -49,13 +49,13 @@ def make_zorplex_table(seed: int | str = 0, words: Sequence[str] = ZORPLEX_WORDS
     return dict(zip(words, values, strict=True))
 
 
-def make_keys(seed: int | str = 0, words: Sequence[str] = ZORPLEX_WORDS) -> dict[str, str]:
+def make_keys(seed: object, words: Sequence[str]) -> dict[str, str]:
     """Draw the keys of ``multi_step``. Returns ``K`` and two digits for each of ``words``; all differ."""
     numbers = random.Random(f"keys:{seed}").sample(range(10, 100), len(words))
     return {word: f"K{number}" for word, number in zip(words, numbers, strict=True)}
 
 
-def make_redirects(seed: int | str = 0, words: Sequence[str] = ZORPLEX_WORDS) -> dict[str, str]:
+def make_redirects(seed: object, words: Sequence[str]) -> dict[str, str]:
     """Draw the redirects of ``recursive``: chains of at most ``LONGEST_CHAIN`` words, of which the
     last one has a value. Returns the word that each redirecting word points to."""
     shuffled = random.Random(f"redirects:{seed}").sample(words, len(words))

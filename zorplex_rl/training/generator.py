@@ -119,8 +119,10 @@ class GeneratorActor(ModelActor):
             pull["transport"] = self._source.transport
             pull["version"] = await self._source.fetch()
         async with self._one_at_a_time:
+            before = self._version
             self._version = self._source.swap()
-            merge_to_sample(self.policy.model)
+            if self._version != before:
+                merge_to_sample(self.policy.model)
             self._stream.use_version(self._version)
         return self._version
 
