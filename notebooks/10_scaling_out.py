@@ -408,7 +408,7 @@ def _():
     ## Train less of it
 
     With adapters (LoRA, notebook 07) the model is frozen. A frozen parameter takes only its weight: 2 bytes in 16 bits or 4 in float32, instead of 18 or 16. Gradients and moments
-    belong to what is trained, and that is only the adapters: few parameters, in float32, of 16 bytes each. What a token takes stays, because the backward pass still goes through every layer.
+    belong to what is trained, and that is only the adapters: few parameters, in float32, of 16 bytes each. (On a CPU, a generator in float32 keeps a second copy of the matrices, with the adapters added.) What a token takes stays, because the backward pass still goes through every layer.
 
     Here `memory.py` computes. It adds up what is there at the same time, and the reserve.
     """)

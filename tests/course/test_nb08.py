@@ -9,11 +9,11 @@ import pytest
 
 from zorplex_rl.config import Config
 from zorplex_rl.course import nb08
-from zorplex_rl.learning.train_simple import play
 from zorplex_rl.policy.load import load_policy
-from zorplex_rl.policy.requests import Sampling
+from zorplex_rl.policy.requests import Sampling, held_out_requests
+from zorplex_rl.policy.rollout import rollout
 from zorplex_rl.run.timeline import Span, Timeline
-from zorplex_rl.task.environment import Zorplex
+from zorplex_rl.task.environment import ZORPLEX
 
 pytestmark = pytest.mark.slow
 
@@ -99,15 +99,15 @@ def test_the_generator_is_asked_the_first_question_with_its_newest_weights():
     async def pull():
         asked.append("pull")
 
-    async def evaluate(tasks, temperature):
-        asked.append(temperature)
-        return play(policy, Zorplex(), tasks, 0, Sampling(max_tokens=96))
+    async def evaluate(tasks):
+        asked.append("evaluate")
+        return rollout(policy, held_out_requests(tasks), ZORPLEX.execute, Sampling(max_tokens=96))
 
     generator = SimpleNamespace(
         pull=SimpleNamespace(call_one=pull), evaluate=SimpleNamespace(call_one=evaluate)
     )
     run = Config(policy="embedded", group_size=4)
     found = asyncio.run(nb08.answer(SimpleNamespace(generator=generator), run))
-    assert asked == ["pull", 1.0]
+    assert asked == ["pull", "evaluate"]
     assert found["question"].startswith("What is lurp - grix? Right ")
     assert found["question"].endswith("of 4, most often so:")

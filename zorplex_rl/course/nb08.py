@@ -154,7 +154,7 @@ async def answer(actors: SimpleNamespace, run: Config) -> Written:
     """Ask the generator, with the newest weights, the first question of all cards. Returns what ``nb09.usual`` does."""
     await actors.generator.pull.call_one()
     tasks = first_question(run.shots)[: run.group_size]
-    episodes = await actors.generator.evaluate.call_one(tasks, 1.0)
+    episodes = (await actors.generator.evaluate.call_one(tasks))[1::2]  # the sampled ones
     for episode in episodes:
         episode.score = score(episode)
     return usual(load_policy(run.policy), episodes)

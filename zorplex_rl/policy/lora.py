@@ -4,10 +4,10 @@ linear layer is trained.
     x ──► W [out, in], frozen ──────────────────► + ──► y
     └───► A [rank, in] ──► B [out, rank] ──► · 32 / rank ──► ┘        rank · (in + out) numbers instead of in · out
 
-B begins as zeros, so at first the adapted model computes the same as before. A sampler adds the path to a
-copy of W, once for each version (in 16 bits it computes the path, as the trainer does). A token's
-log-prob is the same in both, but for rounding. Files and tensors
-have the names of the library PEFT, which reads what ``save_adapter`` writes.
+B begins as zeros, so at first the adapted model computes the same as before. A sampler on a CPU adds the
+path to a copy of W, once for each version; in 16 bits it computes the path, as the trainer does. A
+token's log-prob is the same in both, but for rounding. Files and tensors have the names of the library
+PEFT, which reads what ``save_adapter`` writes.
 """
 
 import json
@@ -100,16 +100,17 @@ def adapted_layers(model: nn.Module) -> dict[str, AdaptedLinear]:
 
 def merge_to_sample(model: nn.Module) -> None:
     """Have ``model``, which only samples, compute with one weight in each adapted layer. Call this each
-    time its weights were replaced. In 16 bits the paths stay: a sum would lose what they add."""
+    time its weights were replaced. In 16 bits, and on a GPU, whose products round, the paths stay: a sum
+    would lose what they add."""
     largest = 0
     layers = []
     for layer in adapted_layers(model).values():
-        if layer.weight.dtype == torch.float32:
+        if layer.weight.is_cpu and layer.weight.dtype == torch.float32:
             layer.whole = None
             layers.append(layer)
             largest = max(largest, layer.weight.numel())
     # One place for all sums: between the packed weights each would leave a hole in memory.
-    place = torch.empty(largest, device=model.device)  # type: ignore[call-overload]
+    place = torch.empty(largest)
     for layer in layers:
         sum_of_both = place[: layer.weight.numel()].view_as(layer.weight)
         layer.whole = packed(layer.merged(sum_of_both))

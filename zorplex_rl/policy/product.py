@@ -25,8 +25,8 @@ def product_of(
 
 def suits_onednn(weight: Tensor) -> bool:
     """Return whether oneDNN multiplies by ``weight`` faster."""
-    is_large = weight.numel() >= LARGE
-    return ONEDNN and is_large and weight.is_cpu and weight.dtype == torch.float32
+    is_on_cpu = ONEDNN and weight.is_cpu
+    return is_on_cpu and weight.dtype == torch.float32 and weight.numel() >= LARGE
 
 
 def packed(weight: Tensor) -> Tensor:

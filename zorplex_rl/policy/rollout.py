@@ -358,9 +358,9 @@ class RolloutEngine:
         """Draw each row's next token from the ``logits`` [B, V] of its branch."""
         if not any(branches):
             return
-        uniform = []
-        for rows in branches:
-            uniform.append([row.rng.random() if row.rng else LIKELIEST for row in rows])
+        uniform = [
+            [row.rng.random() if row.rng else LIKELIEST for row in rows] for rows in branches
+        ]
         drawn = draw(logits.float(), self.sampling.temperature or 1.0, uniform)
         for rows, tokens in zip(branches, drawn, strict=True):
             for row, (token, logprob) in zip(rows, tokens, strict=True):

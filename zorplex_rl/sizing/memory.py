@@ -16,6 +16,7 @@ intermediate size, V vocabulary, e bytes of a number (2 or 4).
 
     generator
     weights          e·N
+    merged weights   4·L times the matrices of a layer, with adapters in float32 on a CPU
     staging          e·N if weights do not come through shared memory
     key-value cache  2·k·e·L of each token of a row (+ e for its mask), for all slots
     prompts          2·k·e·L of each token of the prompts that are under way
@@ -76,7 +77,7 @@ SAMPLING_BYTES = 9_000_000
 COMPILED_BYTES = 1024 * 650_000
 """What compiled kernels take at most: one for each new shape, of which oneDNN keeps the last 1,024."""
 LARGE = 100_000
-"""Weights of a matrix from which on a generator uses oneDNN in float32, too, as in ``policy/model.py``."""
+"""Weights of a matrix from which on a generator uses oneDNN in float32, too, as in ``policy/product.py``."""
 
 
 @dataclass(frozen=True, slots=True)

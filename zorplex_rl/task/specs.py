@@ -43,7 +43,7 @@ Secrets = tuple[dict[str, int], dict[str, str], dict[str, str]]
 """What only the tools know: the table of values, the keys, the redirects."""
 
 
-def make_zorplex_table(seed: int | str = 0, words: Sequence[str] = ZORPLEX_WORDS) -> dict[str, int]:
+def make_zorplex_table(seed: object = 0, words: Sequence[str] = ZORPLEX_WORDS) -> dict[str, int]:
     """Draw a secret table. Returns a value from ``VALUES`` for each of ``words``; all differ."""
     values = random.Random(f"table:{seed}").sample(VALUES, len(words))
     return dict(zip(words, values, strict=True))

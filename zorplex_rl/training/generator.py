@@ -50,7 +50,7 @@ History = tuple[str, int, list[EngineEvent]]
 
 @dataclass(slots=True, eq=False)
 class UnderWay:
-    """A call, with the number of groups (or held-out tasks) that it asked for, and that have ended."""
+    """A call, with the number of groups (or held-out episodes) that it asked for, and that have ended."""
 
     asked: int
     ended: int = 0
@@ -119,10 +119,10 @@ class GeneratorActor(ModelActor):
             pull["transport"] = self._source.transport
             pull["version"] = await self._source.fetch()
         async with self._one_at_a_time:
-            before = self._version
+            before = self._source.version
             self._version = self._source.swap()
             if self._version != before:
-                merge_to_sample(self.policy.model)
+                await asyncio.to_thread(merge_to_sample, self.policy.model)
             self._stream.use_version(self._version)
         return self._version
 
@@ -165,7 +165,7 @@ class GeneratorActor(ModelActor):
 
     @concurrent_endpoint
     async def progress(self) -> str:
-        """Return how many groups, or held-out tasks, of the present calls have ended: ``3 of 8``."""
+        """Return how many groups, or held-out episodes, of the present calls have ended: ``3 of 8``."""
         ended = sum(call.ended for call in self._calls)
         asked = sum(call.asked for call in self._calls)
         return f"{ended} of {asked}"
@@ -244,7 +244,7 @@ class GeneratorHandle:
             await asyncio.sleep(PAUSE_SECONDS)
 
     async def progress(self) -> str:
-        """Return how many groups, or held-out tasks, have ended; "" if the process was lost."""
+        """Return how many groups, or held-out episodes, have ended; "" if the process was lost."""
         try:
             return await self.call("progress")
         except ReplicaFailed:
