@@ -36,7 +36,7 @@ WALKS = (
 BETWEEN_PROCESSES = {"controller.py", "groups.py", "generator.py", "actors.py", "trainer.py"}
 """Files of ``training/`` that hand the episode on; they need processes, which a trace does not
 reach."""
-OF_THE_MODEL = {"model.py", "decoder.py", "tokenizer.py"}
+OF_THE_MODEL = {"model.py", "product.py", "decoder.py", "tokenizer.py"}
 """Model and tokenizer of the embedded policy, where any other has transformers' files."""
 TRAIN = """
 from test_walk import traced
