@@ -70,10 +70,10 @@ class AdaptedLinear(nn.Linear):
         return (product + added).to(x.dtype)
 
     @torch.no_grad()
-    def merged(self, out: Tensor | None = None) -> Tensor:
-        """Return the weight [out, in] of a plain layer that computes the same, in ``out`` if it is given."""
+    def merged(self) -> Tensor:
+        """Return the weight [out, in] of a plain layer that computes the same."""
         weight = self.weight.float()
-        merged = torch.addmm(weight, self.lora_b, self.lora_a, alpha=self.scale, out=out)
+        merged = torch.addmm(weight, self.lora_b, self.lora_a, alpha=self.scale)
         return merged.to(self.weight.dtype)
 
 
@@ -102,18 +102,15 @@ def merge_to_sample(model: nn.Module) -> None:
     """Have ``model``, which only samples, compute with one weight in each adapted layer. Call this each
     time its weights were replaced. In 16 bits, and on a GPU, whose products round, the paths stay: a sum
     would lose what they add."""
-    largest = 0
-    layers = []
+    merged = []
     for layer in adapted_layers(model).values():
         if layer.weight.is_cpu and layer.weight.dtype == torch.float32:
-            layer.whole = None
-            layers.append(layer)
-            largest = max(largest, layer.weight.numel())
-    # One place for all sums: between the packed weights each would leave a hole in memory.
-    place = torch.empty(largest)
-    for layer in layers:
-        sum_of_both = place[: layer.weight.numel()].view_as(layer.weight)
-        layer.whole = packed(layer.merged(sum_of_both))
+            # Places for all, once: new memory would take as long as the sum, and sums between them leave holes.
+            if layer.whole is None:
+                layer.whole = packed(layer.weight)
+            merged.append((layer, layer.whole))
+    for layer, whole in merged:
+        whole.copy_(packed(layer.merged()))
 
 
 def merged_weights(model: nn.Module) -> dict[str, Tensor]:

@@ -7,6 +7,7 @@ progress    steps, evaluations, checkpoints             progress.py
 train_step      train → publish → log → checkpoint, if due; the checkpoint is sealed during the next step
 """
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -126,17 +127,24 @@ class Controller:
         return True
 
     async def finish(self) -> MetricsRow:
-        """Write the trained policy and evaluate it. Returns the evaluation."""
+        """Evaluate the trained policy while it is written. Returns the evaluation."""
         self.under_way = False
         self.log.add_spans(await self.roles.drain_spans())
+        writing = asyncio.create_task(self._write_policy())
+        try:
+            evaluation = await self.progress.evaluate_newest(writing)
+        finally:
+            writing.cancel()
+        await self.progress.sealed()
+        return evaluation
+
+    async def _write_policy(self) -> None:
+        """Write the trained policy."""
         folder = self.log.folder
         unfinished = folder.begin_policy()
         async with self.log.waiting("writing the policy"):
             await self.roles.trainer.transfer("export", unfinished)
         folder.finish_policy(unfinished)
-        evaluation = await self.progress.evaluate_newest(final=True)
-        await self.progress.sealed()
-        return evaluation
 
     def _restarted(self, role: str, restart: Restart) -> None:
         self.log.restarted(self.progress.step, role, restart)

@@ -37,7 +37,6 @@ class Progress:
         self._log = log
         self._next_evaluation = 0
         self._signal = LearningSignal()
-        self._state_lock = asyncio.Lock()
         self._sealing: asyncio.Task[None] | None = None
 
     @property
@@ -65,35 +64,40 @@ class Progress:
         """Return whether to evaluate the weights ``version``. The last ones are evaluated by ``finish``."""
         return self._next_evaluation <= version < self.config.steps
 
-    async def evaluate_newest(self, final: bool = False) -> MetricsRow:
+    async def evaluate_newest(self, writing: "asyncio.Task[None] | None" = None) -> MetricsRow:
         """Evaluate the newest weights with the first generator, again if its process dies. Returns the row."""
         generator = self._roles.generators[0]
         while True:
             with contextlib.suppress(ReplicaFailed):
                 await generator.pull(self._roles.trainer)
-                return await self.evaluate(generator, final)
+                return await self.evaluate(generator, writing)
 
-    async def evaluate(self, generator: GeneratorHandle, final: bool = False) -> MetricsRow:
+    async def evaluate(
+        self,
+        generator: GeneratorHandle,
+        writing: "asyncio.Task[None] | None" = None,
+    ) -> MetricsRow:
         """Evaluate ``generator`` on held-out tasks. Returns the row, whose ``seconds`` are those of
-        its beginning."""
+        its beginning. The run's last row is there only once the trained policy is: ``writing`` it ends before."""
         began = time.monotonic()
         seconds = self._log.seconds
         tasks = await self._roles.dataset.tasks.route(range(self.config.eval_tasks), "held_out")
         async with self._log.waiting("evaluating", generator.progress):
             episodes = await generator.call("evaluate", tasks)
         await self._roles.score(episodes)
+        if writing:
+            await writing
         version = generator.version
-        async with self._state_lock:
-            every = self.config.eval_every
-            self._next_evaluation = version - version % every + every
-            row = self._log.evaluation(
-                version,
-                episodes[::2],
-                episodes[1::2],
-                seconds=seconds,
-                final=final,
-                evaluation_seconds=time.monotonic() - began,
-            )
+        every = self.config.eval_every
+        self._next_evaluation = version - version % every + every
+        row = self._log.evaluation(
+            version,
+            episodes[::2],
+            episodes[1::2],
+            seconds=seconds,
+            final=writing is not None,
+            evaluation_seconds=time.monotonic() - began,
+        )
         await asyncio.to_thread(self._log.draw)
         return row
 
@@ -105,13 +109,14 @@ class Progress:
         unfinished = folder.begin_checkpoint(self.step)
         async with self._log.waiting("writing a checkpoint"):
             await trainer.transfer("save", unfinished / "trainer")
-        async with self._state_lock:
-            state = {
-                "step": self.step,
-                "episodes": self._episodes,
-                "next_evaluation": self._next_evaluation,
-                "replay_buffer": await self._roles.replay_buffer.state.route(),
-            } | self._log.state()
+        # Asked for first: nothing else runs while the rest is collected.
+        replay_buffer = await self._roles.replay_buffer.state.route()
+        state = {
+            "step": self.step,
+            "episodes": self._episodes,
+            "next_evaluation": self._next_evaluation,
+            "replay_buffer": replay_buffer,
+        } | self._log.state()
         # Saved first: the checkpoint says how much of the timeline belongs to it.
         folder.save_timeline(self._log.timeline)
 
