@@ -17,6 +17,7 @@ from zorplex_rl.learning.learner import Learner, response_logprobs
 from zorplex_rl.learning.train_simple import compare, play
 from zorplex_rl.policy.load import EMBEDDED_PATH, Policy, load_policy, policy_folder, save_model
 from zorplex_rl.policy.lora import (
+    AdaptedLinear,
     adapt,
     adapted_layers,
     as_it_began,
@@ -83,6 +84,21 @@ def test_a_sampler_that_gets_another_version_merges_again(adapted, embedded):
     first = logits(adapted)
     merge_to_sample(moved(adapted, seed=1).model)
     assert not torch.allclose(logits(adapted), first, atol=1e-2)
+
+
+def test_another_version_of_a_large_layer_takes_the_place_of_the_one_before():
+    draws = torch.Generator().manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(512, 512))
+    model[0] = layer = AdaptedLinear(model[0], RANK, draws)
+    x = torch.randn(3, 512, generator=draws)
+    places = set()
+    for _ in range(3):
+        torch.nn.init.normal_(layer.lora_b, generator=draws)
+        merge_to_sample(model)
+        places.add(id(layer.whole))
+        with torch.inference_mode():
+            torch.testing.assert_close(model(x), x @ layer.merged().T + layer.bias)
+    assert len(places) == 1
 
 
 def test_in_bfloat16_a_sampler_computes_the_paths():

@@ -11,6 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+
 from runs import (
     SMALL,
     as_flags,
@@ -25,7 +26,6 @@ from runs import (
     train_on,
     undisturbed_weights,
 )
-
 from zorplex_rl.errors import TrainingDiverged
 from zorplex_rl.policy.smollm2 import cached
 from zorplex_rl.run.folder import RunFolder

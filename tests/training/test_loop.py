@@ -7,6 +7,8 @@ import asyncio
 import json
 
 import pytest
+from safetensors.torch import load_file
+
 from runs import (
     LAGGING,
     SMALL,
@@ -16,8 +18,6 @@ from runs import (
     train_here,
     undisturbed_weights,
 )
-from safetensors.torch import load_file
-
 from zorplex_rl.errors import ConfigError
 from zorplex_rl.policy.load import EMBEDDED_PATH
 from zorplex_rl.run.folder import RunFolder
@@ -31,7 +31,7 @@ def steps_of(run) -> list[dict]:
     return [row for row in run.metrics() if row["event"] == "step"]
 
 
-def test_async_at_lag_0_ends_in_the_same_weights_as_sync_however_fast_tools_answer_and_holds_its_folder_to_the_last_row(
+def test_async_at_lag_0_ends_in_the_same_weights_as_sync_however_fast_tools_answer_and_holds_its_folder_to_the_last_row_which_has_its_policy(
     tmp_path,
 ):
     from zorplex_rl.training.loop import train_async
@@ -46,6 +46,7 @@ def test_async_at_lag_0_ends_in_the_same_weights_as_sync_however_fast_tools_answ
         ):
             pass
         found.append((row["event"], row["step"]))
+        assert (tmp_path / "run" / "policy").exists() == bool(row.get("final"))
 
     folder = train_here(
         config.changed(tool_latency=0.002), tmp_path / "run", loop=train_async, show=show
