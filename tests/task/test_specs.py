@@ -122,6 +122,20 @@ def test_every_value_is_asked_for_once_in_each_block_of_indices():
             ) == list(VALUES)
 
 
+def test_every_word_is_asked_for_once_in_each_block_of_indices_and_in_another_order_each_time():
+    for kind, words in itertools.product(
+        ("simple", "multi_step"), (TRAINING_WORDS, HELD_OUT_WORDS)
+    ):
+        split = SPLITS[words == HELD_OUT_WORDS]
+        blocks = set()
+        for start in (0, len(words), 5 * len(words)):
+            tasks = [get_spec(kind, 4).task(start + each, split) for each in range(len(words))]
+            asked_for = tuple(word for task in tasks for word in task.words)
+            assert sorted(asked_for) == sorted(words)
+            blocks.add(asked_for)
+        assert len(blocks) == 3
+
+
 def test_redirects_are_chains_of_every_length_up_to_the_bound_and_tables_and_keys_are_distinct():
     for seed in range(300):
         redirects = make_redirects(seed, ZORPLEX_WORDS)

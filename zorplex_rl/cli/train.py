@@ -82,13 +82,14 @@ class Train:
         folder, earlier = RunFolder.reopen(path)
         settings = config.settings()
         expected = earlier.changed(**{name: settings[name] for name in FREE})
-        difference = expected.difference(config)
-        if difference:
-            problem = f"--resume {str(path)!r} was begun with another configuration"
-            raise ConfigError(f"{problem}: {difference}")
+        if difference := expected.difference(config):
+            raise ConfigError(
+                f"--resume {str(path)!r} was begun with another configuration: {difference}"
+            )
         if folder.is_finished(config.steps):
-            advice = f"to go on, give it more --steps than {config.steps}"
-            print(f"the run in {path} is finished; {advice}")
+            print(
+                f"the run in {path} is finished; to go on, give it more --steps than {config.steps}"
+            )
             return DONE
         checkpoint = folder.newest_checkpoint()
         step = step_of(checkpoint)
@@ -211,8 +212,9 @@ class StopSignals:
             if controller.under_way and not controller.stop_requested:
                 controller.stop_requested = True
                 self.first = time.monotonic()
-                advice = "press Ctrl-C again to stop without a checkpoint"
-                self.view.log(f"stopping after this step; {advice}")
+                self.view.log(
+                    "stopping after this step; press Ctrl-C again to stop without a checkpoint"
+                )
                 return
         if time.monotonic() - self.first > SAME_WISH_SECONDS:
             self.training.cancel()

@@ -9,15 +9,16 @@
 A task is a pure function of (seed, kind, difficulty, split, index), so a lost task can be drawn again.
 It carries its secret table: a tool needs only task and call. Training and held-out tasks each have
 one half of the words. Each block of 40 indices asks for every value once, so a constant answer is
-right in 1 of 40 tasks where one word is asked for, and in fewer sums. Four ``recursive`` tasks in a
-row ask for chains of one to four words, so a batch has some that a beginner can answer.
+right in 1 of 40 tasks where one word is asked for, and in fewer sums. Each block of 16 ``simple`` or
+``multi_step`` tasks asks for every word once: some are hard to spell. Four ``recursive`` tasks in a row
+ask for chains of one to four words, so a batch has some that a beginner can answer.
 """
 
 import math
 import random
 from collections.abc import Mapping, Sequence
 from itertools import cycle, islice, pairwise
-from typing import Literal
+from typing import Any, Literal
 
 from zorplex_rl.task.episode import Task
 from zorplex_rl.task.parser import ToolCall, find_call
@@ -104,14 +105,16 @@ class TaskSpec:
         """Return task ``index`` of ``split``, always the same."""
         stream = f"{self.kind}:{self.difficulty}:{self.seed}:{split}"
         rng = random.Random(f"{stream}:{index}")
-        table, keys, redirects = self._secrets(f"{stream}:{index}", WORDS_OF[split])
         words = WORDS_OF[split]
+        table, keys, redirects = self._secrets(f"{stream}:{index}", words)
         if redirects:
             links = 1 + index % LONGEST_CHAIN
             words = tuple(word for word in words if len(chain_of(word, redirects)) == links)
-        chosen = rng.sample(words, self.length)
+        chosen = [_turn(words, f"words:{stream}", index)]
+        if self.is_sum or redirects:
+            chosen = rng.sample(words, self.length)
         asked_for = chain_of(chosen[0], redirects)[-1]
-        table = _scheduled(table, asked_for, stream, index)
+        table = _with_value(table, asked_for, _turn(VALUES, f"values:{stream}", index))
         return self._ask(chosen, (table, keys, redirects), rng)
 
     def examples(self, count: int) -> tuple[tuple[str, str], ...]:
@@ -126,8 +129,8 @@ class TaskSpec:
         rng = random.Random(stream)
         asked_for = rng.sample(EXAMPLE_WORDS, len(EXAMPLE_WORDS))
         secrets = self._secrets(stream, EXAMPLE_WORDS)
-        if self.has_redirects:
-            *_, redirects = secrets
+        *_, redirects = secrets
+        if redirects:
             asked_for = from_short_to_long(asked_for, redirects, count)
         words = cycle(asked_for)
         examples = []
@@ -276,17 +279,14 @@ def _calls(
     return calls
 
 
-def _scheduled(
-    table: dict[str, int],
-    word: str,
-    stream: str,
-    index: int,
-) -> dict[str, int]:
-    """Return ``table`` with the value of ``word`` that is the turn of task ``index``: every block of
-    ``len(VALUES)`` indices has each value once. The word that had this value gets the other one."""
-    block, position = divmod(index, len(VALUES))
-    order = random.Random(f"values:{stream}:{block}").sample(VALUES, len(VALUES))
-    old = table[word]
-    new = order[position]
-    swapped = {old: new, new: old}
+def _with_value(table: dict[str, int], word: str, new: int) -> dict[str, int]:
+    """Return ``table`` with the value ``new`` for ``word``. The word that had it gets the other one."""
+    swapped = {table[word]: new, new: table[word]}
     return {each: swapped.get(value, value) for each, value in table.items()}
+
+
+def _turn(choices: Sequence[Any], stream: str, index: int) -> Any:
+    """Return the one of ``choices`` that has its turn at ``index``: each block of ``len(choices)``
+    indices has all of them, in an order of its own."""
+    block, position = divmod(index, len(choices))
+    return random.Random(f"{stream}:{block}").sample(choices, len(choices))[position]

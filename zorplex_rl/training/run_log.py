@@ -105,12 +105,11 @@ class RunLog:
         end = now()
         seconds = end - self._last_step
         self._last_step = end
-        speed = metrics["episodes"] / max(seconds, 1e-9)
         self.write(
             "step",
             step,
             **metrics | {"episodes": episodes},
-            episodes_per_second=speed,
+            episodes_per_second=metrics["episodes"] / seconds,
             busy=self.busy,
         )
         self.folder.append_episode(step, example, "train")
