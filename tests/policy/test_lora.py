@@ -97,7 +97,8 @@ def test_another_version_of_a_large_layer_takes_the_place_of_the_one_before():
         merge_to_sample(model)
         places.add(id(layer.whole))
         with torch.inference_mode():
-            torch.testing.assert_close(model(x), x @ layer.merged().T + layer.bias)
+            expected = x @ layer.merged().T + layer.bias
+            torch.testing.assert_close(model(x), expected, rtol=0, atol=1e-4)
     assert len(places) == 1
 
 

@@ -122,7 +122,7 @@ def test_sampled_logprobs_are_those_of_a_full_forward_at_the_sampling_temperatur
 ):
     sampling = Sampling(temperature=temperature, max_tokens=48, slots=6)
     episodes = rollout(babbling, mixed_requests(24), ENV.execute, sampling)
-    assert sum(episode.tool_calls for episode in episodes) > 5
+    assert sum(episode.tool_calls for episode in episodes) > 3
     assert max(logprob_gap(babbling, episode, temperature) for episode in episodes) < 1e-4
 
 

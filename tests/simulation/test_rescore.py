@@ -89,4 +89,4 @@ def test_the_file_that_a_run_was_trained_on_is_replayed_and_a_changed_one_scores
     assert "the same, bit for bit" in capsys.readouterr().out
     file.write_text(own.replace("return score\n", "return replace(score, correct=2.0)\n"))
     assert main(["replay", str(run.path), "--task", str(file)]) == 0
-    assert "the other reward 2." in capsys.readouterr().out
+    assert "8 of 8 episodes would have been paid otherwise" in capsys.readouterr().out
