@@ -7,8 +7,8 @@ import shlex
 from pathlib import Path
 
 import pytest
-
 from runs import state_at
+
 from zorplex_rl.cli.commands import main
 from zorplex_rl.config import Config, LearnerConfig
 from zorplex_rl.errors import CheckpointError, ConfigError, StorageError

@@ -14,9 +14,9 @@ from array import array
 
 import pytest
 import torch
+from runs import LAGGING, SMALL, train_here
 from safetensors.torch import load_file, save_file
 
-from runs import LAGGING, SMALL, train_here
 from zorplex_rl.cli.commands import main
 from zorplex_rl.course.figures.two_runs import same_episodes, tokens_of, two_runs, why_parted
 from zorplex_rl.simulation.what_if import read_recording, replay, what_if

@@ -11,7 +11,6 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-
 from runs import (
     SMALL,
     as_flags,
@@ -26,6 +25,7 @@ from runs import (
     train_on,
     undisturbed_weights,
 )
+
 from zorplex_rl.errors import TrainingDiverged
 from zorplex_rl.policy.smollm2 import cached
 from zorplex_rl.run.folder import RunFolder

@@ -9,8 +9,8 @@ from inspect import unwrap
 
 import pytest
 from echo import Deaf, Parrot
-
 from runs import until
+
 from zorplex_rl.config import Config
 from zorplex_rl.errors import WeightPullError
 from zorplex_rl.services.options import ReplicaFailed, ServiceOptions

@@ -7,8 +7,6 @@ import asyncio
 import json
 
 import pytest
-from safetensors.torch import load_file
-
 from runs import (
     LAGGING,
     SMALL,
@@ -18,6 +16,8 @@ from runs import (
     train_here,
     undisturbed_weights,
 )
+from safetensors.torch import load_file
+
 from zorplex_rl.errors import ConfigError
 from zorplex_rl.policy.load import EMBEDDED_PATH
 from zorplex_rl.run.folder import RunFolder

@@ -21,8 +21,8 @@ from pathlib import Path
 import psutil
 import pytest
 from pages import guarded_page, served
-
 from runs import eventually
+
 from zorplex_rl.course.figures import drawing_of
 from zorplex_rl.course.lesson import lesson
 from zorplex_rl.course.lesson.glossary import GLOSSARY
