@@ -102,14 +102,14 @@ def merge_to_sample(model: nn.Module) -> None:
     """Have ``model``, which only samples, compute with one weight in each adapted layer. Call this each
     time its weights were replaced. In 16 bits, and on a GPU, whose products round, the paths stay: a sum
     would lose what they add."""
-    merged = []
+    places = []
     for layer in adapted_layers(model).values():
         if layer.weight.is_cpu and layer.weight.dtype == torch.float32:
-            # Places for all, once: new memory would take as long as the sum, and sums between them leave holes.
+            # A place for each, once: new memory would take as long as the sum, and sums between them leave holes.
             if layer.whole is None:
                 layer.whole = packed(layer.weight)
-            merged.append((layer, layer.whole))
-    for layer, whole in merged:
+            places.append((layer, layer.whole))
+    for layer, whole in places:
         whole.copy_(packed(layer.merged()))
 
 

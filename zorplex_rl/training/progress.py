@@ -78,7 +78,8 @@ class Progress:
         writing: "asyncio.Task[None] | None" = None,
     ) -> MetricsRow:
         """Evaluate ``generator`` on held-out tasks. Returns the row, whose ``seconds`` are those of
-        its beginning. The run's last row is there only once the trained policy is: ``writing`` it ends before."""
+        its beginning. With ``writing``, the task that writes the trained policy, it is the run's last row, and
+        comes after the policy."""
         began = time.monotonic()
         seconds = self._log.seconds
         tasks = await self._roles.dataset.tasks.route(range(self.config.eval_tasks), "held_out")
